@@ -1,0 +1,38 @@
+// kernels/kv_view.h - all that a kernel may know about the cache; built once per step by kv/, read by model/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace quire {
+
+enum class ArenaOffset : std::uint32_t {};  // in units of 256 bytes from the arena's first byte
+
+inline constexpr std::size_t kArenaUnit = 256;
+
+inline std::byte* arena_at(std::byte* arena, ArenaOffset offset) {
+  return arena + static_cast<std::size_t>(offset) * kArenaUnit;
+}
+
+// One sequence of a step in one layer group. Slots are absolute token positions in the sequence: slot s lies in
+// blocks[s / P]. Row i of the sequence sits at slot past + i: its K/V are written there, and it attends to slots
+// (past + i - window, past + i], or [0, past + i] without a window. Entries left of every row's window may be stale.
+struct KvSequenceView {
+  const ArenaOffset* blocks;
+  std::uint32_t first_row;  // into the step's row matrices
+  std::uint32_t row_count;
+  std::uint32_t past;
+};
+
+// A layer group in one step.
+struct KvView {
+  std::byte* arena;
+  const KvSequenceView* sequences;
+  std::uint32_t sequence_count;
+  std::uint32_t tokens_per_block;
+  std::uint32_t window;  // 0 = all
+};
+static_assert(std::is_trivially_copyable_v<KvView>);  // crosses to a device by value
+
+}  // namespace quire
