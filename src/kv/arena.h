@@ -46,8 +46,8 @@ struct ArenaOptions {
   bool poison = kPoisonByDefault;
 };
 
-// What one class, or all together, does with its memory. committed = payload + rounding + free +
-// slack.
+// What one class, or all together, does with its memory.
+// committed = in use + free + slack;  in use = payload + rounding.
 struct ArenaStats {
   std::uint64_t committed_bytes = 0;  // real memory, in whole slabs
   std::uint64_t in_use_bytes = 0;     // extents handed out, at the class's size
@@ -61,13 +61,12 @@ struct ArenaStats {
 
   std::uint64_t free_bytes() const { return committed_bytes - slack_bytes - in_use_bytes; }
   std::uint64_t waste_bytes() const { return committed_bytes - payload_bytes; }
-  // The part of committed memory that lies free inside slabs that cannot return.
+  // The part of committed memory that is not handed out, though no other class can have it.
   double fragmentation() const {
-    return committed_bytes ? static_cast<double>(free_bytes() - spare_free_bytes) /
-                                 static_cast<double>(committed_bytes)
-                           : 0;
+    if (committed_bytes == 0) return 0;
+    return static_cast<double>(committed_bytes - spare_bytes - in_use_bytes) /
+           static_cast<double>(committed_bytes);
   }
-  std::uint64_t spare_free_bytes = 0;  // spare_bytes without their slack
 };
 
 struct SlabInfo {
@@ -95,8 +94,8 @@ class Arena {
   std::uint32_t slab_capacity(SizeClass c) const { return of(c).capacity; }
 
   // O(1). Empty when the class has no free extent and the budget (or the machine: see last_error)
-  // has no room for a slab even after other classes' spares have been taken.
-  std::optional<ArenaOffset> allocate(SizeClass c, std::uint32_t tag = 0);
+  // has no room for a slab even after other classes' spares have been taken; or may_grow is false.
+  std::optional<ArenaOffset> allocate(SizeClass c, std::uint32_t tag = 0, bool may_grow = true);
   void free(ArenaOffset offset);  // O(1); freeing what is not allocated aborts
 
   // A word for the owner, kept per live extent.
@@ -113,21 +112,20 @@ class Arena {
   void set_budget(std::uint64_t bytes);
   std::uint64_t budget_bytes() const { return budget_bytes_; }
   std::uint64_t over_budget_bytes() const {
-    return total_.committed_bytes > budget_bytes_ ? total_.committed_bytes - budget_bytes_ : 0;
+    return committed_bytes_ > budget_bytes_ ? committed_bytes_ - budget_bytes_ : 0;
   }
   void trim();  // gives all spares back
 
   // Slabs. A draining slab hands out nothing and returns when its last extent is freed.
   SlabId slab_of(ArenaOffset offset) const {
     return static_cast<SlabId>(
-        slab_of_page_[static_cast<std::size_t>(offset) >> units_per_page_log2_]);
+        slab_of_page_[static_cast<std::size_t>(offset) >> units_per_page_log2_] - 1);
   }
   SlabInfo slab(SlabId s) const;
   void drain(SlabId s);
   void stop_draining(SlabId s);
   template <class F>
-  void for_each_slab(SizeClass c,
-                     F&& f) const {  // f(SlabId); it may free extents of the slab it is given
+  void for_each_slab(SizeClass c, F&& f) const {  // f(SlabId); it may empty the slab it is given
     for (std::uint32_t s = of(c).first_slab; s != kNone;) {
       const std::uint32_t next = slabs_[s].next_in_class;
       f(static_cast<SlabId>(s));
@@ -135,8 +133,7 @@ class Arena {
     }
   }
   template <class F>
-  void for_each_live(
-      SlabId s, F&& f) const {  // f(ArenaOffset), ascending; it may free the extent it is given
+  void for_each_live(SlabId s, F&& f) const {  // f(ArenaOffset), ascending; it may free that extent
     const Slab slab = slabs_[static_cast<std::uint32_t>(s)];
     const std::uint64_t* free_words = bitmap(static_cast<std::uint32_t>(s));
     std::uint32_t left = slab.in_use;
@@ -149,19 +146,17 @@ class Arena {
     }
   }
 
-  const ArenaStats& stats() const { return total_; }
-  const ArenaStats& stats(SizeClass c) const { return of(c).stats; }
-  const Error* last_error() const {
-    return last_error_ ? &*last_error_ : nullptr;
-  }  // why a commit last failed
+  ArenaStats stats() const;             // O(classes)
+  ArenaStats stats(SizeClass c) const;  // O(1)
+  // Why the memory last refused a slab, if it ever did.
+  const Error* last_error() const { return last_error_ ? &*last_error_ : nullptr; }
 
   // Recounts everything from the bitmaps; says what does not add up.
   Status check() const;
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  static constexpr std::uint32_t kBuckets =
-      17;  // by fullness: 0 empty, 1..15 partly, 16 full (or draining: none)
+  static constexpr std::uint32_t kFull = 16;  // bucket 0: empty; 1..15: by fullness; 16: full
 
   struct Slab {
     std::uint32_t size_class, page_count, capacity, in_use;
@@ -173,10 +168,11 @@ class Arena {
   struct Class {
     std::size_t extent_bytes, payload_bytes;
     std::uint32_t extent_units, slab_pages, capacity;
-    std::uint32_t heads[kBuckets];  // slabs by fullness
-    std::uint32_t occupied;         // bit b: heads[b] is not empty
+    std::uint32_t heads[kFull + 1];  // slabs by bucket
+    std::uint32_t occupied;          // bit b: heads[b] is not empty
     std::uint32_t first_slab;
-    ArenaStats stats;
+    std::uint64_t slabs, slabs_made, slabs_returned, draining_slabs;
+    std::uint64_t in_use, open_free;  // extents; free ones in slabs that are not draining
   };
 
   Class& of(SizeClass c) { return classes_[static_cast<std::size_t>(c)]; }
@@ -191,24 +187,35 @@ class Arena {
     return static_cast<ArenaOffset>((s << units_per_page_log2_) +
                                     extent * classes_[slab.size_class].extent_units);
   }
-  std::size_t tag_index(
-      ArenaOffset offset) const {  // dense from the slab's first unit on: touches little memory
-    const std::uint32_t s = static_cast<std::uint32_t>(slab_of(offset)),
-                        first = s << units_per_page_log2_;
-    return first + (static_cast<std::uint32_t>(offset) - first) /
-                       classes_[slabs_[s].size_class].extent_units;
+  std::uint32_t extent_of(std::uint32_t s, ArenaOffset offset) const {
+    return (static_cast<std::uint32_t>(offset) - (s << units_per_page_log2_)) /
+           classes_[slabs_[s].size_class].extent_units;
+  }
+  std::size_t tag_index(ArenaOffset offset) const {  // dense from the slab's first unit on
+    const std::uint32_t s = static_cast<std::uint32_t>(slab_of(offset));
+    return (std::size_t{s} << units_per_page_log2_) + extent_of(s, offset);
   }
 
-  std::uint32_t bucket_for(const Slab& slab) const;
-  void link(std::uint32_t s);
+  std::uint32_t slab_pages_for(std::size_t extent_bytes) const;
+  void link(std::uint32_t s, std::uint32_t bucket);
   void unlink(std::uint32_t s);
-  bool make_slab(Class& c);
+  void rebucket(std::uint32_t s) {
+    const Slab& slab = slabs_[s];
+    const std::uint32_t bucket = slab.in_use == 0 ? 0
+                                 : slab.in_use == slab.capacity
+                                     ? kFull
+                                     : 1 + slab.in_use * 15 / slab.capacity;
+    if (bucket == slab.bucket) return;
+    unlink(s);
+    link(s, bucket);
+  }
+  bool make_slab(std::uint32_t class_index);
   void return_slab(std::uint32_t s);
-  bool take_spares(std::uint64_t bytes_wanted, const Class* except);
+  std::uint64_t spare_bytes() const;
   std::optional<std::uint32_t> find_pages(std::uint32_t count);
   void mark_pages(std::uint32_t first, std::uint32_t count, bool used);
-  void account(Class& c, std::int64_t slabs, std::int64_t extents);
-  void poison(ArenaOffset offset, std::size_t bytes);
+  void poison(std::size_t offset, std::size_t bytes);
+  void unpoison(std::size_t offset, std::size_t bytes);
 
   std::unique_ptr<Memory> memory_;
   std::byte* base_;
@@ -218,12 +225,11 @@ class Arena {
   std::uint64_t budget_bytes_;
   std::vector<Class> classes_;
   LazyArray<Slab> slabs_;                  // by first page
-  LazyArray<std::uint32_t> slab_of_page_;  // by page
+  LazyArray<std::uint32_t> slab_of_page_;  // by page; 0 none, else SlabId + 1
   LazyArray<std::uint64_t> free_bits_;     // per slab: capacity bits, set = free
   LazyArray<std::uint32_t> tags_;          // by unit
-  LazyArray<std::uint64_t> used_pages_;    // bit per page
   std::uint32_t first_free_page_ = 0;      // no free page lies before it
-  ArenaStats total_;
+  std::uint64_t committed_bytes_ = 0;
   std::optional<Error> last_error_;
 };
 

@@ -38,6 +38,7 @@ class Memory {
                     std::size_t bytes) = 0;  // ranges do not overlap
   virtual void fill(std::size_t offset, std::size_t bytes, std::byte with) = 0;
   virtual bool filled(std::size_t offset, std::size_t bytes, std::byte with) const = 0;
+  virtual bool on_host() const = 0;  // the CPU may read and write through base()
 };
 
 struct HostMemoryOptions {
@@ -72,6 +73,7 @@ class FailingMemory final : public Memory {
   bool filled(std::size_t offset, std::size_t bytes, std::byte with) const override {
     return real_->filled(offset, bytes, with);
   }
+  bool on_host() const override { return real_->on_host(); }
 
  private:
   std::unique_ptr<Memory> real_;

@@ -182,7 +182,7 @@ class BlockPool {
 
   // What is known of a living block. A stale id aborts, except in alive() and state() (free).
   bool alive(BlockId id) const {
-    return id.index < high_water_ && generations_[id.index] == id.generation;
+    return id.index < high_water_ && generations_[id.index] == id.generation && id.generation % 2;
   }
   BlockState state(BlockId id) const;
   ArenaOffset offset(BlockId id) const { return offsets_[check(id)]; }
@@ -210,11 +210,9 @@ class BlockPool {
     std::uint32_t busy, cached, free;
   };
   SlabUse slab_use(SlabId s) const;
-  // Slabs of the class that evicting cached blocks alone would empty, spares included; O(1).
-  std::uint64_t reclaimable_slabs(SizeClass c) const {
-    return tallies_[static_cast<std::size_t>(c)].slabs_without_busy;
-  }
-  // The same if busy blocks are also moved together (when all can be); O(1).
+  // Slabs of the class that evicting cached blocks alone would empty, a spare included; O(1).
+  std::uint64_t reclaimable_slabs(SizeClass c) const;
+  // The same if busy blocks are moved together too (when all of them may be moved); O(1).
   std::uint64_t reclaimable_slabs_by_moving(SizeClass c) const;
 
   Ledger ledger() const;             // all classes; O(classes)
@@ -234,9 +232,10 @@ class BlockPool {
     bool cached;           // the index holds it
     bool in_limbo;         // let go while a step was in flight
   };
-  struct Tally {  // per size class
-    std::uint64_t cached = 0, referenced = 0, fenced = 0;
-    std::uint64_t slabs_without_busy = 0;
+  struct Tally {                     // per size class
+    std::uint64_t by_state[4] = {};  // free is counted by the arena instead
+    std::uint64_t busy_slabs = 0;    // that hold a referenced or fenced block
+    bool operator==(const Tally&) const = default;
   };
 
   std::uint32_t check(BlockId id) const {
@@ -248,20 +247,22 @@ class BlockPool {
     if (holds_[i].fences > 0 || holds_[i].in_limbo) return BlockState::fenced;
     return holds_[i].cached ? BlockState::cached : BlockState::free;
   }
+  bool corpse(std::uint32_t i) const { return readers_[i] == 0 && !holds_[i].cached; }
   void change_state(std::uint32_t i, BlockState from, BlockState to);
+  void count_busy(SizeClass c, ArenaOffset at, bool busy);
   void add_reader(std::uint32_t i);
   void drop_reader(std::uint32_t i);
   void drop_cached(std::uint32_t i);
   void drop_fence(std::uint32_t i);
-  void settle(std::uint32_t i,
-              BlockState from);  // after a hold changed: new state, and home if nobody is left
+  void settle(std::uint32_t i, BlockState from);  // a hold changed: book it, free what is nobody's
   void free_block(std::uint32_t i);
   BlockId id_at(std::uint32_t i) const { return {i, generations_[i]}; }
 
   Arena& arena_;
   PoolListener* listener_;
   // By block index, so that scanning one property touches only that property.
-  LazyArray<std::uint32_t> generations_, readers_, classes_, next_;
+  LazyArray<std::uint32_t> generations_;  // odd while the block lives
+  LazyArray<std::uint32_t> readers_, classes_, next_;
   LazyArray<ArenaOffset> offsets_;
   LazyArray<Holds> holds_;
   LazyArray<std::uint64_t> owners_;
