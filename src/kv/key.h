@@ -121,9 +121,6 @@ class KeyChain {
   std::span<const BlockKey> keys() const { return keys_; }  // one per full block
   std::uint32_t tokens_per_block() const { return tokens_per_block_; }
   std::span<const KeyChange> changes() const { return changes_; }
-  // First position with a change of this kind at or before which everything is plain; UINT32_MAX
-  // when there is none.
-  std::uint32_t first_change(ChangeKind kind) const;
 
  private:
   const KeySecret* secret_;

@@ -76,12 +76,16 @@ class Evictor {
   virtual std::uint32_t choose() = 0;  // only called when size() > 0
 
   const EvictEntry& at(std::uint32_t id) const { return entries_[id]; }
+  Nanoseconds now() const { return now_; }  // of the last pick
 
  private:
+  void take_out(std::uint32_t id, bool evicted);
+
   LazyArray<EvictEntry> entries_;
   LazyArray<std::uint8_t> present_;
   Expiry expiry_;
   std::uint64_t size_ = 0, bytes_ = 0;
+  Nanoseconds now_ = 0;
   bool picked_expired_ = false;
 };
 
