@@ -93,7 +93,7 @@ enum class ChangeKind : std::uint8_t {
 struct KeyChange {
   std::uint32_t position = 0;  // token position in the sequence; belongs to the block it lies in
   ChangeKind kind = ChangeKind::salt;
-  std::string value;
+  std::string value = {};
 };
 
 // The key of one block, as KeyChain computes it. `changes` are those of this block, in order.
