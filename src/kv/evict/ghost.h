@@ -6,8 +6,8 @@
 // still have it. So counters say what 2, 4 and 8 times the memory would have hit.
 //
 //   ghosts.add(key.prefix(), bytes, Reason::evicted_capacity, now);
-//   if (std::optional<Ghost> g = ghosts.miss(key.prefix(), tokens, cache_bytes)) explain(g->reason,
-//   now - g->when);
+//   if (std::optional<Ghost> g = ghosts.miss(key.prefix(), tokens, cache_bytes))
+//     explain(g->reason, now - g->when);
 #pragma once
 
 #include <cstdint>
