@@ -11,14 +11,14 @@
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kSeeds = 60;
+constexpr std::uint64_t kSeeds = 24;
 constexpr std::uint32_t kTurns = 1500;
 
 // Runs the seeds in a child process, as a caught bug aborts. Returns whether all passed.
 bool passes(Bug bug) {
   const pid_t child = fork();
   if (child == 0) {
-    std::freopen("/dev/null", "w", stderr);
+    if (!std::freopen("/dev/null", "w", stderr)) _exit(0);
     planted_bug = bug;
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) simulate({.seed = seed, .steps = kTurns});
     _exit(0);

@@ -38,9 +38,15 @@ struct Live {
   bool placed = false, own_keys = false, publish = true, reuse = true, faulted = false;
 };
 
+// A row of a step in flight. The device works when the step ends, with the addresses it was given
+// when it began: whatever happens to the sequence meanwhile, those blocks must be as they were.
 struct PendingItem {
   std::uint64_t id;
+  std::size_t root;
   std::uint32_t past, count, accept;
+  bool follows_rejected;  // the step before it was not accepted as a whole: what it reads is void
+  std::vector<std::vector<ArenaOffset>> tables;  // by group
+  History rows;
 };
 struct PendingStep {
   std::optional<Reservation> room;
@@ -66,6 +72,7 @@ class Simulator {
   void attach(Live& l);
   void start_step(bool faults);
   void finish_step();
+  void work(const PendingItem& item);
   void relieve(bool faults);
   void fork();
   void truncate();
@@ -356,7 +363,7 @@ void Simulator::start_step(bool faults) {
       accept = static_cast<std::uint32_t>(random_.below(count + 1));
     if (dead) accept = 0;
     needs.push_back({&l.sequence, count});
-    step.items.push_back({l.id, past, count, accept});
+    step.items.push_back({l.id, l.root, past, count, accept, dead, {}, History{}});
   }
   if (needs.empty()) return;
   if (pending_.empty())
@@ -372,28 +379,44 @@ void Simulator::start_step(bool faults) {
   }
   step.room.emplace(std::move(room.value()));
   for (std::size_t i = 0; i < step.items.size(); ++i) {
-    const PendingItem& item = step.items[i];
+    PendingItem& item = step.items[i];
     Live& l = *find(item.id);
     const Tree& tree = trees_[l.root];
     CHECK(step.room->past(i) == item.past && step.room->count(i) == item.count);
     if (item.past == l.sequence.length()) check_reads(l, item.past);  // after copies and moves
     ++l.in_steps;
-    // Rows of rejected tokens are written too, and must never be seen again.
-    History written = l.rows;
-    for (std::uint32_t t = item.past + item.accept; t < item.past + item.count; ++t)
-      written.set(t, mix64(t + l.id));
+    item.rows = l.rows;
     for (std::uint32_t g = 0; g < tree.geometry.groups.size(); ++g) {
-      const KvSequenceView view = step.room->view(i, g, 0);
-      if (tree.geometry.groups[g].kind == GroupKind::state) {
-        CHECK(toy_state_matches(cache_->arena(), view.blocks[0], l.rows, item.past));
-        toy_write_state(cache_->arena(), view.blocks[0], written, item.past + item.count);
-      } else {
-        toy_write(cache_->arena(), tree.geometry, g, view, written, item.past,
-                  item.past + item.count);
-      }
+      const ArenaOffset* blocks = step.room->view(i, g, 0).blocks;
+      const bool state = tree.geometry.groups[g].kind == GroupKind::state;
+      item.tables.emplace_back(
+          blocks, blocks + (state ? 1 : (item.past + item.count + kBlock - 1) / kBlock));
     }
   }
   pending_.push_back(std::move(step));
+}
+
+void Simulator::work(const PendingItem& item) {
+  const Geometry& geometry = trees_[item.root].geometry;
+  // Rows of rejected tokens are written too, and must never be seen again.
+  History written = item.rows;
+  for (std::uint32_t t = item.past + item.accept; t < item.past + item.count; ++t)
+    written.set(t, mix64(t + item.id));
+  for (std::uint32_t g = 0; g < geometry.groups.size(); ++g) {
+    const LayerGroup& group = geometry.groups[g];
+    const ArenaOffset* blocks = item.tables[g].data();
+    if (group.kind == GroupKind::state) {
+      CHECK(toy_state_matches(cache_->arena(), blocks[0], item.rows, item.past));
+      toy_write_state(cache_->arena(), blocks[0], written, item.past + item.count);
+      continue;
+    }
+    const std::uint32_t from =
+        group.window && item.past + 1 > group.window ? item.past + 1 - group.window : 0;
+    if (!item.follows_rejected)
+      CHECK(toy_matches(cache_->arena(), geometry, g, blocks, item.rows, from, item.past));
+    toy_write(cache_->arena(), geometry, g, {blocks, 0, item.count, item.past}, written, item.past,
+              item.past + item.count);
+  }
 }
 
 void Simulator::finish_step() {
@@ -401,17 +424,27 @@ void Simulator::finish_step() {
   PendingStep step = std::move(pending_.front());
   pending_.pop_front();
   const bool failed = random_.chance(0.03);
+  for (const PendingItem& item : step.items) work(item);
   for (std::size_t i = 0; i < step.items.size(); ++i) {
     const PendingItem& item = step.items[i];
     Live* l = find(item.id);
-    if (!l) continue;  // cancelled while the step ran
+    if (!l) {  // cancelled while the step ran
+      if (item.accept < item.count || failed)
+        for (PendingStep& s : pending_)
+          for (PendingItem& later : s.items)
+            later.follows_rejected = later.follows_rejected || later.id == item.id;
+      continue;
+    }
     --l->in_steps;
     const bool follows = l->sequence.length() == item.past;
     const std::uint32_t accept = failed || !follows ? 0 : item.accept;
     if (accept < item.count)  // what was to come after it is void
       for (PendingStep& s : pending_)
         for (PendingItem& later : s.items)
-          if (later.id == item.id) later.accept = 0;
+          if (later.id == item.id) {
+            later.accept = 0;
+            later.follows_rejected = true;
+          }
     if (accept == 0 && random_.chance(0.5)) continue;
     const std::uint32_t before = l->sequence.length();
     const std::uint32_t length =
@@ -516,6 +549,12 @@ void Simulator::cancel() {
     if (!l.faulted && !l.placed) {
       l.sequence.mark_faulted();
       l.faulted = true;
+      l.pure_until = l.sequence.pure_until();
+      for (std::uint32_t t = l.sequence.length(); t < l.script.size(); ++t)
+        l.rows.set(t, mix64(l.rows.at(t) ^ l.id));
+      for (PendingStep& s : pending_)
+        for (PendingItem& i : s.items)
+          if (i.id == l.id) i.rows = l.rows;
     }
     return;
   }

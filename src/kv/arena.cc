@@ -1,4 +1,5 @@
 #include "kv/arena.h"
+#include "kv/planted.h"
 
 #include <fmt/format.h>
 
@@ -74,6 +75,7 @@ SizeClass Arena::size_class(std::size_t bytes) {
   c.extent_units = static_cast<std::uint32_t>(rounded / kArenaUnit);
   c.slab_pages = slab_pages_for(rounded);
   c.capacity = static_cast<std::uint32_t>(c.slab_pages * page_bytes_ / rounded);
+  if (planted(Bug::overlapping_extents)) ++c.capacity;
   std::fill(std::begin(c.heads), std::end(c.heads), kNone);
   c.first_slab = kNone;
   classes_.push_back(c);
@@ -297,7 +299,7 @@ void Arena::return_slab(std::uint32_t s) {
   if (poison_) unpoison(s * page_bytes_, bytes);
   memory_->decommit(s * page_bytes_, bytes);
   mark_pages(s, slab.page_count, false);
-  committed_bytes_ -= bytes;
+  if (!planted(Bug::slab_bytes_lost)) committed_bytes_ -= bytes;
   --c.slabs;
   ++c.slabs_returned;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kv/core.h"
+#include "kv/planted.h"
 
 namespace quire {
 
@@ -64,6 +65,7 @@ CacheCore::Match CacheCore::servable(const Cursor& cursor, const CacheLayout& la
       if (p.tokens > 0 && store.ready(p.node)) {
         m.partial_node = p.node;
         m.partial = p.tokens;
+        if (planted(Bug::partial_one_too_many) && from + m.partial < to) ++m.partial;
       }
     }
     if (m.partial == 0) m.partial_node = kNoNode;
@@ -76,7 +78,7 @@ CacheCore::Match CacheCore::servable(const Cursor& cursor, const CacheLayout& la
     std::int64_t worst = -1;
     for (std::uint32_t g = 0; g < layout.group_count && length > 0; ++g) {
       if (layout.state >> g & 1 && !store.has(cursor.path[m.blocks - 1], g)) return m.blocks - 1;
-      if (!(layout.windowed >> g & 1)) continue;
+      if (!(layout.windowed >> g & 1) || planted(Bug::forget_group)) continue;
       const std::uint32_t first =
           CacheLayout::window_start(layout.groups[g], length) / tokens_per_block;
       for (std::uint32_t b = end; b-- > first;) {
@@ -241,7 +243,7 @@ void CacheCore::set_path(SequenceState& s, std::uint32_t blocks) {
 void CacheCore::release_blocks(SequenceState& s) {
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
     BlockTable& t = s.tables[g];
-    if (s.faulted)  // what a failed step left behind is nobody's to read
+    if (s.faulted && s.steps == 0)  // what a failed step left behind is nobody's to read
       for (const BlockRef& r : t.refs)
         if (!r.empty() && r.unique())
           arena.memory().fill(static_cast<std::size_t>(r.offset()) * kArenaUnit, pool.bytes(r.id()),

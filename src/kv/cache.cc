@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kv/core.h"
+#include "kv/planted.h"
 
 namespace quire {
 namespace {
@@ -16,6 +17,13 @@ constexpr std::uint64_t kSmallestBlock = 256;
 std::uint32_t blocks_max(std::uint64_t reserved_bytes) {
   return static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(reserved_bytes / kSmallestBlock, 1024, 1u << 26));
+}
+
+// Compared in full: a key only finds things, it proves nothing.
+bool same(const RootIdentity& a, const RootIdentity& b) {
+  return a.weights == b.weights && a.adapter == b.adapter && a.layout == b.layout &&
+         a.position_scheme == b.position_scheme && a.tokens_per_block == b.tokens_per_block &&
+         a.numerics == b.numerics && a.tenant == b.tenant;
 }
 
 PrefixStoreOptions store_options(const CacheOptions& o, std::uint64_t reserved_bytes) {
@@ -93,13 +101,14 @@ Result<RootId> CacheCore::root(const RootIdentity& identity, const Geometry& geo
   RootIdentity whole = identity;
   whole.layout = digest;
   whole.tokens_per_block = geometry.tokens_per_block;
+  if (planted(Bug::drop_tenant)) whole.tenant.clear();
   const BlockKey key = root_key(options.secret, whole);
   for (std::size_t i = 0; i < roots.size(); ++i)
-    if (roots[i].key == key && roots[i].layout == layout) return static_cast<RootId>(i);
+    if (same(roots[i].identity, whole)) return static_cast<RootId>(i);
   const NodeId node = store.add_root(static_cast<std::uint32_t>(roots.size()), *layout);
   if (node == kNoNode)
     return Error{Code::exhausted, "the prefix index is full; raise its node capacity"};
-  roots.push_back({key, node, layout});
+  roots.push_back({std::move(whole), key, node, layout});
   return static_cast<RootId>(roots.size() - 1);
 }
 
@@ -152,6 +161,7 @@ Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
 
   // One tag per block that has changes, over all of them: blocks that differ in it share nothing,
   // not even in part.
+  if (planted(Bug::drop_salt)) s.changes.clear();
   for (std::size_t i = 0; i < s.changes.size();) {
     const std::uint32_t block = s.changes[i].position / options.tokens_per_block;
     std::string text;
@@ -305,7 +315,10 @@ std::uint32_t Sequence::keys_known() const {
 void Sequence::limit_purity(std::uint32_t token) {
   state_->pure_until = std::min(state_->pure_until, token);
 }
-void Sequence::mark_faulted() { state_->faulted = true; }
+void Sequence::mark_faulted() {
+  state_->faulted = true;
+  limit_purity(state_->published * state_->tokens_per_block());
+}
 bool Sequence::faulted() const { return state_->faulted; }
 
 }  // namespace quire

@@ -30,6 +30,7 @@ class CacheCore {
   ~CacheCore();
 
   struct Root {
+    RootIdentity identity;
     BlockKey key;
     NodeId node;
     const CacheLayout* layout;

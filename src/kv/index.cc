@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/random.h"
+#include "kv/planted.h"
 
 namespace quire {
 
@@ -16,12 +17,12 @@ std::uint64_t TokenChain::change_at(std::uint32_t block) const {
 
 PrefixIndex::PrefixIndex(const IndexOptions& options)
     : tokens_per_block_(options.tokens_per_block),
-      lines_per_node_(1 + (options.tokens_per_block * std::uint32_t{sizeof(TokenId)} + 63) / 64),
       capacity_(options.node_capacity),
       slot_mask_(std::bit_ceil(std::max(16u, options.node_capacity * 2)) - 1),
-      lines_(std::size_t{options.node_capacity} * lines_per_node_),
+      nodes_(options.node_capacity),
+      tokens_(std::size_t{options.node_capacity} * options.tokens_per_block, LazyPages::huge),
       keys_(options.node_capacity),
-      slots_(std::size_t{slot_mask_} + 1) {
+      slots_(std::size_t{slot_mask_} + 1, LazyPages::huge) {
   CHECK(capacity_ > 0 && capacity_ < (1u << 30) && tokens_per_block_ > 0);
 }
 
@@ -45,24 +46,30 @@ NodeId PrefixIndex::add_root() {
   return static_cast<NodeId>(n);
 }
 
-bool PrefixIndex::same(std::uint32_t node, std::uint32_t parent, std::uint64_t change,
+bool PrefixIndex::same(const Slot& slot, std::uint32_t parent, std::uint64_t change,
                        const TokenId* tokens) const {
-  const Node& n = at(node);
-  return n.parent == parent && n.change == change &&
-         std::memcmp(tokens_of(node), tokens, tokens_per_block_ * sizeof(TokenId)) == 0;
+  const std::uint32_t n = slot.node_plus_1 - 1;
+  if (slot.parent != parent || slot.change != static_cast<std::uint32_t>(change)) return false;
+  if (change != 0 && at(n).change != change) return false;
+  if (planted(Bug::skip_token_compare)) return true;
+  const TokenId* own = tokens_of(n);
+  TokenId difference = 0;  // branch-free: nearly always they are equal
+  for (std::uint32_t i = 0; i < tokens_per_block_; ++i) difference |= own[i] ^ tokens[i];
+  return difference == 0;
 }
 
-void PrefixIndex::prefetch_node(std::uint32_t node) const {
-  const Line* line = &lines_[std::size_t{node} * lines_per_node_];
-  for (std::uint32_t i = 0; i < lines_per_node_; ++i) __builtin_prefetch(line + i);
+void PrefixIndex::prefetch_tokens(std::uint32_t node) const {
+  const auto* line = reinterpret_cast<const std::byte*>(tokens_of(node));
+  for (std::size_t i = 0; i < tokens_per_block_ * sizeof(TokenId); i += 64)
+    __builtin_prefetch(line + i);
 }
 
 NodeId PrefixIndex::find(NodeId parent, const BlockKey& key, std::uint64_t change,
                          const TokenId* tokens) const {
   const std::uint32_t tag = tag_of(key);
   for (std::uint32_t i = tag & slot_mask_; slots_[i].node_plus_1 != 0; i = (i + 1) & slot_mask_) {
-    const std::uint32_t n = slots_[i].node_plus_1 - 1;
-    if (slots_[i].tag == tag && same(n, raw(parent), change, tokens)) return static_cast<NodeId>(n);
+    if (slots_[i].tag == tag && same(slots_[i], raw(parent), change, tokens))
+      return static_cast<NodeId>(slots_[i].node_plus_1 - 1);
   }
   return kNoNode;
 }
@@ -77,15 +84,16 @@ NodeId PrefixIndex::find(const BlockKey& key) const {
 }
 
 std::size_t PrefixIndex::match(NodeId root, const TokenChain& chain, std::span<NodeId> path) const {
-  // Two waves run ahead of the comparison: one brings in hash slots, the next the nodes they name.
-  constexpr std::size_t kSlotsAhead = 24, kNodesAhead = 12;
+  // Two waves run ahead of the comparison: one brings in hash slots, the next the tokens of the
+  // nodes they name.
+  constexpr std::size_t kSlotsAhead = 32, kNodesAhead = 16;
   const std::size_t count = std::min(chain.keys.size(), path.size());
   const auto prefetch_slot = [&](std::size_t i) {
     __builtin_prefetch(&slots_[tag_of(chain.keys[i]) & slot_mask_]);
   };
   const auto prefetch_candidate = [&](std::size_t i) {
     const Slot s = slots_[tag_of(chain.keys[i]) & slot_mask_];
-    if (s.node_plus_1 != 0) prefetch_node(s.node_plus_1 - 1);
+    if (s.node_plus_1 != 0) prefetch_tokens(s.node_plus_1 - 1);
   };
   for (std::size_t i = 0; i < std::min(kSlotsAhead, count); ++i) prefetch_slot(i);
   for (std::size_t i = 0; i < std::min(kNodesAhead, count); ++i) prefetch_candidate(i);
@@ -120,7 +128,7 @@ NodeId PrefixIndex::insert(NodeId parent, const BlockKey& key, std::uint64_t cha
   keys_[n] = key;
   std::uint32_t i = tag & slot_mask_;
   while (slots_[i].node_plus_1 != 0) i = (i + 1) & slot_mask_;
-  slots_[i] = {tag, n + 1};
+  slots_[i] = {tag, n + 1, raw(parent), static_cast<std::uint32_t>(change)};
   ++at(parent).children;
   ++size_;
   return static_cast<NodeId>(n);
@@ -138,6 +146,7 @@ void PrefixIndex::erase(NodeId node) {
   for (std::uint32_t j = (i + 1) & slot_mask_; slots_[j].node_plus_1 != 0;
        j = (j + 1) & slot_mask_) {
     const std::uint32_t from_home = (j - slots_[j].tag) & slot_mask_;
+    if (planted(Bug::lose_hash_entry)) break;
     if (from_home >= ((j - i) & slot_mask_)) {
       slots_[i] = slots_[j];
       i = j;

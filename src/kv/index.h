@@ -114,8 +114,7 @@ class PrefixIndex {
   static constexpr std::uint32_t kNil = UINT32_MAX;
   static std::uint32_t raw(NodeId n) { return static_cast<std::uint32_t>(n); }
 
-  // The first cache line of a node; its tokens follow in the next ones.
-  struct alignas(64) Node {
+  struct Node {
     std::uint64_t change = 0;
     std::uint32_t parent = kNil, depth = 0, children = 0;
     std::uint32_t child_root = kNil;          // sorted tree of exposed children
@@ -125,30 +124,25 @@ class PrefixIndex {
     std::uint32_t present = 0;
     bool live = false, exposed = false;
   };
-  static_assert(sizeof(Node) == 64);
+  // A slot repeats what tells nodes apart, so that a match reads slots and tokens and nothing else.
   struct Slot {
     std::uint32_t tag, node_plus_1;  // 0: empty
+    std::uint32_t parent, change;    // its low half
   };
 
-  Node& at(NodeId n) { return at(raw(n)); }
-  const Node& at(NodeId n) const { return at(raw(n)); }
-  Node& at(std::uint32_t n) {
-    return *reinterpret_cast<Node*>(&lines_[std::size_t{n} * lines_per_node_]);
-  }
-  const Node& at(std::uint32_t n) const {
-    return *reinterpret_cast<const Node*>(&lines_[std::size_t{n} * lines_per_node_]);
-  }
-  TokenId* tokens_of(std::uint32_t n) {
-    return reinterpret_cast<TokenId*>(&lines_[std::size_t{n} * lines_per_node_ + 1]);
-  }
+  Node& at(NodeId n) { return nodes_[raw(n)]; }
+  const Node& at(NodeId n) const { return nodes_[raw(n)]; }
+  Node& at(std::uint32_t n) { return nodes_[n]; }
+  const Node& at(std::uint32_t n) const { return nodes_[n]; }
+  TokenId* tokens_of(std::uint32_t n) { return &tokens_[std::size_t{n} * tokens_per_block_]; }
   const TokenId* tokens_of(std::uint32_t n) const {
-    return reinterpret_cast<const TokenId*>(&lines_[std::size_t{n} * lines_per_node_ + 1]);
+    return &tokens_[std::size_t{n} * tokens_per_block_];
   }
   static std::uint32_t tag_of(const BlockKey& key);
   std::uint32_t take_slot();
-  bool same(std::uint32_t node, std::uint32_t parent, std::uint64_t change,
+  bool same(const Slot& slot, std::uint32_t parent, std::uint64_t change,
             const TokenId* tokens) const;
-  void prefetch_node(std::uint32_t node) const;
+  void prefetch_tokens(std::uint32_t node) const;
 
   // Sibling trees: treaps ordered by (change, tokens), heap-ordered by a hash of the node's number.
   int compare(std::uint64_t change, std::span<const TokenId> tokens, std::uint32_t node) const;
@@ -164,15 +158,12 @@ class PrefixIndex {
     visit(at(tree).right, f);
   }
 
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-
-  std::uint32_t tokens_per_block_, lines_per_node_, capacity_;
+  std::uint32_t tokens_per_block_, capacity_;
   std::uint32_t end_ = 0, free_ = kNil, size_ = 0;
   std::uint32_t slot_mask_;
-  LazyArray<Line> lines_;     // node, then its tokens
-  LazyArray<BlockKey> keys_;  // by NodeId
+  LazyArray<Node> nodes_;      // by NodeId, as all but the last
+  LazyArray<TokenId> tokens_;  // tokens_per_block_ each
+  LazyArray<BlockKey> keys_;
   LazyArray<Slot> slots_;
 };
 

@@ -1,6 +1,7 @@
 // Looking at the cache, clearing it, and checking that its books balance.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "kv/core.h"
@@ -99,6 +100,13 @@ void CacheCore::check() const {
       for (std::size_t i = s.published; i < s.cursor.path.size(); ++i)
         ++computing[static_cast<std::uint32_t>(s.cursor.path[i])];
     CHECK(s.cursor.placed == (s.phase == Phase::placed));
+    for (std::size_t i = 0; i < s.cursor.path.size(); ++i) {  // the nodes are those of its tokens
+      const NodeId n = s.cursor.path[i];
+      CHECK(store.index().parent(n) == (i == 0 ? s.cursor.root : s.cursor.path[i - 1]));
+      CHECK(std::ranges::equal(
+          store.index().tokens(n),
+          std::span(s.tokens).subspan(i * s.tokens_per_block(), s.tokens_per_block())));
+    }
     CHECK(s.length <= s.tokens.size() && s.length + s.reserved <= s.options.token_capacity);
     for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
       const BlockTable& t = s.tables[g];

@@ -17,7 +17,7 @@ enum class Bug : std::uint8_t {
   move_in_flight,       // blocks are moved while a step may read them
   skip_reference,       // a shared block is not counted
   overlapping_extents,  // the last extent of a slab reaches into the next
-  hand_out_draining,    // a slab being emptied still gives blocks away
+  slab_bytes_lost,      // a returned slab stays on the books
   // keys
   drop_salt,           // a client's salt is left out of key and tag
   drop_tenant,         // the tenant is left out of the root

@@ -1,4 +1,5 @@
 #include "kv/pool.h"
+#include "kv/planted.h"
 
 #include <fmt/format.h>
 
@@ -95,6 +96,7 @@ BlockState BlockPool::state(BlockId id) const {
 
 bool BlockPool::movable(BlockId id) const {
   const std::uint32_t i = check(id);
+  if (planted(Bug::move_in_flight)) return !blocks_[i].in_limbo;
   return blocks_[i].fences == 0 && !blocks_[i].in_limbo && steps_in_flight() == 0;
 }
 
@@ -197,7 +199,7 @@ void BlockPool::change_state(std::uint32_t i, BlockState from, BlockState to) {
 
 void BlockPool::add_reader(std::uint32_t i) {
   if (blocks_[i].readers > 0) {
-    ++blocks_[i].readers;
+    if (!planted(Bug::skip_reference)) ++blocks_[i].readers;
     return;
   }
   CHECK(blocks_[i].cached);  // a corpse does not come back
@@ -226,7 +228,8 @@ void BlockPool::drop_fence(std::uint32_t i) {
 }
 
 void BlockPool::settle(std::uint32_t i, BlockState from) {
-  if (corpse(blocks_[i]) && steps_in_flight() > 0 && !blocks_[i].in_limbo) {
+  if (corpse(blocks_[i]) && steps_in_flight() > 0 && !blocks_[i].in_limbo &&
+      !planted(Bug::free_skips_fence)) {
     blocks_[i].in_limbo = true;  // a step that was submitted while it was held may still read it
     limbo_ticket_[i] = submitted_;
     blocks_[i].next = kNone;

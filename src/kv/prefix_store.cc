@@ -1,4 +1,5 @@
 #include "kv/prefix_store.h"
+#include "kv/planted.h"
 
 #include <algorithm>
 
@@ -214,7 +215,10 @@ void PrefixStore::expire() {
 
 bool PrefixStore::may_leave(NodeId n, std::uint32_t group) const {
   const CacheNode& node = nodes_[raw(n)];
-  if (node.pins > 0 || pool_.state(block(n, group).id()) != BlockState::cached) return false;
+  if (node.pins > 0 && !planted(Bug::evict_pinned)) return false;
+  if (pool_.state(block(n, group).id()) != BlockState::cached && !planted(Bug::evict_in_use))
+    return false;
+  if (planted(Bug::evict_interior)) return true;
   return !(node.layout->chain >> group & 1) || node.stocked == 0;
 }
 
@@ -309,6 +313,7 @@ void PrefixStore::evict(NodeId n, std::uint32_t group, Reason reason) {
 }
 
 void PrefixStore::retreat_cursors(NodeId n) {
+  if (planted(Bug::forget_cursor)) return;
   const NodeId above = index_.parent(n);
   while (nodes_[raw(n)].cursors != nullptr) {
     Cursor& c = *nodes_[raw(n)].cursors;

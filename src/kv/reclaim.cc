@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kv/core.h"
+#include "kv/planted.h"
 
 namespace quire {
 
@@ -42,7 +43,7 @@ bool CacheCore::feasible(std::span<const std::uint32_t> need) const {
 // other slabs of their class.
 bool CacheCore::empty_slab(std::optional<SizeClass> for_class, Reason reason, double worth) {
   std::optional<SlabId> best;
-  const bool may_move = pool.steps_in_flight() == 0;
+  const bool may_move = pool.steps_in_flight() == 0 || planted(Bug::move_in_flight);
   for (std::uint32_t i = 0; i < arena.class_count(); ++i) {
     const SizeClass c{i};
     if (for_class == c) continue;

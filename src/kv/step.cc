@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kv/core.h"
+#include "kv/planted.h"
 
 namespace quire {
 namespace {
@@ -25,6 +26,9 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
                                             options.step_items_max, needs.size())};
   const auto writes_into_shared = [&](const SequenceState& s, const BlockTable& t) {
     const std::uint32_t start = s.length + s.reserved, block = start / s.tokens_per_block();
+    if (planted(Bug::skip_copy_on_write)) return false;
+    if (planted(Bug::write_into_cached) && block < t.count())
+      return start % s.tokens_per_block() != 0 && pool.readers(t.refs[block].id()) > 1;
     return start % s.tokens_per_block() != 0 && block < t.count() && !t.refs[block].unique();
   };
 
@@ -56,7 +60,7 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
     for (std::uint32_t i = 0; i < needed[c]; ++i) {
       taken.push_back(take(static_cast<SizeClass>(c)));
       if (!taken.back().empty()) continue;
-      taken.clear();
+      if (!planted(Bug::leak_on_failed_reserve)) taken.clear();
       return no_room();
     }
   }
@@ -131,7 +135,7 @@ Error CacheCore::no_room() const {
 }
 
 void CacheCore::refresh_offsets(SequenceState& s) {
-  if (s.moves_seen == store.moves()) return;
+  if (s.moves_seen == store.moves() || planted(Bug::stale_offsets)) return;
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
     for (std::uint32_t i = s.tables[g].first; i < s.tables[g].count(); ++i)
       if (!s.tables[g].refs[i].empty()) s.tables[g].offsets[i] = s.tables[g].refs[i].offset();
@@ -181,7 +185,7 @@ void CacheCore::finish_item(Item& item, std::uint32_t accepted) {
   --s.steps;
   if (s.layout->state != 0) {
     // A state holds all tokens of the step or none of them.
-    if (accepted < item.count) accepted = 0;
+    if (accepted < item.count && !planted(Bug::state_not_restored)) accepted = 0;
     for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
       BlockTable& t = s.tables[g];
       if (!(s.layout->state >> g & 1)) continue;
@@ -194,6 +198,7 @@ void CacheCore::finish_item(Item& item, std::uint32_t accepted) {
       t.saved = {};
     }
   }
+  if (planted(Bug::publish_rejected) && accepted > 0) accepted = item.count;
   if (accepted > 0) s.length = item.base + accepted;
   s.computed = std::max(s.computed, s.length);
   if (s.steps == 0)
@@ -209,15 +214,19 @@ void CacheCore::leave_window(SequenceState& s) {
     BlockTable& t = s.tables[g];
     const std::uint32_t first = std::min(
         CacheLayout::window_start(s.layout->groups[g], s.length) / s.tokens_per_block(), t.count());
-    for (; t.first < first; ++t.first) t.refs[t.first] = {};
+    const std::uint32_t end =
+        planted(Bug::window_too_short) ? std::min(first + 1, t.count()) : first;
+    for (; t.first < end; ++t.first) t.refs[t.first] = {};
   }
 }
 
 void CacheCore::publish(SequenceState& s) {
-  if (!s.options.publish || s.faulted) return;
+  if (!s.options.publish || (s.faulted && !planted(Bug::publish_faulted))) return;
   if (s.options.inline_keys) compute_keys(s);
-  const std::uint32_t limit = std::min(
+  std::uint32_t limit = std::min(
       {s.length, s.pure_until, s.options.publish_generated ? UINT32_MAX : s.prompt_length});
+  if (planted(Bug::publish_early)) ++limit;
+  if (planted(Bug::publish_impure) || planted(Bug::publish_faulted)) limit = s.length;
   while ((s.published + 1) * s.tokens_per_block() <= limit && s.published < s.keys.size())
     if (!publish_block(s, s.published)) return;
 }

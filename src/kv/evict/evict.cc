@@ -1,4 +1,5 @@
 #include "kv/evict/evict.h"
+#include "kv/planted.h"
 
 #include <algorithm>
 #include <array>
@@ -60,6 +61,7 @@ void Evictor::remove(EvictId id) { take_out(static_cast<std::uint32_t>(id), fals
 
 void Evictor::take_out(std::uint32_t i, bool evicted) {
   CHECK(i < lists_.ids() && lists_[i].present);
+  if (planted(Bug::evictor_keeps_removed) && !evicted) return;
   leave(i, evicted);
   Node& entry = lists_[i];
   if (entry.expires > 0) expiry_.remove(i);
