@@ -63,9 +63,12 @@ struct AttendPlan {
 void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan);
 
 struct AttendKernels {
-  // Writes one row's key and value of one KV head into its page: slot is within the page. Rounds once, to the row type.
-  void (*store)(const AttendShape& shape, std::uint32_t tokens_per_block, const float* key, const float* value,
-                std::uint32_t slot, std::byte* page);
+  // Writes one row's key, or value, of one KV head into its page: slot is within the page. Rounds once, to the row type.
+  // Separate, as the projection phase has them at different times.
+  void (*store_key)(const AttendShape& shape, std::uint32_t tokens_per_block, const float* key, std::uint32_t slot,
+                    std::byte* page);
+  void (*store_value)(const AttendShape& shape, std::uint32_t tokens_per_block, const float* value,
+                      std::uint32_t slot, std::byte* page);
   // `scratch` is the calling thread's own, attend_scratch_bytes long, 64-byte aligned.
   void (*attend)(const AttendStep& step, const AttendTask& task, std::byte* scratch);
   void (*merge)(const AttendStep& step, const AttendPlan::Merge& merge);
