@@ -24,6 +24,7 @@
 #include "base/result.h"
 #include "model/config.h"
 #include "tensor/gguf.h"
+#include "tensor/safetensors.h"
 #include "tensor/tensor.h"
 
 namespace quire {
@@ -42,7 +43,9 @@ struct GgufTokenizer {
 
 // The files of a Hugging Face folder as they are; one that is not there is empty.
 struct HfTokenizer {
-  std::string tokenizer_json, tokenizer_config_json, generation_config_json, chat_template;
+  std::string tokenizer_json, tokenizer_config_json, generation_config_json;
+  std::string
+      chat_template;  // chat_template.jinja; older folders have it inside tokenizer_config.json
 };
 
 class ModelSource {
@@ -54,10 +57,10 @@ class ModelSource {
 
   // The tensor of a canonical name, of exactly the shape that the configuration demands.
   Result<TensorView> tensor(std::string_view name) const;
-  bool has_tensor(std::string_view name) const { return find(name) != nullptr; }
+  bool has_tensor(std::string_view name) const;
   std::uint64_t tensor_bytes() const;  // of all tensors in the files
 
-  // One of the two, by is_gguf().
+  // One of the two works, by is_gguf().
   bool is_gguf() const { return gguf_.has_value(); }
   Result<GgufTokenizer> gguf_tokenizer() const;
   Result<HfTokenizer> hf_tokenizer() const;
@@ -70,11 +73,15 @@ class ModelSource {
   void drop_pages(const TensorView& tensor) const;
 
  private:
-  const TensorView* find(std::string_view name) const;
+  static Result<ModelSource> open_gguf(const std::string& path);
+  static Result<ModelSource> open_folder(const std::string& path);
+  std::string stored_name(std::string_view name) const;  // as the file spells it
 
   std::string path_;
   ModelConfig config_;
-  std::optional<GgufFile> gguf_;
+  std::optional<GgufFile> gguf_;  // one of these two
+  std::optional<SafetensorsFolder> folder_;
+  std::string hf_prefix_;  // of all tensor names in the folder but the head's
   std::vector<std::string> digest_files_;
 };
 
