@@ -59,8 +59,9 @@ class Model {
   // Writes K/V of every row through the views, then logits [logit_rows][vocabulary]. The geometry is that of `groups`.
   void forward(const Geometry& geometry, const StepRows& step, float* logits);
 
+  struct State;  // model/state.h; private to model/
+
  private:
-  struct State;
   explicit Model(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
