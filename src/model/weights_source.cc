@@ -95,8 +95,10 @@ Result<ModelSource> ModelSource::open_folder(const std::string& path) {
     source.digest_files_.push_back(file.name());
   source.hf_prefix_ = kHfPrefixes[0];  // what errors will name
   for (const std::string_view prefix : kHfPrefixes)
-    if (source.folder_->has(std::string(prefix) + "embed_tokens.weight"))
+    if (source.folder_->has(std::string(prefix) + "embed_tokens.weight")) {
       source.hf_prefix_ = prefix;
+      break;
+    }
   return source;
 }
 
