@@ -66,7 +66,7 @@ int run(const Options& o) {
   } else {
     const auto text = read_file(o.text_file);
     if (!text.ok()) return fail(kFailed, text.error().message, "give --tokens or --text-file");
-    tokens = r.tokenizer().encode(text.value(), false);
+    tokens = r.tokenizer().encode(text.value());
   }
   for (const TokenId t : tokens)
     if (t >= r.config().vocabulary) return fail(kUsage, fmt::format("token {} is outside the vocabulary", t));

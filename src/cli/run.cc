@@ -63,7 +63,7 @@ Result<std::vector<TokenId>> prompt_tokens(const Options& o, const Runtime& runt
       return Error{Code::invalid, "no prompt; write it behind MODEL, pipe it in, or give --tokens"};
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   }
-  if (o.raw || runtime.chat_template() == nullptr) return runtime.tokenizer().encode_prompt(text);
+  if (o.raw || runtime.chat_template() == nullptr) return runtime.tokenizer().encode(text, {.add_special = true});
   Json messages = Json::array();
   if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
   messages.push_back({{"role", "user"}, {"content", text}});

@@ -30,6 +30,7 @@ class Generator {
 
   Result<GenerateResult> run() {
     TRY_STATUS(check());
+    TRY(stops_, StopStrings::create(options_.stop));
     TRY_STATUS(read_prompt());
     const Nanoseconds started = SteadyClock().now();
     TRY_STATUS(options_.beams > 0 ? beam_search() : sample());
@@ -72,11 +73,11 @@ class Generator {
     return {};
   }
 
-  Result<Stream> new_stream() {
+  Stream new_stream() const {
     Stream s{.sequence = {},
              .answer = {},
-             .detokenizer = Detokenizer(runtime_.tokenizer(), options_.skip_special),
-             .stop = StopMatcher(options_.stop),
+             .detokenizer = Detokenizer(runtime_.tokenizer(), {.skip_special = options_.skip_special}),
+             .stop = StopMatcher(stops_),
              .counts = {},
              .next = kNoToken,
              .done = false};
@@ -88,8 +89,7 @@ class Generator {
     const std::uint32_t vocabulary = runtime_.config().vocabulary;
     std::vector<Stream> streams;
     for (std::uint32_t c = 0; c < options_.choices; ++c) {
-      TRY(Stream s, new_stream());
-      streams.push_back(std::move(s));
+      streams.push_back(new_stream());
     }
     // Forks share the whole prompt; the first to write into its last block copies that one.
     for (std::uint32_t c = 1; c < options_.choices; ++c) {
@@ -136,13 +136,14 @@ class Generator {
     ++result_.timings.decoded_tokens;
 
     const bool end = !options_.ignore_end && runtime_.tokenizer().is_end_of_generation(s.next);
-    std::string text = end ? std::string() : s.stop.feed(s.detokenizer.feed(s.next));
-    if (s.stop.matched()) {
-      s.answer.stopped_by = s.stop.matched_text();
+    std::string text;
+    std::optional<std::size_t> stopped;
+    if (!end) stopped = s.stop.add(s.detokenizer.add(s.next), text);
+    if (stopped) {
+      s.answer.stopped_by = options_.stop[*stopped];
       finish(s, Finish::stop_string);
     } else if (end || s.answer.tokens.size() >= options_.tokens_max) {
-      text += s.stop.feed(s.detokenizer.finish());
-      text += s.stop.finish();
+      if (!s.stop.add(s.detokenizer.finish(), text)) s.stop.finish(text);
       finish(s, end ? Finish::end_token : Finish::length);
     }
     s.answer.text += text;
@@ -222,9 +223,9 @@ class Generator {
                        .finish = ended ? Finish::end_token : Finish::length,
                        .stopped_by = {},
                        .score = final_score(b)};
-      Detokenizer detokenizer(runtime_.tokenizer(), options_.skip_special);
+      Detokenizer detokenizer(runtime_.tokenizer(), {.skip_special = options_.skip_special});
       for (const TokenId t : std::span(b.tokens).first(b.tokens.size() - (ended ? 1 : 0)))
-        answer.text += detokenizer.feed(t);
+        answer.text += detokenizer.add(t);
       answer.text += detokenizer.finish();
       if (events_.text) events_.text(static_cast<std::uint32_t>(i), answer.text);
       result_.answers.push_back(std::move(answer));
@@ -236,6 +237,7 @@ class Generator {
   std::span<const TokenId> prompt_;
   const GenerateOptions& options_;
   const GenerateEvents& events_;
+  StopStrings stops_;
   Sequence root_;
   std::span<float> logits_;
   GenerateResult result_;

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
-#include "engine/vocab_source.h"
+#include "engine/text_parts.h"
 
 namespace quire {
 namespace {
@@ -52,8 +52,6 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path, const Ru
   r->model_ = std::move(model.value());
   r->tokenizer_ = std::make_unique<Tokenizer>(std::move(text.value().tokenizer));
   r->template_ = std::move(text.value().chat_template);
-  r->bos_text_ = std::move(text.value().bos_text);
-  r->eos_text_ = std::move(text.value().eos_text);
   r->sampler_ = std::make_unique<Sampler>(vector_kernels(options.isa), r->config().vocabulary);
   r->context_ = options.context ? options.context : r->config().context;
 

@@ -61,8 +61,6 @@ class Runtime {
   const Geometry& geometry() const { return cache_->geometry(root_); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
-  const std::string& bos_text() const { return bos_text_; }
-  const std::string& eos_text() const { return eos_text_; }
   Sampler& sampler() { return *sampler_; }
   std::uint32_t context() const { return context_; }
   std::uint32_t threads() const { return pool_->size(); }
@@ -90,7 +88,7 @@ class Runtime {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
-  std::string bos_text_, eos_text_, kv_format_;
+  std::string kv_format_;
   std::unique_ptr<Sampler> sampler_;
   RootId root_{};
   std::uint32_t context_ = 0;
