@@ -24,7 +24,7 @@ if(MOLD AND NOT QUIRE_FUZZERS)
 endif()
 
 # Contraction is off everywhere: an fma happens where the source says so, and nowhere else (same answer, everywhere).
-add_compile_options(-Wall -Wextra -Wshadow -Wno-unused-parameter -ffp-contract=off -fno-math-errno -g1)
+add_compile_options(-Wall -Wextra -Wshadow -Wno-unused-parameter -Wno-restrict -ffp-contract=off -fno-math-errno -g1)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   add_compile_options(-fstack-protector-strong)
   add_compile_definitions(_FORTIFY_SOURCE=2)
