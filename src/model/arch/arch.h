@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "model/config.h"
@@ -37,6 +39,7 @@ extern const Architecture kLlama, kGemma3, kQwen2, kQwen3;
 
 std::span<const Architecture* const> architectures();
 std::span<const TensorRow> common_tensors();
+std::vector<std::string> tensor_names(const ModelConfig& config);  // all that the model needs
 std::uint64_t extent_of(Extent extent, const ModelConfig& config);
 
 // Pieces for `fill`.

@@ -113,6 +113,25 @@ Status fill_scaling_hf(const Hyperparameters& from, const std::string& at, RopeC
 std::span<const Architecture* const> architectures() { return kArchitectures; }
 std::span<const TensorRow> common_tensors() { return kCommonTensors; }
 
+std::vector<std::string> tensor_names(const ModelConfig& c) {
+  std::vector<std::string> names;
+  const auto add = [&](std::span<const TensorRow> rows) {
+    for (const TensorRow& row : rows) {
+      const std::size_t n = row.name.find(".N.");
+      if (n == row.name.npos) {
+        if (row.name != "output.weight" || !c.tied_head) names.emplace_back(row.name);
+        continue;
+      }
+      for (std::uint32_t l = 0; l < c.layers; ++l)
+        names.push_back(fmt::format("{}.{}.{}", row.name.substr(0, n), l, row.name.substr(n + 3)));
+    }
+  };
+  add(kCommonTensors);
+  for (const Architecture* a : kArchitectures)
+    if (a->name == c.architecture) add(a->tensors);
+  return names;
+}
+
 std::uint64_t extent_of(Extent extent, const ModelConfig& c) {
   switch (extent) {
     case Extent::none:
