@@ -10,8 +10,9 @@
 //   TRY(auto memory, reserve_host_memory({.bytes = 4 * budget}));
 //   Arena arena(std::move(memory), {.budget_bytes = budget});
 //   const SizeClass c = arena.size_class(geometry.block_bytes(group));
-//   std::optional<ArenaOffset> at = arena.allocate(c);   // empty: the budget is spent, see
-//   short_of() std::byte* bytes = arena.at(*at); arena.free(*at);
+//   std::optional<ArenaOffset> at = arena.allocate(c);   // empty: the budget is spent
+//   std::byte* bytes = arena.at(*at);
+//   arena.free(*at);
 //
 // When a class is short its owner empties a slab of another one: pick a slab, drain(slab), move or
 // evict each of for_each_live(slab), and the last free() gives its pages back to the budget.
@@ -132,17 +133,21 @@ class Arena {
       s = next;
     }
   }
+  // f(ArenaOffset), ascending; it may free that extent and others of the slab, but make no slab.
   template <class F>
-  void for_each_live(SlabId s, F&& f) const {  // f(ArenaOffset), ascending; it may free that extent
-    const Slab slab = slabs_[static_cast<std::uint32_t>(s)];
-    const std::uint64_t* free_words = bitmap(static_cast<std::uint32_t>(s));
-    std::uint32_t left = slab.in_use;
-    for (std::uint32_t word = 0; left > 0; ++word) {
-      const std::uint32_t bits = slab.capacity - word * 64;
-      std::uint64_t live = ~free_words[word] & (bits >= 64 ? ~0ull : (1ull << bits) - 1);
-      for (; live != 0; live &= live - 1, --left)
-        f(offset_of(static_cast<std::uint32_t>(s), slab,
-                    word * 64 + static_cast<std::uint32_t>(std::countr_zero(live))));
+  void for_each_live(SlabId id, F&& f) const {
+    const std::uint32_t s = static_cast<std::uint32_t>(id);
+    const std::uint32_t capacity = slabs_[s].capacity;
+    for (std::uint32_t word = 0; word * 64 < capacity; ++word) {
+      const std::uint32_t bits = capacity - word * 64;
+      const std::uint64_t in_word = bits >= 64 ? ~0ull : (1ull << bits) - 1;
+      std::uint64_t left = ~bitmap(s)[word] & in_word;
+      while (left != 0) {
+        const std::uint32_t bit = static_cast<std::uint32_t>(std::countr_zero(left));
+        f(offset_of(s, slabs_[s], word * 64 + bit));
+        if (slab_of_page_[s] == 0) return;  // f freed the last one and the slab is gone
+        left &= ~bitmap(s)[word] & ~((2ull << bit) - 1);
+      }
     }
   }
 

@@ -1,7 +1,7 @@
 // kv/key.h - the name of a block: everything that went into computing it.
 //
-//   key_i = SHA-256(secret, key_{i-1}, tokens_i, change_i)        key_root = SHA-256(secret,
-//   identity)
+//   key_root = SHA-256(secret, identity)
+//   key_i    = SHA-256(secret, key_{i-1}, tokens_i, change_i)
 //
 // Equal keys mean interchangeable bytes. The secret (64 bytes, one per deployment, shared by peers)
 // makes keys unguessable; as it fills exactly one block of the hash its midstate is kept. Model,
@@ -9,11 +9,11 @@
 // where something differs from "just more tokens". The encoding is versioned, tagged and
 // length-prefixed (kv/key.cc). Pure objects: usable on any thread, one at a time.
 //
-//   const KeySecret secret(bytes);                        // once
-//   const BlockKey root = root_key(secret, identity);     // once per (model, adapter, layout,
-//   tenant) KeyChain chain(secret, root, 32);                     // once per sequence, off the
-//   engine thread chain.extend(tokens);                                 // hashes only blocks that
-//   have become full since index.match(chain.keys(), tokens);
+//   const KeySecret secret(bytes);                     // once
+//   const BlockKey root = root_key(secret, identity);  // per model, adapter, layout and tenant
+//   KeyChain chain(secret, root, 32);                  // per sequence, off the engine thread
+//   chain.extend(tokens);                              // hashes only blocks that became full since
+//   index.match(chain.keys(), tokens);
 #pragma once
 
 #include <array>
@@ -93,7 +93,7 @@ enum class ChangeKind : std::uint8_t {
 struct KeyChange {
   std::uint32_t position = 0;  // token position in the sequence; belongs to the block it lies in
   ChangeKind kind = ChangeKind::salt;
-  std::string value;
+  std::string value = {};
 };
 
 // The key of one block, as KeyChain computes it. `changes` are those of this block, in order.

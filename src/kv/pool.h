@@ -139,8 +139,7 @@ class [[nodiscard]] BlockFence {
 class PoolListener {
  public:
   virtual ~PoolListener() = default;
-  virtual void block_idle(BlockId, std::uint64_t owner) {
-  }  // cached, unfenced, no reader left: evictable from now on
+  virtual void block_idle(BlockId, std::uint64_t owner) {}  // only the index holds it: evictable
   virtual void block_busy(BlockId, std::uint64_t owner) {}  // was idle; got a reader or a fence
   virtual void block_moved(BlockId, std::uint64_t owner, ArenaOffset from, ArenaOffset to) {}
 };
@@ -153,8 +152,7 @@ struct Ledger {
 };
 
 struct PoolOptions {
-  std::uint32_t blocks_max =
-      1u << 24;  // live at once; bookkeeping is touched only as far as blocks exist
+  std::uint32_t blocks_max = 1u << 24;  // live at once; costs memory only as far as blocks exist
   PoolListener* listener = nullptr;
 };
 
@@ -169,8 +167,7 @@ class BlockPool {
   void set_listener(PoolListener* listener) { listener_ = listener; }
 
   BlockRef take(SizeClass c);
-  BlockRef hold(
-      BlockId id);  // one more reader, if the block still lives and is more than a fenced corpse
+  BlockRef hold(BlockId id);      // a further reader; empty when the block is gone or only fenced
   CachedBlock cache(BlockId id);  // the index's hold; aborts if there is one already
   BlockFence fence(BlockId id);
 
@@ -198,9 +195,9 @@ class BlockPool {
   bool move(BlockId id);
   void copy(BlockId to, BlockId from);  // all bytes; same class
   BlockId block_at(ArenaOffset offset) const;
+  // f(BlockId); it may move or release that block and others.
   template <class F>
-  void for_each_block(SlabId s,
-                      F&& f) const {  // f(BlockId); it may move or release the block it is given
+  void for_each_block(SlabId s, F&& f) const {
     arena_.for_each_live(s, [&](ArenaOffset at) { f(block_at(at)); });
   }
 

@@ -87,8 +87,8 @@ class Cost final : public Evictor {
     const std::uint32_t q = queue_for(at(id));
     queue_of_[id] = static_cast<std::uint16_t>(q);
     ranks_[id] = inflation_.at(at(id).last_use) + queue_value(q);
-    queues_[q].insert(
-        id, std::bit_cast<std::uint64_t>(ranks_[id]));  // positive doubles order as integers
+    // In a queue the order of last use is the order of rank, and settles ties.
+    queues_[q].insert(id, static_cast<std::uint64_t>(at(id).last_use));
     update(q);
   }
   void leave(std::uint32_t id, bool evicted) override {

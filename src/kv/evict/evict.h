@@ -8,10 +8,10 @@
 //
 //   TRY(const EvictPolicy* policy, find_evict_policy("cost"));
 //   std::unique_ptr<Evictor> evictor = policy->make({.entries_max = 1 << 20});
-//   evictor->add(id, {.bytes = 737280, .last_use = now, .hits = 3, .recompute_ns = 4000000});  //
-//   lost its last reader evictor->remove(id); // regained one, or is gone while (short_of_room)
-//     if (std::optional<EvictId> victim = evictor->pick(clock.now())) drop(*victim);          // it
-//     has left the evictor
+//   evictor->add(id, {.bytes = 737280, .last_use = now, .recompute_ns = 4000000, .hits = 3});
+//   evictor->remove(id);                    // regained a reader, or is gone
+//   while (short_of_room)
+//     if (auto victim = evictor->pick(clock.now())) drop(*victim);   // it has left the evictor
 #pragma once
 
 #include <cstdint>

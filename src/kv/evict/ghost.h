@@ -6,8 +6,8 @@
 // still have it. So counters say what 2, 4 and 8 times the memory would have hit.
 //
 //   ghosts.add(key.prefix(), bytes, Reason::evicted_capacity, now);
-//   if (std::optional<Ghost> g = ghosts.miss(key.prefix(), tokens, cache_bytes)) explain(g->reason,
-//   now - g->when);
+//   if (std::optional<Ghost> g = ghosts.miss(key.prefix(), tokens, cache_bytes))
+//     explain(g->reason, now - g->when);
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ namespace quire {
 struct Ghost {
   std::uint64_t key, bytes;
   Nanoseconds when;
-  std::uint64_t evicted_before;  // GhostStats::evicted_bytes when it left
+  std::uint64_t
+      distance;  // bytes that left for lack of room since, itself included, and are still away
   Reason reason;
 };
 
@@ -41,10 +42,10 @@ class GhostTable {
 
   void add(std::uint64_t key, std::uint64_t bytes, Reason reason, Nanoseconds now);
   std::optional<Ghost> find(std::uint64_t key) const;  // does not count
-  // A lookup missed this block: counts it, worth `weight`. It is remembered until forget() or until
-  // it is added again.
+  // A lookup missed this block: counts it, worth `weight`, and forgets it, as it is about to be
+  // computed again.
   std::optional<Ghost> miss(std::uint64_t key, std::uint64_t weight, std::uint64_t cache_bytes);
-  void forget(std::uint64_t key);  // it is back in the cache
+  void forget(std::uint64_t key);
 
   std::uint32_t size() const { return size_; }
   const GhostStats& stats() const { return stats_; }
@@ -52,10 +53,14 @@ class GhostTable {
  private:
   std::uint32_t find_slot(std::uint64_t key) const;  // its slot, or the empty one where it would go
   void erase_slot(std::uint32_t slot);
+  void weigh(std::uint32_t place, std::uint64_t bytes);    // adds, modulo 2^64
+  std::uint64_t weight_before(std::uint32_t place) const;  // of ring_[0..place)
 
   LazyArray<Ghost> ring_;           // in order of eviction
+  LazyArray<std::uint64_t> sums_;   // a Fenwick tree over ring_: bytes that left for lack of room
   LazyArray<std::uint32_t> slots_;  // open addressing, linear probing: 1 + place in ring_, or 0
   std::uint32_t next_ = 0, size_ = 0, capacity_, mask_;
+  std::uint64_t away_bytes_ = 0;  // of all that sums_ weighs
   GhostStats stats_;
 };
 

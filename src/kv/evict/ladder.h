@@ -2,9 +2,10 @@
 //
 // Most ids arrive with the largest key so far (just used) and go to the end. Some arrive late with
 // an old one: a parent shows up when its last child has left. Those go to the end of the rung that
-// their key belongs to, found by bisection. A rung covers a range of keys; while there are fewer
-// distinct keys than rungs the order is exact, beyond that it is exact to about one part in half
-// the rungs. O(log rungs) to insert, O(1) for the rest, nothing allocates.
+// their key belongs to, found by bisection. A rung covers a range of keys; as long as rungs last
+// every new largest (or smallest) key opens one, so that the order is exact but for keys that fall
+// between two known ones. Beyond that it is exact to about one part in half the rungs. O(log rungs)
+// to insert, O(1) for the rest, nothing allocates.
 //
 //   LinkedIds lists(ids, 4096);
 //   Ladder ladder(lists, /*first_list=*/0, /*rungs=*/4096);
@@ -37,12 +38,16 @@ class Ladder {
       open(key);
     } else if (key >= start(count_ - 1)) {
       if (key > start(count_ - 1) && in_last_ >= width_) open(key);
-    } else if (key <= start(0)) {
+    } else if (key < start(0)) {
+      if (count_ < starts_.size()) {  // a new first rung
+        head_ = (head_ + starts_.size() - 1) % starts_.size();
+        ++count_;
+      }
       start(0) = key;
       lists_->push_front(list(0), id);
       return;
     } else {
-      std::uint32_t low = 0, high = count_ - 1;  // start(low) < key < start(high)
+      std::uint32_t low = 0, high = count_ - 1;  // start(low) <= key < start(high)
       while (high - low > 1) {
         const std::uint32_t middle = (low + high) / 2;
         (start(middle) <= key ? low : high) = middle;

@@ -36,8 +36,7 @@ class S3Fifo final : public Evictor {
     Seen& s = seen_[id];
     if (s.key != e.key) {
       const std::optional<Ghost> ghost = ghosts_.find(e.key);
-      const bool back =
-          ghost && ghosts_.stats().evicted_bytes - ghost->evicted_before <= main_size_ + 1;
+      const bool back = ghost && ghost->distance <= main_size_ + 1;
       if (ghost) ghosts_.forget(e.key);
       s = {.key = e.key, .hits = 0, .uses = 0, .in_main = back};
     }
