@@ -40,6 +40,8 @@
 
 namespace quire {
 
+class CacheCore;
+
 struct CacheOptions {
   std::uint64_t budget_bytes =
       0;  // --kv-cache-memory; may grow later to what `memory` has reserved
@@ -76,8 +78,7 @@ struct StepNeed {
 // they were reserved.
 class Reservation {
  public:
-  Reservation(Reservation&& o) noexcept
-      : cache_(std::exchange(o.cache_, nullptr)), step_(o.step_) {}
+  Reservation(Reservation&& o) noexcept : core_(std::exchange(o.core_, nullptr)), step_(o.step_) {}
   Reservation& operator=(Reservation&&) = delete;
   ~Reservation();
 
@@ -95,9 +96,9 @@ class Reservation {
 
  private:
   friend class KvCache;
-  Reservation(KvCache* cache, std::uint32_t step) : cache_(cache), step_(step) {}
+  Reservation(CacheCore* core, std::uint32_t step) : core_(core), step_(step) {}
 
-  KvCache* cache_;
+  CacheCore* core_;
   std::uint32_t step_;
 };
 
@@ -148,7 +149,7 @@ struct Evicted {
 struct CacheStats {
   std::uint64_t budget_bytes, slab_bytes, free_bytes, referenced_bytes, cached_bytes, fenced_bytes,
       waste_bytes;
-  std::uint64_t pinned_bytes, pin_budget_bytes, leased_nodes;
+  std::uint64_t pinned_bytes, pin_budget_bytes, leases;
   std::uint64_t referenced_blocks, cached_blocks, nodes, sequences, parked;
   std::uint64_t requests, tokens_queried, tokens_hit, tokens_partial, tokens_in_flight,
       tokens_published;
@@ -156,8 +157,6 @@ struct CacheStats {
   std::uint64_t evicted_blocks, evicted_bytes;
   std::array<std::uint64_t, kReasonCount> evictions;  // by Reason
   std::array<std::uint64_t, 3> ghost_hits;  // tokens a cache of 2x, 4x, 8x would have served too
-  std::uint64_t live_tokens,
-      resident_token_slots;  // physical: tokens held, and slots that blocks have for them
 };
 
 class KvCache {
@@ -169,7 +168,8 @@ class KvCache {
   // Interns: the same identity and geometry give the same root. Geometries share the arena.
   Result<RootId> root(const RootIdentity& identity, const Geometry& geometry);
   const Geometry& geometry(RootId root) const;
-  std::byte* arena() const;  // base of every ArenaOffset
+  const BlockKey& root_key(RootId root) const;  // where key chains of this root start
+  std::byte* arena() const;                     // base of every ArenaOffset
 
   // Sequences.
   Result<Sequence> open(const SequenceOptions& options);
@@ -215,6 +215,8 @@ class KvCache {
   // Shrinks by evicting and moving; what is in use or pinned bounds it from below. Returns the
   // budget reached.
   std::uint64_t resize(std::uint64_t budget_bytes);
+  // What computing a token again costs, as measured: the `cost` evictor weighs blocks by it.
+  void set_recompute_cost(double token_ns, double token_position_ns);
   // Work that may be done between steps: expires leases. reserve and attach call it too.
   void poll();
 
@@ -222,13 +224,10 @@ class KvCache {
   // Slow; tests and debug builds call it after each step.
   void check() const;
 
-  class Core;
-  Core& core() { return *core_; }
+  CacheCore& core() { return *core_; }  // for the other files of kv/ and their tests
 
  private:
-  friend class Reservation;
-  friend class Sequence;
-  std::unique_ptr<Core> core_;
+  std::unique_ptr<CacheCore> core_;
 };
 
 }  // namespace quire

@@ -97,8 +97,14 @@ class PrefixIndex {
       if (at(static_cast<NodeId>(i)).live) f(static_cast<NodeId>(i));
   }
 
+  // Which groups have a block at the node. The index only keeps the bits where a match looks
+  // anyway.
+  std::uint32_t present(NodeId node) const { return at(node).present; }
+  void set_present(NodeId node, std::uint32_t groups) { at(node).present = groups; }
+
   std::uint32_t size() const { return size_; }  // without roots
   std::uint32_t capacity() const { return capacity_; }
+  std::uint32_t tokens_per_block() const { return tokens_per_block_; }
   bool full() const { return free_ == kNil && end_ == capacity_; }
 
   // Recounts everything from the parents' side and from the children's; aborts on a contradiction.
@@ -116,6 +122,7 @@ class PrefixIndex {
     std::uint32_t left = kNil, right = kNil;  // this node's place among its siblings
     std::uint32_t tag = 0;                    // of its key: the place in the hash table
     std::uint32_t next_free = kNil;
+    std::uint32_t present = 0;
     bool live = false, exposed = false;
   };
   static_assert(sizeof(Node) == 64);

@@ -182,6 +182,7 @@ class BlockPool {
     return id.index < high_water_ && generations_[id.index] == id.generation && id.generation % 2;
   }
   BlockState state(BlockId id) const;
+  BlockId id_at(std::uint32_t i) const { return {i, generations_[i]}; }  // of a living block
   ArenaOffset offset(BlockId id) const { return offsets_[check(id)]; }
   SizeClass size_class(BlockId id) const { return static_cast<SizeClass>(classes_[check(id)]); }
   std::size_t bytes(BlockId id) const { return arena_.class_bytes(size_class(id)); }
@@ -253,7 +254,6 @@ class BlockPool {
   void drop_fence(std::uint32_t i);
   void settle(std::uint32_t i, BlockState from);  // a hold changed: book it, free what is nobody's
   void free_block(std::uint32_t i);
-  BlockId id_at(std::uint32_t i) const { return {i, generations_[i]}; }
 
   Arena& arena_;
   PoolListener* listener_;

@@ -24,6 +24,7 @@
 
 namespace quire {
 
+class CacheCore;
 class KvCache;
 struct SequenceState;
 
@@ -84,6 +85,7 @@ class Sequence {
 
  private:
   friend class KvCache;
+  friend class CacheCore;
   explicit Sequence(SequenceState* state) : state_(state) {}
   void swap(Sequence& o) noexcept { std::swap(state_, o.state_); }
 
