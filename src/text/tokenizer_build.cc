@@ -144,14 +144,12 @@ void lay_out_tokens(TokenizerTables& t) {
     const std::string& spelling = spec.tokens[static_cast<std::size_t>(id)];
     const TokenType type = spec.types[static_cast<std::size_t>(id)];
     if (spelling.empty()) continue;
-    // Runs of spaces are merged like other pieces, only before them: so do `tokenizers` and the
-    // files made for it.
-    const bool spaces = !by_bytes && type == TokenType::user_defined &&
-                        t.bytes[id].find_first_not_of(' ') == std::string_view::npos;
-    if (type == TokenType::normal || spaces || (!by_bytes && type == TokenType::user_defined))
-      t.pieces.insert(t.bytes, id);
+    if (type == TokenType::normal || type == TokenType::user_defined) t.pieces.insert(t.bytes, id);
     if (type == TokenType::normal) continue;
     t.named.insert_or_assign(spelling, id);
+    // A sentencepiece run of spaces is not looked for: it merges like other pieces, only before
+    // them. So do the tokenizers that transformers makes of such files.
+    const bool spaces = !by_bytes && spelling.find_first_not_of(' ') == std::string::npos;
     if (t.is_control(id) || (type == TokenType::user_defined && !spaces))
       t.special.add(spelling, id);
   }
