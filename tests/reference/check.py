@@ -11,7 +11,6 @@ Quire is --quire (build/release/quire), the model QUIRE_TEST_MODEL or QUIRE_TEST
 import argparse
 import hashlib
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -22,10 +21,6 @@ import numpy as np
 import measure
 
 ROOT = measure.HERE.parents[1]
-MODELS = {
-    "smollm2": ("QUIRE_TEST_MODEL", "smollm2-135m-instruct-q4_1.gguf"),
-    "gemma": ("QUIRE_TEST_GEMMA", "gemma-3-270m-q4_k_m.gguf"),
-}
 SKIP = 77  # ctest's SKIP_RETURN_CODE
 # What is allowed: mean KL per token, share of positions with the same best token, relative error of perplexity, and the
 # number of contexts looked at. None: no limit of its own; llama.cpp's figure (peers.json) is one in int8 anyway.
@@ -52,22 +47,21 @@ class Quire:
             sys.exit(f"error: {' '.join(call)[:300]} exited with {done.returncode}\n{done.stderr[-2000:]}")
         return json.loads(done.stdout)
 
-    def evaluate(self, contexts, every=None, chunk=512):
-        """quire eval over contexts (lists of ids): its JSON, and the logits of each every-th position, per context."""
+    def evaluate(self, ids, every=None):
+        """quire eval over one context: its JSON, and the logits of positions 0, every, 2 * every, ..."""
         with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-            ids = pathlib.Path(folder, "ids.json")
-            ids.write_text(json.dumps([list(map(int, c)) for c in contexts]))
+            tokens = pathlib.Path(folder, "tokens.json")
+            tokens.write_text(json.dumps(list(map(int, ids))))
             rows = pathlib.Path(folder, "logits.f32")
             dump = ["--every", every, "--logits", rows] if every else []
-            report = self.json("eval", "--tokens-file", ids, "--chunk", chunk, *dump)
+            report = self.json("eval", "--tokens", f"@{tokens}", "--per-token", *dump)
             if not every:
                 return report, None
-            vocabulary = report["vocabulary"]
-            logits = np.memmap(rows, np.float32, "r").reshape(-1, vocabulary)
-            counts = [len(c) // every for c in contexts]
-            if sum(counts) != len(logits):
-                sys.exit(f"error: quire eval wrote {len(logits)} rows of logits, {sum(counts)} were asked for")
-            return report, np.split(logits, np.cumsum(counts)[:-1])
+            logits = np.fromfile(rows, np.float32).reshape(-1, report["logits"]["vocabulary"])
+            wanted = -(-len(ids) // every)
+            if len(logits) != wanted:
+                sys.exit(f"error: quire eval wrote {len(logits)} rows of logits, {wanted} were asked for")
+            return report, logits
 
     def greedy(self, ids, count):
         tokens = ",".join(map(str, ids))
@@ -108,14 +102,13 @@ def check_logits(args, quire, arrays, described, verdict):
     count, every = len(contexts), described["every"]
     kl, whole, nll, same = [], [], [], []
     for number in range(count):  # one by one: the rows of all would be large
-        report, [logits] = quire.evaluate([contexts[number]], 1 if args.whole else every)
-        said = report["contexts"][0]
-        nll.append(np.array(said["nll"]) - arrays["nll"][number])
-        same.append(np.array(said["best"]) == arrays["best"][number])
+        report, logits = quire.evaluate(contexts[number], 1 if args.whole else every)
+        nll.append(np.array(report["nll"][:-1]) - arrays["nll"][number])
+        same.append(np.array(report["best"]) == arrays["best"][number])
         if args.whole:
             reference = np.load(f"{args.whole}/{args.name}-{number}.npy", mmap_mode="r")
             whole.append(in_portions(measure.kl_whole, logits, reference))
-            logits = logits[every - 1::every]
+            logits = logits[::every]
         kl.append(in_portions(measure.kl_kept, logits, arrays["top_ids"][number], arrays["top_logprobs"][number],
                               arrays["rest_logprob"][number]))
     what = f"{args.name} {args.activations}, {contexts.size} tokens"
@@ -133,8 +126,8 @@ def check_logits(args, quire, arrays, described, verdict):
 
 
 def check_long(args, quire, arrays, described, verdict):
-    report, _ = quire.evaluate([arrays["long"]])
-    error = abs(np.expm1(np.mean(report["contexts"][0]["nll"]) - arrays["long_nll"].mean(dtype=np.float64)))
+    report, _ = quire.evaluate(arrays["long"])
+    error = abs(np.expm1(report["nll_per_token"] - arrays["long_nll"].mean(dtype=np.float64)))
     verdict.at_most(f"{args.name} {args.activations}: relative error of perplexity over {len(arrays['long_nll'])} tokens",
                     error, LIMITS[args.name, args.activations]["perplexity"])
 
@@ -164,7 +157,7 @@ def check_exact(args, quire, arrays, described, verdict):
         quire.model = target
         chosen = [a for a in described["answers"] if "exact" in a]
         for answer in chosen:
-            _, [logits] = quire.evaluate([answer["prompt_ids"]], 1)
+            _, logits = quire.evaluate(answer["prompt_ids"], 1)
             error = np.abs(logits[-1][answer["exact"]["ids"]] - answer["exact"]["logits"]).max()
             verdict.at_most(f"{args.name} f32: largest error of a logit after {answer['prompt'][:30]!r}", float(error), EXACT_LOGIT)
         # Two logits, each within the limit, may change places only where they are nearer than twice that.
@@ -175,9 +168,7 @@ CHECKS = {"logits": check_logits, "long": check_long, "greedy": check_greedy, "e
 
 
 def find_model(name, described):
-    variable, file = MODELS[name]
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = pathlib.Path(os.environ.get(variable) or f"{cache}/quire/models/{file}")
+    path = measure.find_model(name)
     if not path.exists():
         print(f"skipped: {path} is not there\n  hint: scripts/fetch-model {name}")
         sys.exit(SKIP)
@@ -191,7 +182,7 @@ def find_model(name, described):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("check", choices=CHECKS)
-    parser.add_argument("name", choices=MODELS)
+    parser.add_argument("name", choices=measure.MODELS)
     parser.add_argument("--activations", choices=["int8", "int16"])
     parser.add_argument("--kv-format")
     parser.add_argument("--quire", default=str(ROOT / "build/release/quire"))

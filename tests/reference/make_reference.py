@@ -4,7 +4,8 @@
     scripts/python --long tests/reference/make_reference.py gemma MODEL.gguf
 
 Writes tests/reference/NAME.npz and NAME.json; README.md beside this file says what is in them. --logits also keeps the
-whole f32 logits of the evaluation contexts (one .npy each, 0.4 to 2.1 GB), for peer_llama_cpp.py and check.py --full.
+whole f32 logits of the evaluation contexts (one .npy each, 0.4 to 2.1 GB), for peer_llama_cpp.py and check.py --whole;
+with --logits-only nothing else is made.
 """
 import argparse
 import hashlib
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 import transformers
 
+import measure
 import prompts
 
 HERE = pathlib.Path(__file__).parent
@@ -28,7 +30,7 @@ SHA256 = {
 }
 CONTEXT = 2048  # tokens of one evaluation context, with its start token
 CONTEXTS = {"smollm2": 8, "gemma": 2}
-EVERY = {"smollm2": 16, "gemma": 16}  # of these positions the log-probabilities are kept
+EVERY = 16  # of positions 0, 16, 32, ... of a context the log-probabilities are kept
 TOP = 128
 GREEDY = 64
 EXACT_PROMPTS = [0, 2, 15, 24, 28]  # whose last logits are kept as they are, for F32 weights
@@ -85,7 +87,7 @@ def evaluate(model, ids, every=None, keep=None):
         parts["nll"].append(-logprobs[:len(following)].gather(1, following[:, None])[:, 0].numpy().astype(np.float32))
         parts["best"].append(logits.argmax(-1).numpy().astype(np.uint32))
         if every:
-            kept = torch.topk(logprobs[(every - 1 - start) % every::every], TOP)
+            kept = torch.topk(logprobs[-start % every::every], TOP)
             parts["top_ids"].append(kept.indices.numpy().astype(np.uint32))
             parts["top_logprobs"].append(kept.values.numpy().astype(np.float16))
             parts["rest_logprob"].append(torch.log1p(-kept.values.exp().sum(-1)).numpy().astype(np.float32))
@@ -116,12 +118,14 @@ def exact(model, ids):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=CONTEXTS)
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?", help="the one in the cache folder when left out")
     parser.add_argument("--logits")
+    parser.add_argument("--logits-only", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.set_grad_enabled(False)
+    args.model = args.model or measure.find_model(args.name)
     tokenizer, model = load(args.model)
     start = [tokenizer.bos_token_id] if args.name == "gemma" else []
 
@@ -135,10 +139,12 @@ def main():
     parts = []
     for number, context in enumerate(contexts):
         if args.logits:
-            pathlib.Path(args.logits).mkdir(parents=True, exist_ok=True)
+            os.makedirs(args.logits, exist_ok=True)
         keep = args.logits and f"{args.logits}/{args.name}-{number}.npy"
-        parts.append(evaluate(model, context, EVERY[args.name], keep))
+        parts.append(evaluate(model, context, EVERY, keep))
         print(f"context {number}: perplexity {np.exp(parts[-1]['nll'].mean()):.4f}", flush=True)
+    if args.logits_only:
+        return
     arrays |= {name: np.array([part[name] for part in parts]) for name in parts[0]}
     arrays["long_nll"] = evaluate(model, arrays["long"].tolist())["nll"]
     print(f"long text, {len(arrays['long_nll'])} tokens: perplexity {np.exp(arrays['long_nll'].mean()):.4f}", flush=True)
@@ -164,7 +170,7 @@ def main():
     described = {
         "model_sha256": digest,
         "made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, fp32",
-        "every": EVERY[args.name],
+        "every": EVERY,
         "perplexity": {"contexts": float(np.exp(arrays["nll"].mean(dtype=np.float64))), "long": float(np.exp(arrays["long_nll"].mean(dtype=np.float64)))},
         "answers": answers,
     }

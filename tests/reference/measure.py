@@ -1,10 +1,22 @@
 """Distances between an engine's logits and the reference; used by check.py and peer_llama_cpp.py. numpy only."""
 import json
+import os
 import pathlib
 
 import numpy as np
 
 HERE = pathlib.Path(__file__).parent
+MODELS = {
+    "smollm2": ("QUIRE_TEST_MODEL", "smollm2-135m-instruct-q4_1.gguf"),
+    "gemma": ("QUIRE_TEST_GEMMA", "gemma-3-270m-q4_k_m.gguf"),
+}
+
+
+def find_model(name):
+    """Where the tests' models are: a variable says so, or the cache folder has them."""
+    variable, file = MODELS[name]
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(os.environ.get(variable) or f"{cache}/quire/models/{file}")
 
 
 def load(name):
@@ -44,7 +56,7 @@ class Tally:
     """Collects what an engine's logits say about the contexts of a reference, rows in any portions.
 
     rows(context, first, logits) takes consecutive rows; every position is needed for top-1 and perplexity,
-    only those at every-1, 2*every-1, ... for KL.
+    only those at 0, every, 2 * every, ... for KL.
     """
 
     def __init__(self, arrays, every, whole=None):
@@ -57,7 +69,7 @@ class Tally:
         self.same.append(logits.argmax(-1) == self.arrays["best"][context][first:first + count])
         following = ids[first + 1:first + 1 + count]
         self.nll.append(-log_softmax(logits[:len(following)])[np.arange(len(following)), following])
-        offset = (self.every - 1 - first) % self.every
+        offset = -first % self.every
         picked = logits[offset::self.every]
         if len(picked):
             row = (first + offset) // self.every
