@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <cstdio>
+#include <memory>
 
 #include "base/file.h"
 #include "cli/command.h"
@@ -12,16 +14,17 @@ namespace {
 
 struct Options {
   ModelOptionsCli model;
-  std::string tokens, text_file;
+  std::string tokens, text_file, logits_file;
   std::uint32_t window = 0, chunk = 0, top = 0, every = 1;
-  bool json = false;
+  bool per_token = false, json = false;
 };
 
 // Scores one window from an empty context; positions count from the window's first token.
 struct Totals {
   double nll = 0;
-  std::uint64_t scored = 0;
-  Json positions = Json::array();
+  std::uint64_t scored = 0, rows_written = 0;
+  Json positions = Json::array(), nlls = Json::array(), best = Json::array();
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> rows{nullptr, std::fclose};  // of --logits
 };
 
 Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, const Options& o, Totals& totals) {
@@ -40,7 +43,17 @@ Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, c
         totals.nll += sum - row[tokens[at + 1]];
         ++totals.scored;
       }
-      if (o.top == 0 || (first + at) % o.every != 0) continue;
+      if (o.per_token) {
+        totals.best.push_back(r.sampler().top(row, 1).front().token);
+        totals.nlls.push_back(has_next ? Json(sum - row[tokens[at + 1]]) : Json(nullptr));
+      }
+      if ((first + at) % o.every != 0) continue;
+      if (totals.rows) {
+        if (std::fwrite(row.data(), sizeof(float), row.size(), totals.rows.get()) != row.size())
+          return Error{Code::unavailable, o.logits_file + ": could not be written; is the disk full?"};
+        ++totals.rows_written;
+      }
+      if (o.top == 0) continue;
       Json ids = Json::array(), logprobs = Json::array();
       for (const TokenLogprob& t : r.sampler().top(row, o.top)) {
         ids.push_back(t.token);
@@ -74,16 +87,24 @@ int run(const Options& o) {
   if (tokens.size() < 2 || window < 2 || window > r.context())
     return fail(kUsage, fmt::format("need two tokens or more, and a window of 2 to {}", r.context()));
   Totals totals;
+  if (!o.logits_file.empty()) {
+    totals.rows.reset(std::fopen(o.logits_file.c_str(), "wb"));
+    if (!totals.rows) return fail(kFailed, o.logits_file + ": cannot be opened for writing");
+  }
   for (std::size_t first = 0; first + 1 < tokens.size(); first += window) {
     const auto part = std::span(tokens).subspan(first, std::min<std::size_t>(window, tokens.size() - first));
     const auto done = score(r, part, static_cast<std::uint32_t>(first), o, totals);
     if (!done.ok()) return fail(done.error());
   }
+  if (totals.rows && std::fflush(totals.rows.get()) != 0)
+    return fail(kFailed, o.logits_file + ": could not be written; is the disk full?");
   const double mean = totals.nll / static_cast<double>(totals.scored);
   if (o.json) {
     Json out{{"tokens", tokens.size()}, {"scored", totals.scored}, {"nll_per_token", mean},
              {"perplexity", std::exp(mean)}, {"kv_format", r.kv_format()}, {"activations", o.model.activations}};
     if (o.top > 0) out["positions"] = std::move(totals.positions);
+    if (o.per_token) out["nll"] = std::move(totals.nlls), out["best"] = std::move(totals.best);
+    if (totals.rows) out["logits"] = {{"rows", totals.rows_written}, {"vocabulary", r.config().vocabulary}};
     print_json(out);
   } else {
     fmt::print("perplexity {:.4f} ({:.5f} nats per token over {} tokens, windows of {})\n", std::exp(mean), mean,
@@ -101,6 +122,8 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--chunk", o->chunk, "rows per step (128)");
   app.add_option("--top", o->top, "report the k likeliest tokens of each position")->check(CLI::Range(0, 1024));
   app.add_option("--every", o->every, "report only every so many positions (1)")->check(CLI::Range(1, 1 << 30));
+  app.add_option("--logits", o->logits_file, "write whole rows of logits of these positions (f32) to a file");
+  app.add_flag("--per-token", o->per_token, "report the score and the likeliest token of every position");
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run(*o); };
 }
