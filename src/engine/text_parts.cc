@@ -11,8 +11,11 @@ VocabSpec spec_from_gguf(const GgufTokenizer& g, VocabModel model) {
   if (!g.pre.empty()) spec.pre = g.pre;
   for (const std::string_view t : g.tokens) spec.tokens.emplace_back(t);
   for (const std::string_view m : g.merges) spec.merges.emplace_back(m);
-  for (const float s : g.scores) spec.scores.push_back(s);
-  for (const std::int64_t t : g.types) spec.types.push_back(static_cast<TokenType>(t >= 1 && t <= 6 ? t : 1));
+  for (std::uint64_t i = 0; i < g.scores.size(); ++i) spec.scores.push_back(g.scores[i]);
+  for (std::uint64_t i = 0; i < g.types.size(); ++i) {
+    const std::int64_t type = g.types[i];
+    spec.types.push_back(static_cast<TokenType>(type >= 1 && type <= 6 ? type : 1));
+  }
   spec.bos = g.bos.value_or(kNoToken);
   spec.eos = g.eos.value_or(kNoToken);
   spec.eot = g.eot.value_or(kNoToken);
