@@ -23,24 +23,26 @@ struct Unit {
   const E* values[kGroups];  // [16][dim]
 };
 
-// Fetches the pages of the next unit, bit by bit, while this one is worked on.
+// Fetches what is needed next into L2, eight lines at a time, while something else is worked on:
+// the values of a unit during its scores, the keys of the next unit during its outputs. (Into L1
+// would be limited by the few misses L1 can have under way.)
 struct Prefetch {
-  const char* pages[kGroups];
-  std::uint32_t page_count = 0, page = 0;
-  std::size_t page_bytes = 0;
+  const char* parts[kGroups];
+  std::uint32_t count = 0, part = 0;
+  std::size_t part_bytes = 0;
   const char *at = nullptr, *end = nullptr;
 
   QUIRE_INLINE void step() {
     if (at == end) {
-      if (page == page_count) return;
-      at = pages[page++];
-      end = at + page_bytes;
+      if (part == count) return;
+      at = parts[part++];
+      end = at + part_bytes;
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) _mm_prefetch(at + 64 * i, _MM_HINT_T0);
+    for (int i = 0; i < 8; ++i) _mm_prefetch(at + 64 * i, _MM_HINT_T1);
     at += 512;
   }
-  // Enough that dim/4 steps for the scores and as many for the values cover a unit.
+  // As many as 64 slots of four dimensions, or four slots, take.
   template <class E>
   QUIRE_INLINE void steps() {
 #pragma GCC unroll 2
@@ -230,10 +232,10 @@ QUIRE_INLINE void each_heads(std::uint32_t n, F f) {
 template <class E>
 void attend_unit(const AttendScratch& s, const AttendShape& shape, std::size_t tokens,
                  const Unit<E>& unit, std::uint32_t first, std::uint32_t n, std::uint32_t begin,
-                 std::uint32_t end, Prefetch& next) {
+                 std::uint32_t end, Prefetch& values, Prefetch& keys) {
   const std::size_t dim = shape.head_dim;
   each_heads(n, [&](auto heads, std::uint32_t i) {
-    scores<heads.value>(unit, s.queries + (first + i) * dim, dim, tokens, next,
+    scores<heads.value>(unit, s.queries + (first + i) * dim, dim, tokens, values,
                         s.weights + i * kAttendUnit);
   });
   for (std::uint32_t i = 0; i < n; ++i)
@@ -241,7 +243,7 @@ void attend_unit(const AttendScratch& s, const AttendShape& shape, std::size_t t
   merge_sums(s.unit_max, s.unit_sum, n, s.split_max + first, s.split_sum + first, s.keep, s.take);
   each_heads(n, [&](auto heads, std::uint32_t i) {
     outputs<heads.value>(unit, begin, end, s.weights + i * kAttendUnit, dim, s.keep + i, s.take + i,
-                         next, s.split_out + (first + i) * dim);
+                         keys, s.split_out + (first + i) * dim);
   });
 }
 
