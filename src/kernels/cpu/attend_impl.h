@@ -8,8 +8,6 @@
 namespace quire {
 namespace {
 
-inline constexpr float kLowest = -__builtin_inff();
-
 inline void fill(float* x, std::size_t n, float value) {
   for (std::size_t i = 0; i < n; ++i) x[i] = value;
 }
@@ -47,7 +45,7 @@ class Walk {
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
       const float* from = step_.queries + row_at(i);
       for (std::size_t d = 0; d < heads_ * dim_; d += 16)
-        store(s_.queries + i * heads_ * dim_ + d, load(from + d));
+        store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
     }
     if (!whole) {
       begin_ = most(begin_, task_.split * kAttendSplit);

@@ -85,9 +85,10 @@ void attend_unit(const Lane& lane, const float* query, std::uint32_t begin, std:
     const std::byte* keys = lane.page(slot);
     float dot = 0;
     for (std::uint32_t d = 0; d < s.head_dim; ++d)
-      dot = std::fma(query[d], read(s.rows, keys, std::size_t{d} * tokens + slot % tokens), dot);
-    weights[slot - begin] = s.scale * dot;
-    unit.max = std::max(unit.max, weights[slot - begin]);
+      dot = std::fma(s.scale * query[d],
+                     read(s.rows, keys, std::size_t{d} * tokens + slot % tokens), dot);
+    weights[slot - begin] = dot;
+    unit.max = std::max(unit.max, dot);
   }
   float lanes[16] = {};
   for (std::uint32_t slot = begin; slot < end; ++slot) {
