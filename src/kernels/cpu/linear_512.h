@@ -17,8 +17,15 @@ namespace {
 struct Lanes512 {
   using I = __m512i;
   using F = __m512;
-  static constexpr int kLanes = 16;
+  static constexpr int kLanes = 16, kVectors = 1, kRegisters = 32;
 
+  // Rows of a tile: accumulators should stay in registers.
+  template <bool kTwoTerms>
+  static constexpr int rows_max() {
+    return kRowGroup;
+  }
+
+  static void prefetch(const std::byte* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static I zero_int() { return _mm512_setzero_si512(); }
   static F zero() { return _mm512_setzero_ps(); }
   static I load_int(const std::byte* p) { return _mm512_loadu_si512(p); }

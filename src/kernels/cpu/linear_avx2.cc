@@ -8,8 +8,15 @@ namespace {
 struct Avx2 {
   using I = __m256i;
   using F = __m256;
-  static constexpr int kLanes = 8;
+  static constexpr int kLanes = 8, kVectors = 2, kRegisters = 16;
 
+  // Rows of a tile: accumulators should stay in registers.
+  template <bool kTwoTerms>
+  static constexpr int rows_max() {
+    return kTwoTerms ? 2 : 4;
+  }
+
+  static void prefetch(const std::byte* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static I zero_int() { return _mm256_setzero_si256(); }
   static F zero() { return _mm256_setzero_ps(); }
   static I load_int(const std::byte* p) {
