@@ -200,8 +200,10 @@ void register_all() {
             ->Iterations(isa == Isa::vnni ? 20 : 5);
       };
       for (const Shape& s : decoded) add_decode(s, {1, 2, 4, 8});
-      for (const Shape& s :
-           {Shape{DType::q4_1, 1536, 576}, {DType::q4_1, 3072, 576}, {DType::q4_1, 576, 1536}})
+      for (const Shape& s : {Shape{DType::q4_1, 1536, 576},
+                             {DType::q4_1, 3072, 576},
+                             {DType::q4_1, 576, 1536},
+                             {DType::q4_1, 1024, 4096}})
         add_prefill(s);
       for (const DType type : kLinearTypes) {
         if (type == DType::q4_1 || (wide && !uses_quantized_activations(type))) continue;

@@ -68,7 +68,14 @@ const TileSet& tiles_for(DType type, Activations mode) {
   return kTiles<S, DType::f32>;
 }
 
+inline std::uint32_t at_least_one(std::size_t n) {
+  return n < 1 ? 1 : static_cast<std::uint32_t>(n);
+}
 inline std::uint32_t min_u32(std::uint32_t a, std::uint32_t b) { return a < b ? a : b; }
+
+// Rows and panels that are worked through together: the panels stay in the first cache, the rows in
+// the second (sizes: most of 32 KiB, half of 1 MiB).
+constexpr std::size_t kPanelBytes = 24 << 10, kRowBytes = 512 << 10;
 
 template <class S>
 void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin,
@@ -76,27 +83,41 @@ void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_
                     float* out, std::size_t out_stride) {
   const TileSet& tiles = tiles_for<S>(w.type, x.mode);
   const bool plain = linear_layout(w.type).code_bits == 0;
-  TileArgs t;
   const std::size_t stride = panel_stride(w.type, w.inputs);
+  TileArgs t;
   t.row_bytes = std::size_t{x.inputs} * 4;
   t.inputs = w.inputs;
   t.out_stride = out_stride;
-  // A panel is used for all rows before the next one: it stays in the first cache.
-  for (std::uint32_t column = column_begin; column < min_u32(column_end, w.outputs);
-       column += kLinearLanes) {
-    t.panel = w.data + column / kLinearLanes * stride;
-    t.width = min_u32(kLinearLanes, w.outputs - column);
-    for (std::uint32_t r = row_begin; r < row_end;) {
+  const std::size_t group_bytes =
+      plain ? kRowGroup * t.row_bytes : x.inputs / kActivationBlock * cell_bytes(x.mode);
+  const std::uint32_t rows_at_once = kRowGroup * at_least_one(kRowBytes / group_bytes);
+  const std::uint32_t columns_at_once = kLinearLanes * at_least_one(kPanelBytes / stride);
+  const std::uint32_t end = min_u32(column_end, w.outputs);
+
+  const auto multiply_part = [&](std::uint32_t r, std::uint32_t r_end, std::uint32_t c_begin,
+                                 std::uint32_t c_end) {
+    t.cold = true;
+    while (r < r_end) {
       const std::uint32_t rows =
-          min_u32(tiles.rows_max, min_u32(row_end - r, kRowGroup - r % kRowGroup));
+          min_u32(tiles.rows_max, min_u32(r_end - r, kRowGroup - r % kRowGroup));
       t.rows = plain ? reinterpret_cast<const std::byte*>(x.plain) + r * t.row_bytes
                      : activation_cell(x, r, 0);
-      t.cold = r == row_begin;
       t.slot = r % kRowGroup;
-      t.out = out + r * out_stride + column;
-      tiles.tile[rows - 1](t);
+      for (std::uint32_t c = c_begin; c < c_end; c += kLinearLanes) {
+        t.panel = w.data + c / kLinearLanes * stride;
+        t.width = min_u32(kLinearLanes, w.outputs - c);
+        t.out = out + r * out_stride + c;
+        tiles.tile[rows - 1](t);
+      }
+      t.cold = false;
       r += rows;
     }
+  };
+  for (std::uint32_t r = row_begin; r < row_end;) {
+    const std::uint32_t r_end = min_u32(row_end, (r + rows_at_once) / kRowGroup * kRowGroup);
+    for (std::uint32_t c = column_begin; c < end; c += columns_at_once)
+      multiply_part(r, r_end, c, min_u32(end, c + columns_at_once));
+    r = r_end;
   }
 }
 
@@ -116,13 +137,20 @@ inline void store_sums(float scale, const std::int32_t (&sums)[2], std::uint32_t
   }
 }
 
-inline void quantize_block(const float* x, bool wide, std::uint32_t slot, std::byte* cell);
+template <bool kWide>
+inline void quantize_block(const float* x, std::uint32_t slot, std::byte* cell);
 
 void quantize(const float* x, std::uint32_t row, std::uint32_t first, std::uint32_t count,
               const ActivationRows& into) {
   std::byte* cell = activation_cell(into, row, first / kActivationBlock);
-  for (std::uint32_t i = 0; i < count; i += kActivationBlock, cell += cell_bytes(into.mode))
-    quantize_block(x + i, into.mode == Activations::int16, row % kRowGroup, cell);
+  const std::uint32_t slot = row % kRowGroup;
+  if (into.mode == Activations::int16) {
+    for (std::uint32_t i = 0; i < count; i += 32, cell += cell_bytes(Activations::int16))
+      quantize_block<true>(x + i, slot, cell);
+  } else {
+    for (std::uint32_t i = 0; i < count; i += 32, cell += cell_bytes(Activations::int8))
+      quantize_block<false>(x + i, slot, cell);
+  }
 }
 
 }  // namespace
