@@ -206,7 +206,7 @@ std::vector<TokenId> Tokenizer::encode(std::span<const TextSpan> spans, bool add
 }
 
 std::string_view Tokenizer::piece(TokenId id) const {
-  return id >= 0 && static_cast<std::size_t>(id) < size() ? tables_->bytes[id] : std::string_view();
+  return id < size() ? tables_->bytes[id] : std::string_view();
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, DecodeOptions options) const {
@@ -232,7 +232,7 @@ TokenId Tokenizer::find(std::string_view spelling) const {
 }
 
 bool Tokenizer::is_special(TokenId id) const {
-  return id >= 0 && static_cast<std::size_t>(id) < size() && tables_->is_control(id);
+  return id < size() && tables_->is_control(id);
 }
 
 bool Tokenizer::is_end_of_generation(TokenId id) const {

@@ -89,10 +89,10 @@ Status check(const VocabSpec& spec) {
              {"unknown", spec.unk},
              {"padding", spec.pad}};
   for (const auto& [name, id] : ids)
-    if (id < kNoToken || (id >= 0 && static_cast<std::size_t>(id) >= count))
+    if (id != kNoToken && id >= count)
       return bad(fmt::format("{} token id {} is not below {}", name, id, count));
   for (const TokenId id : spec.end_of_generation)
-    if (id < 0 || static_cast<std::size_t>(id) >= count)
+    if (id >= count)
       return bad(fmt::format("end-of-generation token id {} is not below {}", id, count));
   if (spec.model == VocabModel::sentencepiece && spec.scores.empty() && spec.merges.empty())
     return bad("a sentencepiece vocabulary needs scores or merges");

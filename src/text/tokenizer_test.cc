@@ -171,7 +171,7 @@ TEST(Tokenizer, RefusesWhatDoesNotFitTogether) {
               HasSubstr("token 3 has type 9"));
   EXPECT_THAT(message([](VocabSpec& s) { s.scores = {1.0f}; }), HasSubstr("1 scores"));
   EXPECT_THAT(message([](VocabSpec& s) { s.eos = 5000; }), HasSubstr("eos token id 5000"));
-  EXPECT_THAT(message([](VocabSpec& s) { s.bos = -2; }), HasSubstr("bos token id -2"));
+  EXPECT_THAT(message([](VocabSpec& s) { s.bos = 5000; }), HasSubstr("bos token id 5000"));
   EXPECT_THAT(message([](VocabSpec& s) { s.merges.push_back("lo"); }), HasSubstr("is not a pair"));
   EXPECT_THAT(message([](VocabSpec& s) { s.merges.push_back("lo zz"); }),
               HasSubstr("names a token"));

@@ -19,11 +19,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/token.h"
 
 namespace quire {
-
-using TokenId = std::int32_t;
-constexpr TokenId kNoToken = -1;
 
 // Values as in GGUF's token_type array.
 enum class TokenType : std::uint8_t { normal = 1, unknown, control, user_defined, unused, byte };

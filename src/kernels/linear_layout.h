@@ -1,0 +1,114 @@
+// kernels/linear_layout.h - how packed weights and activation rows lie in memory; private to the
+// linear kernels.
+//
+// A panel is 16 outputs. Plain weights: [input][16 outputs]. Quantized weights, all parts of a
+// panel one after another:
+//   codes   per 32 inputs eight vectors of 64 bytes, vector j = inputs 4j..4j+3 of output 0, then
+//   of output 1, ...
+//           4-bit codes: four vectors, the low nibbles are vector 2j and the high nibbles vector
+//           2j+1
+//   scales  per group 16 values, f16 or f32
+//   minima  the same, where the type has them
+// Activation rows lie in groups of eight; a cell is 32 inputs of eight rows, so that a tile of rows
+// finds everything at constant offsets from one pointer.
+//
+// The instruction-set files include this header, so everything here is internal to its translation
+// unit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/linear.h"
+
+namespace quire {
+
+struct LinearLayout {
+  std::uint8_t code_bits;  // 4 or 8 as stored; 0 for plain weights
+  std::uint8_t group;      // inputs that share a scale: 16 or 32
+  std::uint8_t offset;     // value = d * (code - offset), or d * code + m
+  bool minimum;            // has m
+  bool half_scales;        // d and m as f16 (then they are the source's own), else f32
+  bool table;              // the 4-bit code is an index into kIq4Codes
+};
+
+// IQ4_NL's sixteen values, with 128 added.
+static constexpr std::uint8_t kIq4Codes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                               129, 141, 153, 166, 181, 197, 217, 241};
+
+static inline constexpr LinearLayout linear_layout(DType type) {
+  switch (type) {
+    case DType::q4_0:
+      return {4, 32, 8, false, true, false};
+    case DType::q4_1:
+      return {4, 32, 0, true, true, false};
+    case DType::q5_0:
+      return {8, 32, 16, false, true, false};
+    case DType::q5_1:
+      return {8, 32, 0, true, true, false};
+    case DType::q8_0:
+      return {8, 32, 128, false, true, false};
+    case DType::iq4_nl:
+      return {4, 32, 128, false, true, true};
+    case DType::q2_k:
+      return {8, 16, 0, true, false, false};
+    case DType::q3_k:
+      return {8, 16, 4, false, false, false};
+    case DType::q4_k:
+      return {4, 32, 0, true, false, false};
+    case DType::q5_k:
+      return {8, 32, 0, true, false, false};
+    case DType::q6_k:
+      return {8, 16, 32, false, false, false};
+    default:
+      return {0, 0, 0, false, false, false};
+  }
+}
+
+static inline constexpr std::size_t round_up_64(std::size_t n) { return (n + 63) / 64 * 64; }
+
+// Where the parts of a panel start, in bytes.
+struct PanelParts {
+  std::size_t scales, minima, stride;
+};
+
+static inline constexpr PanelParts panel_parts(DType type, std::uint32_t inputs) {
+  const LinearLayout l = linear_layout(type);
+  if (l.code_bits == 0) {
+    const std::size_t element = type == DType::f32 ? 4 : 2;
+    return {0, 0, round_up_64(std::size_t{inputs} * kLinearLanes * element)};
+  }
+  const std::size_t codes = std::size_t{inputs} * kLinearLanes * l.code_bits / 8;
+  const std::size_t scales = inputs / l.group * kLinearLanes * (l.half_scales ? 2 : 4);
+  return {codes, codes + scales, round_up_64(codes + scales * (l.minimum ? 2 : 1))};
+}
+
+// Byte offsets within a cell. Each array is [8 rows], of 32 bytes (codes) or of one 4-byte value.
+static constexpr std::uint32_t kRowGroup = 8;
+static constexpr std::size_t kCellCodes = 0;
+static constexpr std::size_t kCellScales = 256;      // s
+static constexpr std::size_t kCellSums = 288;        // sum of a over all 32, int32
+static constexpr std::size_t kCellScaledSums = 320;  // s * float(that sum)
+static constexpr std::size_t kCellHalfSums = 352;    // the same for inputs 0..15, then 16..31
+static constexpr std::size_t kCellScaledHalfSums = 416;
+static constexpr std::size_t kCellFine = 480;  // the second term's codes, int16 mode only
+
+static inline constexpr std::size_t cell_bytes(Activations mode) {
+  return mode == Activations::int16 ? kCellFine + 256 : kCellFine;
+}
+
+// The cell of inputs [32 * block, 32 * block + 32) of the group that holds `row`.
+static inline std::byte* activation_cell(const ActivationRows& x, std::uint32_t row,
+                                         std::size_t block) {
+  return x.data +
+         (row / kRowGroup * std::size_t{x.inputs / kActivationBlock} + block) * cell_bytes(x.mode);
+}
+
+// Blocks whose largest magnitude is below this are zero: 127 / amax stays finite above it.
+static constexpr float kActivationMin = 0x1p-100f;
+static constexpr float kInt8Max = 127.0f;
+static constexpr float kInt16Max = 127.0f * 128.0f + 63.0f;
+
+extern const LinearKernels kLinearScalar, kLinearAvx2, kLinearAvx512, kLinearVnni;
+
+}  // namespace quire
