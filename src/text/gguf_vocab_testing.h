@@ -1,4 +1,4 @@
-// tests/text/gguf_vocab.h - a VocabSpec out of a GGUF file, for tests of the text module alone.
+// text/gguf_vocab_testing.h - a VocabSpec out of a GGUF file, for tests of the text module alone.
 //
 // The text module stands below the one that reads model files, so its tests walk the metadata
 // themselves. The file is trusted: it is the model under test, checked by its SHA-256 when it was
