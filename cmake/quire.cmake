@@ -35,6 +35,9 @@ if(QUIRE_SANITIZE)
   add_link_options(-fsanitize=${QUIRE_SANITIZE})
   add_compile_definitions(QUIRE_SANITIZED=1)
 endif()
+if(QUIRE_FUZZERS)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # libFuzzer steers by the coverage of the libraries too
+endif()
 
 # Files named *_avx2.cc, *_avx512.cc and *_vnni.cc are compiled for that instruction set and chosen at run time. They
 # keep everything in anonymous namespaces, so that the linker cannot pick their copy of a shared inline function.

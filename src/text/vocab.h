@@ -55,8 +55,9 @@ struct VocabSpec {
 
   TokenId bos = kNoToken, eos = kNoToken, eot = kNoToken, unk = kNoToken, pad = kNoToken;
   std::vector<TokenId>
-      end_of_generation;  // besides eos, eot and control tokens with a well-known name
-  bool add_bos = false, add_eos = false;
+      end_of_generation;        // besides eos, eot and control tokens with a well-known name
+  std::optional<bool> add_bos;  // unset: as `pre` says, and true for sentencepiece
+  bool add_eos = false;
   SpacePrefix space_prefix = SpacePrefix::never;  // add_space_prefix: true is `always`
   bool remove_extra_whitespaces = false;  // sentencepiece: trim, and one space for a run of them
 };

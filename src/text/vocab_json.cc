@@ -238,19 +238,20 @@ class Builder {
       if (type == "ByteLevel") continue;
       if (type != "TemplateProcessing")
         return unsupported(fmt::format("post_processor '{}'", type));
-      spec_.add_bos = spec_.add_eos = false;
-      bool text_seen = false;
+      bool before = false, after = false, text_seen = false;
       for (const json& piece : member(*part, "single")) {
         if (!member(piece, "Sequence").is_null()) {
           text_seen = true;
           continue;
         }
-        bool& add = text_seen ? spec_.add_eos : spec_.add_bos;
+        bool& add = text_seen ? after : before;
         TokenId& id = text_seen ? spec_.eos : spec_.bos;
         if (add) return unsupported("a post_processor with two tokens on one side");
         add = true;
         TRY(id, find(text_of(member(piece, "SpecialToken"), "id"), "post_processor"));
       }
+      spec_.add_bos = before;
+      spec_.add_eos = after;
     }
     return {};
   }
