@@ -36,7 +36,7 @@ if(QUIRE_SANITIZE)
   add_compile_definitions(QUIRE_SANITIZED=1)
 endif()
 if(QUIRE_FUZZERS)
-  add_compile_options(-fsanitize=fuzzer-no-link)  # libFuzzer steers by the coverage of the libraries too
+  add_compile_options(-fsanitize=fuzzer-no-link)  # coverage of the libraries steers the fuzzers
 endif()
 
 # Files named *_avx2.cc, *_avx512.cc and *_vnni.cc are compiled for that instruction set and chosen at run time. They

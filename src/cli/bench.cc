@@ -83,7 +83,8 @@ Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_
 Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
   std::vector<Sequence> sequences;
   for (std::uint32_t b = 0; b < o.batch; ++b) {
-    TRY(Sequence s, runtime.open_sequence(o.depth + o.count * (o.repeat + 1) + 1));
+    const std::uint32_t capacity = o.depth + o.count + 1;
+    TRY(Sequence s, b == 0 ? runtime.open_sequence(capacity) : runtime.empty_sequence(capacity));
     sequences.push_back(std::move(s));
     if (b == 0) {
       TRY_STATUS(read_all(runtime, sequences[0], filler(runtime, o.depth, 1)));

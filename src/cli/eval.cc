@@ -30,7 +30,7 @@ struct Totals {
 Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, const Options& o, Totals& totals) {
   const std::uint32_t vocabulary = r.config().vocabulary;
   const std::uint32_t rows = std::min(o.chunk ? o.chunk : 128u, r.model().options().rows_max);
-  TRY(Sequence s, r.open_sequence(static_cast<std::uint32_t>(tokens.size())));
+  TRY(Sequence s, r.empty_sequence(static_cast<std::uint32_t>(tokens.size())));
   for (std::uint32_t at = 0; at < tokens.size();) {
     const auto count = std::min<std::uint32_t>(rows, static_cast<std::uint32_t>(tokens.size()) - at);
     const StepItem item{&s, tokens.subspan(at, count), Logits::all};

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kv/arena.h"
+#include "kv/slab_shape.h"
 
 namespace quire {
 namespace {

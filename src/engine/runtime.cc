@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "engine/text_parts.h"
+#include "kv/layout.h"
 
 namespace quire {
 namespace {
@@ -63,11 +64,11 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path, const Ru
   TRY(const Format* format, find_format(r->kv_format_));
   const Geometry geometry = r->model_->geometry(options.tokens_per_block, format);
   std::uint64_t budget = options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
-  TRY(r->memory_, reserve_host_memory({.bytes = budget}));
+  TRY(std::unique_ptr<Memory> memory, reserve_host_memory({.bytes = budget}));
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
                                                      .tokens_per_block = options.tokens_per_block,
                                                      .evictor = options.evictor},
-                                        *r->memory_, r->clock_);
+                                        std::move(memory), r->clock_);
   RootIdentity identity{.weights = file_identity(path),
                         .adapter = {},
                         .layout = layout_digest(geometry),
@@ -81,6 +82,12 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path, const Ru
 
 Result<Sequence> Runtime::open_sequence(std::uint32_t token_capacity) {
   return cache_->open({.root = root_, .token_capacity = token_capacity});
+}
+
+Result<Sequence> Runtime::empty_sequence(std::uint32_t token_capacity) {
+  TRY(Sequence s, cache_->open({.root = root_, .token_capacity = token_capacity, .reuse = false}));
+  cache_->attach(s, {});
+  return s;
 }
 
 Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {

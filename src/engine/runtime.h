@@ -66,7 +66,8 @@ class Runtime {
   std::uint32_t threads() const { return pool_->size(); }
   const std::string& kv_format() const { return kv_format_; }
 
-  Result<Sequence> open_sequence(std::uint32_t token_capacity);
+  Result<Sequence> open_sequence(std::uint32_t token_capacity);   // to be attached to a prompt
+  Result<Sequence> empty_sequence(std::uint32_t token_capacity);  // fed token by token, without looking for cached ones
 
   // Runs rows of all items through the model in one forward pass. Returns the wanted logits, [rows][vocabulary], in the
   // order of the items; they stay valid until the next step. Room that is not there is an error and changes nothing.
@@ -84,7 +85,6 @@ class Runtime {
   SteadyClock clock_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<Memory> memory_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;

@@ -79,7 +79,7 @@ class Selftest {
   // Computes every position's logits without looking into the prefix cache.
   Result<LogitTable> compute(Runtime& r, std::span<const TokenId> prompt, std::uint32_t chunk) {
     r.cache().clear(true);
-    TRY(Sequence s, r.open_sequence(static_cast<std::uint32_t>(prompt.size())));
+    TRY(Sequence s, r.empty_sequence(static_cast<std::uint32_t>(prompt.size())));
     return extend(r, s, prompt, chunk);
   }
 
@@ -117,7 +117,7 @@ class Selftest {
       const std::uint32_t mine = width / 2, rows = std::max(1u, std::min(16u, r.model().options().rows_max / width));
       for (std::uint32_t i = 0; i < width; ++i) {
         prompts.push_back(i == mine ? prompt_ : text_like(r, length_ / 2 + 5 * i % length_, 1000 + i));
-        TRY(sequences[i], r.open_sequence(length_ * 2));
+        TRY(sequences[i], r.empty_sequence(length_ * 2));
       }
       LogitTable table(prompt_.size());
       const std::uint32_t until = std::min(length_, 96u);  // past block and unit edges
@@ -150,7 +150,7 @@ class Selftest {
   Status forked(Runtime& r) {
     const std::uint32_t half = length_ / 2;
     r.cache().clear(true);
-    TRY(Sequence s, r.open_sequence(length_));
+    TRY(Sequence s, r.empty_sequence(length_));
     TRY([[maybe_unused]] const LogitTable head, extend(r, s, std::span(prompt_).first(half), half));
     TRY(Sequence other, r.cache().fork(s));
     std::vector<TokenId> stray(prompt_.begin(), prompt_.begin() + half);
@@ -165,7 +165,7 @@ class Selftest {
   // Tokens are taken back and computed again.
   Status rolled_back(Runtime& r) {
     r.cache().clear(true);
-    TRY(Sequence s, r.open_sequence(length_));
+    TRY(Sequence s, r.empty_sequence(length_));
     TRY([[maybe_unused]] const LogitTable all, extend(r, s, prompt_, length_));
     const std::uint32_t kept = r.cache().truncate(s, length_ - std::min(length_ - 1, 45u));
     TRY(const LogitTable got, extend(r, s, prompt_, 17));

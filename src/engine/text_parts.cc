@@ -11,15 +11,18 @@ VocabSpec spec_from_gguf(const GgufTokenizer& g, VocabModel model) {
   if (!g.pre.empty()) spec.pre = g.pre;
   for (const std::string_view t : g.tokens) spec.tokens.emplace_back(t);
   for (const std::string_view m : g.merges) spec.merges.emplace_back(m);
-  for (const float s : g.scores) spec.scores.push_back(s);
-  for (const std::int64_t t : g.types) spec.types.push_back(static_cast<TokenType>(t >= 1 && t <= 6 ? t : 1));
+  for (std::uint64_t i = 0; i < g.scores.size(); ++i) spec.scores.push_back(g.scores[i]);
+  for (std::uint64_t i = 0; i < g.types.size(); ++i) {
+    const std::int64_t type = g.types[i];
+    spec.types.push_back(static_cast<TokenType>(type >= 1 && type <= 6 ? type : 1));
+  }
   spec.bos = g.bos.value_or(kNoToken);
   spec.eos = g.eos.value_or(kNoToken);
   spec.eot = g.eot.value_or(kNoToken);
   spec.unk = g.unknown.value_or(kNoToken);
   spec.pad = g.padding.value_or(kNoToken);
   const bool pieces = model == VocabModel::sentencepiece;
-  spec.add_bos = g.add_bos.value_or(pieces);
+  spec.add_bos = g.add_bos;
   spec.add_eos = g.add_eos.value_or(false);
   spec.space_prefix = g.add_space_prefix.value_or(pieces) ? SpacePrefix::always : SpacePrefix::never;
   return spec;
@@ -50,7 +53,8 @@ Result<TextParts> read_text_parts(const ModelSource& source) {
     chat_template = g.chat_template;
   } else {
     TRY(const HfTokenizer hf, source.hf_tokenizer());
-    TRY(spec, vocab_from_tokenizer_json(hf.tokenizer_json, hf.tokenizer_config_json));
+    TRY(spec, vocab_from_tokenizer_json(hf.tokenizer_json, hf.tokenizer_config_json,
+                                              hf.generation_config_json));
     chat_template = template_from_hf(hf);
   }
   TRY(Tokenizer tokenizer, Tokenizer::create(std::move(spec)));

@@ -32,16 +32,21 @@ std::uint32_t cost_of(const KvView& kv, const KvSequenceView& sequence, std::uin
   return slots;
 }
 
-// Rows [first, first + count) of a sequence, cut at the splits and merged afterwards.
+// Rows [first, first + count) of a sequence, cut into runs of splits and merged afterwards. A run
+// starts with an idle memory bus, so runs are as long as balance allows: a third of what is left,
+// `cost_max` at most.
 void plan_splits(const KvView& kv, const AttendShape& shape, std::uint32_t index,
-                 std::uint32_t first, std::uint32_t count, AttendPlan& plan) {
+                 std::uint32_t first, std::uint32_t count, std::uint64_t cost_max,
+                 AttendPlan& plan) {
   const KvSequenceView& sequence = kv.sequences[index];
   const std::uint32_t split_begin = visible(kv, sequence.past + first).begin / kAttendSplit;
   const std::uint32_t split_end = (sequence.past + first + count - 1) / kAttendSplit + 1;
   const std::uint32_t splits = split_end - split_begin;
-  for (std::uint32_t split = split_begin; split < split_end; ++split) {
+  const auto longest = static_cast<std::uint32_t>(cost_max / (std::uint64_t{kAttendSplit} * count));
+  for (std::uint32_t split = split_begin; split < split_end;) {
+    const std::uint32_t run = std::max(1u, std::min(longest, (split_end - split) / 3));
     const std::uint32_t cost =
-        cost_of(kv, sequence, first, count, split * kAttendSplit, (split + 1) * kAttendSplit);
+        cost_of(kv, sequence, first, count, split * kAttendSplit, (split + run) * kAttendSplit);
     for (std::uint32_t head = 0; head < shape.kv_heads; ++head)
       plan.tasks.push_back(
           {.sequence = index,
@@ -49,9 +54,11 @@ void plan_splits(const KvView& kv, const AttendShape& shape, std::uint32_t index
            .first_row = first,
            .row_count = count,
            .split = split,
+           .split_count = run,
            .partial = plan.partial_count + head * count * splits + split - split_begin,
            .partial_stride = splits,
            .cost = cost});
+    split += run;
   }
   for (std::uint32_t head = 0; head < shape.kv_heads; ++head) {
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -80,23 +87,24 @@ std::size_t attend_scratch_bytes(const AttendShape& shape) {
 }
 
 void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan) {
-  // A task longer than this share of the step could leave other threads waiting at its end.
-  constexpr std::uint64_t kTasksWanted = 64;
   plan.tasks.clear();
   plan.merges.clear();
   plan.partial_count = 0;
   std::uint64_t total = 0;
   for (std::uint32_t i = 0; i < kv.sequence_count; ++i)
     total += cost_of(kv, kv.sequences[i], 0, kv.sequences[i].row_count);
-  const std::uint64_t cost_max = total * shape.kv_heads / kTasksWanted;
+  // One long task at the end would leave other threads waiting. Whole rows, which need no merge,
+  // are better where there are many of them.
+  const std::uint64_t share = total * shape.kv_heads / plan.threads;
+  const std::uint64_t whole_max = share / 8, run_max = share / 2;
   const std::uint32_t rows_max = attend_rows_max(shape);
   for (std::uint32_t i = 0; i < kv.sequence_count; ++i) {
     const KvSequenceView& sequence = kv.sequences[i];
     for (std::uint32_t first = 0; first < sequence.row_count; first += rows_max) {
       const std::uint32_t count = std::min(rows_max, sequence.row_count - first);
       const std::uint32_t cost = cost_of(kv, sequence, first, count);
-      if (cost > cost_max && sequence.past + first + count > kAttendSplit) {
-        plan_splits(kv, shape, i, first, count, plan);
+      if (cost > whole_max && sequence.past + first + count > kAttendSplit) {
+        plan_splits(kv, shape, i, first, count, run_max, plan);
         continue;
       }
       for (std::uint32_t head = 0; head < shape.kv_heads; ++head)
@@ -105,6 +113,7 @@ void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan
                               .first_row = first,
                               .row_count = count,
                               .split = kAllSplits,
+                              .split_count = 0,
                               .partial = 0,
                               .partial_stride = 0,
                               .cost = cost});

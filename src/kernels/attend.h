@@ -49,10 +49,12 @@ struct AttendShape {
 struct AttendTask {
   std::uint32_t sequence, kv_head;
   std::uint32_t first_row,
-      row_count;          // rows of the sequence, counted from its first; attend_rows_max at most
-  std::uint32_t split;    // one split, or kAllSplits
-  std::uint32_t partial;  // where a single split leaves (m, l, o) of first_row; see partial_floats
-  std::uint32_t partial_stride;  // from one row's partial to the next row's
+      row_count;  // rows of the sequence, counted from its first; attend_rows_max at most
+  std::uint32_t split,
+      split_count;        // splits [split, split + split_count), or kAllSplits for the rows' result
+  std::uint32_t partial;  // where `split` leaves (m, l, o) of first_row (see partial_floats); the
+                          // next split's follows
+  std::uint32_t partial_stride;  // from one row's partials to the next row's
   std::uint32_t cost;            // slots its rows see in it: what the plan is sorted by
 };
 
@@ -75,6 +77,7 @@ std::size_t partial_floats(const AttendShape& shape);
 // they are cut into splits, to be merged after all tasks are done. Depends on the shape's heads
 // only, so one plan serves all layers.
 struct AttendPlan {
+  std::uint32_t threads = 8;  // set before planning; only balance depends on it
   std::vector<AttendTask> tasks;
   struct Merge {
     std::uint32_t sequence, kv_head, row, first_partial, partial_count;

@@ -162,6 +162,7 @@ class Attention {
     sequence_ = {cache.table.data(), 0, rows, slots - rows};
     step_.kv = {cache.arena.get(), &sequence_, 1, 32, 0};
     step_.shape = cache.shape;
+    plan_.threads = threads;
     plan_attention(step_.kv, cache.shape, plan_);
     step_.row_stride = std::size_t{cache.shape.query_heads} * cache.shape.head_dim;
     Random random(2);

@@ -173,12 +173,15 @@ class AttendWorld {
         const std::uint32_t to = (kv.sequences[i].past + first + n - 1) / kAttendSplit + 1;
         for (std::uint32_t head = 0; head < shape_.kv_heads; ++head) {
           if (!split) {
-            plan.tasks.push_back({i, head, first, n, kAllSplits, 0, 0, 0});
+            plan.tasks.push_back({i, head, first, n, kAllSplits, 0, 0, 0, 0});
             continue;
           }
-          for (std::uint32_t s = from; s < to; ++s)
+          for (std::uint32_t at = from; at < to;) {
+            const auto run = static_cast<std::uint32_t>(1 + random.below(std::min(3u, to - at)));
             plan.tasks.push_back(
-                {i, head, first, n, s, plan.partial_count + s - from, to - from, 0});
+                {i, head, first, n, at, run, plan.partial_count + at - from, to - from, 0});
+            at += run;
+          }
           for (std::uint32_t r = 0; r < n; ++r) {
             const std::uint32_t a = begin(first + r) / kAttendSplit;
             const std::uint32_t b = (kv.sequences[i].past + first + r) / kAttendSplit + 1;

@@ -9,7 +9,7 @@ bool uses_quantized_activations(DType type) { return linear_layout(type).code_bi
 
 std::size_t packed_bytes(DType type, std::uint32_t outputs, std::uint32_t inputs) {
   const std::size_t panels = (std::size_t{outputs} + kLinearLanes - 1) / kLinearLanes;
-  return panels * panel_parts(type, inputs).stride;
+  return panels * panel_stride(type, inputs);
 }
 
 std::size_t activation_bytes(Activations mode, std::uint32_t rows, std::uint32_t inputs) {

@@ -109,18 +109,22 @@ void decode(benchmark::State& state, Isa isa, DType type, Activations mode, std:
   const LinearKernels& kernels = linear_kernels(isa);
   const ColdMatrix w(type, outputs, inputs);
   Random random(2);
-  const SampleRows x(mode, rows, inputs, kernels, sample_floats(std::size_t{rows} * inputs, random));
+  const SampleRows x(mode, rows, inputs, kernels,
+                     sample_floats(std::size_t{rows} * inputs, random));
   std::vector<float> out(std::size_t{rows} * outputs);
   double best = 1e9, best_read = 1e9;
   const std::size_t slice = std::max<std::size_t>(1, w.count / 8);  // short, to find a quiet moment
   for (auto _ : state) {
     for (std::size_t from = 0; from + slice <= w.count; from += slice)
       best = std::min(best, best_seconds(1, [&] {
-        for (std::size_t i = from; i < from + slice; ++i)
-          kernels.multiply(w.copy(i), x.rows, 0, rows, 0, w.packed.padded_outputs(), out.data(), outputs);
-      }));
+                        for (std::size_t i = from; i < from + slice; ++i)
+                          kernels.multiply(w.copy(i), x.rows, 0, rows, 0, w.packed.padded_outputs(),
+                                           out.data(), outputs);
+                      }));
     for (std::size_t from = 0; from + slice <= w.count; from += slice)
-      best_read = std::min(best_read, best_seconds(1, [&] { read_all(w.memory.get() + from * w.bytes, slice * w.bytes); }));
+      best_read = std::min(best_read, best_seconds(1, [&] {
+                             read_all(w.memory.get() + from * w.bytes, slice * w.bytes);
+                           }));
   }
   const double bytes = static_cast<double>(w.bytes * slice);
   report(state, 2.0 * rows * outputs * inputs * static_cast<double>(slice), bytes, best);
@@ -134,13 +138,15 @@ void prefill(benchmark::State& state, Isa isa, DType type, Activations mode, std
   const LinearKernels& kernels = linear_kernels(isa);
   Random random(3);
   const SampleMatrix w(type, outputs, inputs, random);
-  const SampleRows x(mode, rows, inputs, kernels, sample_floats(std::size_t{rows} * inputs, random));
+  const SampleRows x(mode, rows, inputs, kernels,
+                     sample_floats(std::size_t{rows} * inputs, random));
   std::vector<float> out(std::size_t{rows} * outputs);
   double best = 1e9, peak = 0;
   for (auto _ : state)
     best = std::min(best, best_seconds(1, [&] {
-      kernels.multiply(w.packed, x.rows, 0, rows, 0, w.packed.padded_outputs(), out.data(), outputs);
-    }));
+                      kernels.multiply(w.packed, x.rows, 0, rows, 0, w.packed.padded_outputs(),
+                                       out.data(), outputs);
+                    }));
   if (cpu_has(Isa::vnni)) peak = measured_peak_ops();
   const double ops = 2.0 * rows * outputs * inputs;
   report(state, ops, static_cast<double>(packed_bytes(type, outputs, inputs)), best);
@@ -154,17 +160,17 @@ void quantize_rows(benchmark::State& state, Isa isa, Activations mode) {
   double best = 1e9;
   for (auto _ : state)
     best = std::min(best, best_seconds(1, [&] {
-      for (std::uint32_t r = 0; r < rows; ++r)
-        linear_kernels(isa).quantize(&x.plain[r * inputs], r, 0, inputs, x.rows);
-    }));
+                      for (std::uint32_t r = 0; r < rows; ++r)
+                        linear_kernels(isa).quantize(&x.plain[r * inputs], r, 0, inputs, x.rows);
+                    }));
   state.counters["ns/1000"] = best * 1e12 / (rows * inputs);
 }
 
-std::string full_name(const char* what, Isa isa, DType type, Activations mode, std::uint32_t outputs,
-                      std::uint32_t inputs) {
-  return std::string(what) + "/" + std::string(isa_name(isa)) + "/" + std::string(dtype_info(type).name) +
-         (mode == Activations::int8 ? "" : "/int16") + "/" + std::to_string(inputs) + "to" +
-         std::to_string(outputs);
+std::string full_name(const char* what, Isa isa, DType type, Activations mode,
+                      std::uint32_t outputs, std::uint32_t inputs) {
+  return std::string(what) + "/" + std::string(isa_name(isa)) + "/" +
+         std::string(dtype_info(type).name) + (mode == Activations::int8 ? "" : "/int16") + "/" +
+         std::to_string(inputs) + "to" + std::to_string(outputs);
 }
 
 void register_all() {
@@ -172,35 +178,41 @@ void register_all() {
     DType type;
     std::uint32_t outputs, inputs;
   };
-  const Shape decoded[] = {{DType::q4_1, 1536, 576}, {DType::q4_1, 576, 1536}, {DType::q8_0, 49152, 576}};
+  const Shape decoded[] = {
+      {DType::q4_1, 1536, 576}, {DType::q4_1, 576, 1536}, {DType::q8_0, 49152, 576}};
   for (const Isa isa : kIsas) {
     if (isa == Isa::scalar || !cpu_has(isa)) continue;
     for (const Activations mode : {Activations::int8, Activations::int16}) {
       const bool wide = mode == Activations::int16;
       const auto add_decode = [&](const Shape& s, std::vector<std::int64_t> rows) {
         auto* b = benchmark::RegisterBenchmark(
-            full_name("Decode", isa, s.type, mode, s.outputs, s.inputs).c_str(), decode, isa, s.type, mode,
-            s.outputs, s.inputs);
+            full_name("Decode", isa, s.type, mode, s.outputs, s.inputs).c_str(), decode, isa,
+            s.type, mode, s.outputs, s.inputs);
         for (const std::int64_t r : rows) b->Arg(r);
         b->Unit(benchmark::kMillisecond)->Iterations(7);
       };
       const auto add_prefill = [&](const Shape& s) {
-        benchmark::RegisterBenchmark(full_name("Prefill", isa, s.type, mode, s.outputs, s.inputs).c_str(),
-                                     prefill, isa, s.type, mode, s.outputs, s.inputs)
+        benchmark::RegisterBenchmark(
+            full_name("Prefill", isa, s.type, mode, s.outputs, s.inputs).c_str(), prefill, isa,
+            s.type, mode, s.outputs, s.inputs)
             ->Arg(512)
             ->Unit(benchmark::kMillisecond)
             ->Iterations(isa == Isa::vnni ? 20 : 5);
       };
       for (const Shape& s : decoded) add_decode(s, {1, 2, 4, 8});
-      for (const Shape& s : {Shape{DType::q4_1, 1536, 576}, {DType::q4_1, 3072, 576}, {DType::q4_1, 576, 1536}})
+      for (const Shape& s : {Shape{DType::q4_1, 1536, 576},
+                             {DType::q4_1, 3072, 576},
+                             {DType::q4_1, 576, 1536},
+                             {DType::q4_1, 1024, 4096}})
         add_prefill(s);
       for (const DType type : kLinearTypes) {
         if (type == DType::q4_1 || (wide && !uses_quantized_activations(type))) continue;
         add_decode({type, 1536, 768}, {1, 4});
         add_prefill({type, 1536, 768});
       }
-      benchmark::RegisterBenchmark((std::string("Quantize/") + std::string(isa_name(isa)) + (wide ? "/int16" : "")).c_str(),
-                                   quantize_rows, isa, mode)
+      benchmark::RegisterBenchmark(
+          (std::string("Quantize/") + std::string(isa_name(isa)) + (wide ? "/int16" : "")).c_str(),
+          quantize_rows, isa, mode)
           ->Iterations(200);
     }
   }

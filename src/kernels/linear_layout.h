@@ -1,12 +1,12 @@
 // kernels/linear_layout.h - how packed weights and activation rows lie in memory; private to the
 // linear kernels.
 //
-// A panel is 16 outputs. Plain weights: [input][16 outputs]. Quantized weights, all parts of a
-// panel one after another:
-//   codes   per 32 inputs eight vectors of 64 bytes, vector j = inputs 4j..4j+3 of output 0, then
-//   of output 1, ...
-//           4-bit codes: four vectors, the low nibbles are vector 2j and the high nibbles vector
-//           2j+1
+// A panel is 16 outputs, and panels follow each other, so that a product reads memory front to
+// back: anything else costs a third of the read rate or more (measured). Plain weights lie as
+// [input][16 outputs]. Quantized ones as one record per 32 inputs:
+//   codes   eight vectors of 64 bytes, vector j = inputs 4j..4j+3 of output 0, then of output 1,
+//   ...
+//           4-bit codes: four vectors, low nibbles are vector 2j and high nibbles vector 2j + 1
 //   scales  per group 16 values, f16 or f32
 //   minima  the same, where the type has them
 // Activation rows lie in groups of eight; a cell is 32 inputs of eight rows, so that a tile of rows
@@ -67,34 +67,39 @@ static inline constexpr LinearLayout linear_layout(DType type) {
 
 static inline constexpr std::size_t round_up_64(std::size_t n) { return (n + 63) / 64 * 64; }
 
-// Where the parts of a panel start, in bytes.
-struct PanelParts {
-  std::size_t scales, minima, stride;
+// Where the parts of a record start, and its size, in bytes.
+struct RecordParts {
+  std::size_t scales, minima, bytes;
 };
 
-static inline constexpr PanelParts panel_parts(DType type, std::uint32_t inputs) {
+static inline constexpr RecordParts record_parts(DType type) {
   const LinearLayout l = linear_layout(type);
-  if (l.code_bits == 0) {
-    const std::size_t element = type == DType::f32 ? 4 : 2;
-    return {0, 0, round_up_64(std::size_t{inputs} * kLinearLanes * element)};
-  }
-  const std::size_t codes = std::size_t{inputs} * kLinearLanes * l.code_bits / 8;
-  const std::size_t scales = inputs / l.group * kLinearLanes * (l.half_scales ? 2 : 4);
-  return {codes, codes + scales, round_up_64(codes + scales * (l.minimum ? 2 : 1))};
+  if (l.code_bits == 0) return {0, 0, 0};
+  const std::size_t codes = std::size_t{64} * l.code_bits;
+  const std::size_t scales = std::size_t{32} / l.group * kLinearLanes * (l.half_scales ? 2 : 4);
+  return {codes, codes + scales, codes + scales * (l.minimum ? 2 : 1)};
+}
+
+// From panel to panel.
+static inline constexpr std::size_t panel_stride(DType type, std::uint32_t inputs) {
+  if (linear_layout(type).code_bits == 0)
+    return round_up_64(std::size_t{inputs} * kLinearLanes * (type == DType::f32 ? 4 : 2));
+  return round_up_64(inputs / kActivationBlock * record_parts(type).bytes);
 }
 
 // Byte offsets within a cell. Each array is [8 rows], of 32 bytes (codes) or of one 4-byte value.
 static constexpr std::uint32_t kRowGroup = 8;
 static constexpr std::size_t kCellCodes = 0;
 static constexpr std::size_t kCellScales = 256;      // s
-static constexpr std::size_t kCellSums = 288;        // sum of a over all 32, int32
-static constexpr std::size_t kCellScaledSums = 320;  // s * float(that sum)
+static constexpr std::size_t kCellScaledSums = 288;  // s * float(sum of a)
+static constexpr std::size_t kCellSums = 320;        // sum of a, int32
 static constexpr std::size_t kCellHalfSums = 352;    // the same for inputs 0..15, then 16..31
 static constexpr std::size_t kCellScaledHalfSums = 416;
-static constexpr std::size_t kCellFine = 480;  // the second term's codes, int16 mode only
+static constexpr std::size_t kCellBytes = 576;  // an odd number of lines, to use all cache sets
+static constexpr std::size_t kCellFine = kCellBytes;  // int16 mode only: the second term's codes
 
 static inline constexpr std::size_t cell_bytes(Activations mode) {
-  return mode == Activations::int16 ? kCellFine + 256 : kCellFine;
+  return mode == Activations::int16 ? kCellFine + 256 : kCellBytes;
 }
 
 // The cell of inputs [32 * block, 32 * block + 32) of the group that holds `row`.

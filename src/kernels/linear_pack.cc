@@ -167,37 +167,39 @@ void take_row(DType type, std::uint32_t inputs, const std::byte* source, RowPart
   }
 }
 
-void put_codes(const LinearLayout& layout, std::uint32_t inputs, std::uint32_t lane,
-               const std::vector<std::uint8_t>& codes, std::byte* panel) {
-  for (std::uint32_t k = 0; k < inputs; ++k) {
-    const std::size_t vector = k / 4, at = lane * 4 + k % 4;
-    if (layout.code_bits == 8)
-      panel[vector * 64 + at] = std::byte{codes[k]};
-    else
-      panel[vector / 2 * 64 + at] |= std::byte{codes[k]} << (vector % 2 * 4);
-  }
+void put_code(const LinearLayout& layout, std::uint32_t lane, std::uint32_t k, std::uint8_t code,
+              std::byte* record) {
+  const std::size_t vector = k / 4, at = lane * 4 + k % 4;
+  if (layout.code_bits == 8)
+    record[vector * 64 + at] = std::byte{code};
+  else
+    record[vector / 2 * 64 + at] |= std::byte{code} << (vector % 2 * 4);
 }
 
 template <class T>
-void put_per_group(const std::vector<T>& values, std::uint32_t lane, std::byte* into) {
-  for (std::size_t g = 0; g < values.size(); ++g)
-    std::memcpy(into + (g * kLinearLanes + lane) * sizeof(T), &values[g], sizeof(T));
+void put_number(T value, std::uint32_t lane, std::size_t group, std::byte* into) {
+  std::memcpy(into + (group * kLinearLanes + lane) * sizeof(T), &value, sizeof(T));
 }
 
 void pack_quantized_row(DType type, std::uint32_t inputs, std::uint32_t lane, const RowParts& row,
                         std::byte* panel) {
   const LinearLayout layout = linear_layout(type);
-  const PanelParts parts = panel_parts(type, inputs);
-  put_codes(layout, inputs, lane, row.codes, panel);
-  if (layout.half_scales)
-    put_per_group(row.half_scales, lane, panel + parts.scales);
-  else
-    put_per_group(row.scales, lane, panel + parts.scales);
-  if (!layout.minimum) return;
-  if (layout.half_scales)
-    put_per_group(row.half_minima, lane, panel + parts.minima);
-  else
-    put_per_group(row.minima, lane, panel + parts.minima);
+  const RecordParts parts = record_parts(type);
+  const std::size_t groups = 32 / layout.group;
+  for (std::size_t b = 0; b < inputs / 32; ++b) {
+    std::byte* record = panel + b * parts.bytes;
+    for (std::uint32_t k = 0; k < 32; ++k) put_code(layout, lane, k, row.codes[b * 32 + k], record);
+    for (std::size_t g = 0; g < groups; ++g) {
+      const std::size_t at = b * groups + g;
+      if (layout.half_scales) {
+        put_number(row.half_scales[at], lane, g, record + parts.scales);
+        if (layout.minimum) put_number(row.half_minima[at], lane, g, record + parts.minima);
+      } else {
+        put_number(row.scales[at], lane, g, record + parts.scales);
+        if (layout.minimum) put_number(row.minima[at], lane, g, record + parts.minima);
+      }
+    }
+  }
 }
 
 void pack_plain_row(std::size_t element, std::uint32_t inputs, std::uint32_t lane,
@@ -215,7 +217,7 @@ PackedMatrix pack_matrix(DType type, std::uint32_t outputs, std::uint32_t inputs
   CHECK(reinterpret_cast<std::uintptr_t>(into.data()) % 64 == 0);
   const LinearLayout layout = linear_layout(type);
   const bool quantized = layout.code_bits != 0;
-  const std::size_t stride = panel_parts(type, inputs).stride;
+  const std::size_t stride = panel_stride(type, inputs);
   std::memset(into.data(), 0, packed_bytes(type, outputs, inputs));  // padding outputs are zero
   RowParts parts;
   if (quantized) {

@@ -31,12 +31,13 @@ void CacheCore::supply_keys(SequenceState& s, std::span<const BlockKey> keys) {
 
 void CacheCore::place(SequenceState& s, std::span<const TokenId> prompt,
                       std::span<const BlockKey> keys) {
-  CHECK(s.phase == Phase::fresh && !prompt.empty() && prompt.size() <= s.options.token_capacity);
+  CHECK(s.phase == Phase::fresh && prompt.size() <= s.options.token_capacity);
   CHECK(keys.size() * s.tokens_per_block() <= prompt.size());
   s.tokens.assign(prompt.begin(), prompt.end());
   s.keys.assign(keys.begin(), keys.end());
   s.prompt_length = static_cast<std::uint32_t>(prompt.size());
-  s.serve_limit = s.prompt_length - 1;  // the last token is always computed: its logits are wanted
+  // The last token is always computed: its logits are wanted.
+  s.serve_limit = prompt.empty() ? 0 : s.prompt_length - 1;
   if (s.options.inline_keys) compute_keys(s);
   s.phase = Phase::placed;
   s.cursor.chain = s.options.reuse ? s.chain() : TokenChain{};

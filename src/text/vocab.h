@@ -66,9 +66,10 @@ struct VocabSpec {
 Result<VocabModel> vocab_model(std::string_view name);
 
 // A Hugging Face folder's tokenizer.json (byte-level BPE, or sentencepiece-style BPE with byte
-// fallback), and its tokenizer_config.json where there is one ("" otherwise). What is not
-// understood is an error that names it.
+// fallback), and its tokenizer_config.json and generation_config.json where they are there (""
+// where not). What is not understood is an error that names it.
 Result<VocabSpec> vocab_from_tokenizer_json(std::string_view tokenizer,
-                                            std::string_view config = {});
+                                            std::string_view config = {},
+                                            std::string_view generation_config = {});
 
 }  // namespace quire

@@ -54,17 +54,25 @@ Result<std::vector<const json*>> steps(const json& component, const char* list) 
   return out;
 }
 
+Result<json> read_settings(std::string_view text, const char* name) {
+  if (text.empty()) return json();
+  Result<TokenizerJson> read = read_tokenizer_json(text, name);
+  if (!read.ok()) return read.error();
+  return std::move(read.value().rest);
+}
+
 class Builder {
  public:
   explicit Builder(TokenizerJson file) : file_(std::move(file)) {}
 
-  Result<VocabSpec> build(const json& config) {
+  Result<VocabSpec> build(const json& config, const json& generation) {
     TRY_STATUS(model());
     TRY_STATUS(normalizer());
     TRY_STATUS(pre_tokenizer());
     TRY_STATUS(tokens());
     TRY_STATUS(post_processor(config));
     TRY_STATUS(named(config));
+    ends(generation);
     return std::move(spec_);
   }
 
@@ -275,6 +283,14 @@ class Builder {
     return {};
   }
 
+  // eos_token_id: one id or several, all of which end an answer.
+  void ends(const json& generation) {
+    const json& eos = member(generation, "eos_token_id");
+    for (const json& id : eos.is_array() ? eos : json::array({eos}))
+      if (id.is_number_unsigned() && id.get<std::uint64_t>() < spec_.tokens.size())
+        spec_.end_of_generation.push_back(id.get<TokenId>());
+  }
+
   Result<TokenId> find(const std::string& token, const char* who) const {
     const auto it = ids_.find(token);
     if (it == ids_.end())
@@ -292,14 +308,12 @@ class Builder {
 
 }  // namespace
 
-Result<VocabSpec> vocab_from_tokenizer_json(std::string_view tokenizer, std::string_view config) {
+Result<VocabSpec> vocab_from_tokenizer_json(std::string_view tokenizer, std::string_view config,
+                                            std::string_view generation_config) {
   TRY(TokenizerJson file, read_tokenizer_json(tokenizer));
-  json settings;
-  if (!config.empty()) {
-    TRY(TokenizerJson read, read_tokenizer_json(config));
-    settings = std::move(read.rest);
-  }
-  return Builder(std::move(file)).build(settings);
+  TRY(const json settings, read_settings(config, "tokenizer_config.json"));
+  TRY(const json generation, read_settings(generation_config, "generation_config.json"));
+  return Builder(std::move(file)).build(settings, generation);
 }
 
 }  // namespace quire

@@ -61,6 +61,18 @@ TEST(VocabJson, ConfigDecidesAboutBosWhereThereIsNoTemplate) {
   EXPECT_EQ(vocab_from_tokenizer_json(text).value().add_bos, false);
 }
 
+TEST(VocabJson, GenerationConfigNamesWhatEndsAnAnswer) {
+  const auto ends = [](const char* generation) {
+    auto spec = vocab_from_tokenizer_json(kFile, {}, generation);
+    EXPECT_TRUE(spec.ok());
+    return spec.value().end_of_generation;
+  };
+  EXPECT_THAT(ends(R"({"eos_token_id": [4, 5]})"), ElementsAre(4, 5));
+  EXPECT_THAT(ends(R"({"eos_token_id": 5})"), ElementsAre(5));
+  EXPECT_THAT(ends(R"({"eos_token_id": [6, -1, "x", null]})"), ElementsAre());
+  EXPECT_THAT(ends("{}"), ElementsAre());
+}
+
 TEST(VocabJson, NamesWhatItDoesNotSupport) {
   EXPECT_EQ(error(kFile), "none");
   EXPECT_THAT(error(with("\"BPE\"", "\"Unigram\"")), HasSubstr("model type 'Unigram'"));
@@ -101,7 +113,7 @@ TEST(VocabJson, RefusesWhatIsBroken) {
               HasSubstr("'<|x|>', which is no token"));
   EXPECT_THAT(error(with("\"content\": \"<think>\"", "\"content\": \"\"")),
               HasSubstr("lacks 'content'"));
-  EXPECT_THAT(error(kFile, "{"), HasSubstr("not JSON"));
+  EXPECT_THAT(error(kFile, "{"), HasSubstr("tokenizer_config.json is not JSON"));
 }
 
 }  // namespace

@@ -8,8 +8,6 @@
 namespace quire {
 namespace {
 
-inline constexpr float kLowest = -__builtin_inff();
-
 inline void fill(float* x, std::size_t n, float value) {
   for (std::size_t i = 0; i < n; ++i) x[i] = value;
 }
@@ -47,16 +45,18 @@ class Walk {
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
       const float* from = step_.queries + row_at(i);
       for (std::size_t d = 0; d < heads_ * dim_; d += 16)
-        store(s_.queries + i * heads_ * dim_ + d, load(from + d));
+        store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
     }
     if (!whole) {
       begin_ = most(begin_, task_.split * kAttendSplit);
-      end_ = least(end_, (task_.split + 1) * kAttendSplit);
+      end_ = least(end_, (task_.split + task_.split_count) * kAttendSplit);
     } else {
       fill(s_.row_max, pairs, kLowest);
       fill(s_.row_sum, pairs, 0);
       fill(s_.row_out, pairs * dim_, 0);
     }
+    Prefetch keys = prefetch(begin_ / kAttendUnit * kAttendUnit, 0);
+    while (keys.at != keys.end || keys.part != keys.count) keys.step();
     for (std::uint32_t at = begin_; at < end_;) {
       const std::uint32_t stop = least(end_, (at / kAttendSplit + 1) * kAttendSplit);
       fill(s_.split_max, pairs, kLowest);
@@ -64,7 +64,7 @@ class Walk {
       fill(s_.split_out, pairs * dim_, 0);
       for (std::uint32_t unit = at / kAttendUnit * kAttendUnit; unit < stop; unit += kAttendUnit)
         attend_slots(unit);
-      whole ? merge_split(at, stop) : leave_partials();
+      whole ? merge_split(at, stop) : leave_partials(at / kAttendSplit - task_.split);
       at = stop;
     }
     if (!whole) return;
@@ -101,18 +101,19 @@ class Walk {
     return unit;
   }
 
-  Prefetch prefetch(std::uint32_t first) const {
+  // The keys of slots [first, first + 64), or the values.
+  Prefetch prefetch(std::uint32_t first, std::size_t offset) const {
     Prefetch next;
-    next.page_bytes = shape_.page_bytes;
+    next.part_bytes = shape_.key_bytes;
     const std::uint32_t to = least(end_, first + kAttendUnit);
     for (std::uint32_t slot = most(begin_, first) / tokens_ * tokens_; slot < to; slot += tokens_)
-      next.pages[next.page_count++] = page(slot);
+      next.parts[next.count++] = page(slot) + offset;
     return next;
   }
 
   void attend_slots(std::uint32_t first) {
     const Unit<E> unit = unit_at(first);
-    Prefetch next = prefetch(first + kAttendUnit);
+    Prefetch values = prefetch(first, shape_.key_bytes), keys = prefetch(first + kAttendUnit, 0);
     // Rows [whole_begin, whole_end) see all 64 slots: those that end late enough and begin early
     // enough.
     const std::uint32_t stop = first + kAttendUnit, window = step_.kv.window;
@@ -121,18 +122,17 @@ class Walk {
     if (window != 0)
       whole_end = least(whole_end, first + window > position_ ? first + window - position_ : 0);
     if (whole_begin >= whole_end) whole_begin = whole_end = task_.row_count;
-    for (std::uint32_t i = 0; i < whole_begin; ++i) attend_row(unit, first, i, next);
+    const auto attend_row = [&](std::uint32_t row) {
+      const std::uint32_t from = most(row_begin(row), first), to = least(row_end(row), stop);
+      if (from < to)
+        attend_unit(s_, shape_, tokens_, unit, row * heads_, heads_, from - first, to - first,
+                    values, keys);
+    };
+    for (std::uint32_t i = 0; i < whole_begin; ++i) attend_row(i);
     if (whole_begin < whole_end)
       attend_unit(s_, shape_, tokens_, unit, whole_begin * heads_,
-                  (whole_end - whole_begin) * heads_, 0, kAttendUnit, next);
-    for (std::uint32_t i = whole_end; i < task_.row_count; ++i) attend_row(unit, first, i, next);
-  }
-
-  void attend_row(const Unit<E>& unit, std::uint32_t first, std::uint32_t row, Prefetch& next) {
-    const std::uint32_t from = most(row_begin(row), first);
-    const std::uint32_t to = least(row_end(row), first + kAttendUnit);
-    if (from < to)
-      attend_unit(s_, shape_, tokens_, unit, row * heads_, heads_, from - first, to - first, next);
+                  (whole_end - whole_begin) * heads_, 0, kAttendUnit, values, keys);
+    for (std::uint32_t i = whole_end; i < task_.row_count; ++i) attend_row(i);
   }
 
   // Rows that see something of slots [begin, end) merge their split into what they have.
@@ -147,10 +147,10 @@ class Walk {
                   s_.row_out + first * dim_);
   }
 
-  void leave_partials() {
+  void leave_partials(std::uint32_t split) {
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
-      float* partial =
-          step_.partials + (task_.partial + i * task_.partial_stride) * partial_floats(shape_);
+      float* partial = step_.partials +
+                       (task_.partial + i * task_.partial_stride + split) * partial_floats(shape_);
       for (std::uint32_t h = 0; h < heads_; ++h) {
         partial[h] = s_.split_max[i * heads_ + h];
         partial[heads_ + h] = s_.split_sum[i * heads_ + h];

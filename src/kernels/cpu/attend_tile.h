@@ -14,6 +14,7 @@
 namespace quire {
 namespace {
 
+inline constexpr float kLowest = -__builtin_inff();
 inline constexpr std::uint32_t kGroups = kAttendUnit / 16;  // a page never ends inside 16 slots
 
 // Where 64 slots of one lane lie, by groups of 16.
@@ -23,24 +24,26 @@ struct Unit {
   const E* values[kGroups];  // [16][dim]
 };
 
-// Fetches the pages of the next unit, bit by bit, while this one is worked on.
+// Fetches what is needed next into L2, eight lines at a time, while something else is worked on:
+// the values of a unit during its scores, the keys of the next unit during its outputs. (Into L1
+// would be limited by the few misses L1 can have under way.)
 struct Prefetch {
-  const char* pages[kGroups];
-  std::uint32_t page_count = 0, page = 0;
-  std::size_t page_bytes = 0;
+  const char* parts[kGroups];
+  std::uint32_t count = 0, part = 0;
+  std::size_t part_bytes = 0;
   const char *at = nullptr, *end = nullptr;
 
   QUIRE_INLINE void step() {
     if (at == end) {
-      if (page == page_count) return;
-      at = pages[page++];
-      end = at + page_bytes;
+      if (part == count) return;
+      at = parts[part++];
+      end = at + part_bytes;
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) _mm_prefetch(at + 64 * i, _MM_HINT_T0);
+    for (int i = 0; i < 8; ++i) _mm_prefetch(at + 64 * i, _MM_HINT_T1);
     at += 512;
   }
-  // Enough that dim/4 steps for the scores and as many for the values cover a unit.
+  // As many as 64 slots of four dimensions, or four slots, take.
   template <class E>
   QUIRE_INLINE void steps() {
 #pragma GCC unroll 2
@@ -144,27 +147,37 @@ void outputs(const Unit<E>& unit, std::uint32_t begin, std::uint32_t end, const 
     outputs_at<kHeads, 1>(unit, at, begin, end, weights, dim, keep, take, next, out);
 }
 
-// Turns scores into exp(score * scale - max) in place; slots outside [begin, end) become 0.
-QUIRE_INLINE void softmax(std::uint32_t begin, std::uint32_t end, float scale, float* weights,
-                          float& max_out, float& sum_out) {
-  Lanes x[kGroups];
+// The lanes of group g that lie in slots [begin, end) of the unit.
+QUIRE_INLINE Mask lanes_of_group(std::uint32_t g, std::uint32_t begin, std::uint32_t end) {
+  const std::uint32_t low = least(most(begin, 16 * g) - 16 * g, 16u);
+  return lanes_between(low, most(low, most(least(end, 16 * g + 16), 16 * g) - 16 * g));
+}
+
+// Scores of slots outside [begin, end) become -inf.
+inline void mask_scores(std::uint32_t begin, std::uint32_t end, float* weights) {
+  for (std::uint32_t g = 0; g < kGroups; ++g) {
+    const Lanes x = load(weights + 16 * g);
+    store(weights + 16 * g, choose(lanes_of_group(g, begin, end), x, all(kLowest)));
+  }
+}
+
+QUIRE_INLINE float max_score(const float* weights) {
+  const Lanes a = max(load(weights), load(weights + 16));
+  const Lanes b = max(load(weights + 32), load(weights + 48));
+  return max_lane(max(a, b));
+}
+
+// Turns scores into exp(score - max) in place; returns their sum.
+QUIRE_INLINE float softmax(float top, float* weights) {
+  const Lanes base = all(top);
+  Lanes sum;
 #pragma GCC unroll 4
   for (std::uint32_t g = 0; g < kGroups; ++g) {
-    x[g] = mul(load(weights + 16 * g), all(scale));
-    if (begin > 16 * g || end < 16 * g + 16) {
-      const std::uint32_t low = least(most(begin, 16 * g) - 16 * g, 16u);
-      const std::uint32_t high = most(low, most(least(end, 16 * g + 16), 16 * g) - 16 * g);
-      x[g] = choose(lanes_between(low, high), x[g], all(-__builtin_inff()));
-    }
+    const Lanes p = exp_bounded(sub(load(weights + 16 * g), base));
+    store(weights + 16 * g, p);
+    sum = g == 0 ? p : add(sum, p);
   }
-  max_out = max_lane(max(max(x[0], x[1]), max(x[2], x[3])));
-  const Lanes base = all(max_out);
-#pragma GCC unroll 4
-  for (std::uint32_t g = 0; g < kGroups; ++g) {
-    x[g] = exp_bounded(sub(x[g], base));
-    store(weights + 16 * g, x[g]);
-  }
-  sum_out = add_lanes(add(add(add(x[0], x[1]), x[2]), x[3]));
+  return add_lanes(sum);
 }
 
 // Merges n (max, sum) into others and leaves the factors of both sides: into = into * keep + from *
@@ -230,18 +243,21 @@ QUIRE_INLINE void each_heads(std::uint32_t n, F f) {
 template <class E>
 void attend_unit(const AttendScratch& s, const AttendShape& shape, std::size_t tokens,
                  const Unit<E>& unit, std::uint32_t first, std::uint32_t n, std::uint32_t begin,
-                 std::uint32_t end, Prefetch& next) {
+                 std::uint32_t end, Prefetch& values, Prefetch& keys) {
   const std::size_t dim = shape.head_dim;
   each_heads(n, [&](auto heads, std::uint32_t i) {
-    scores<heads.value>(unit, s.queries + (first + i) * dim, dim, tokens, next,
+    scores<heads.value>(unit, s.queries + (first + i) * dim, dim, tokens, values,
                         s.weights + i * kAttendUnit);
   });
+  if (begin != 0 || end != kAttendUnit)
+    for (std::uint32_t i = 0; i < n; ++i) mask_scores(begin, end, s.weights + i * kAttendUnit);
+  for (std::uint32_t i = 0; i < n; ++i) s.unit_max[i] = max_score(s.weights + i * kAttendUnit);
   for (std::uint32_t i = 0; i < n; ++i)
-    softmax(begin, end, shape.scale, s.weights + i * kAttendUnit, s.unit_max[i], s.unit_sum[i]);
+    s.unit_sum[i] = softmax(s.unit_max[i], s.weights + i * kAttendUnit);
   merge_sums(s.unit_max, s.unit_sum, n, s.split_max + first, s.split_sum + first, s.keep, s.take);
   each_heads(n, [&](auto heads, std::uint32_t i) {
     outputs<heads.value>(unit, begin, end, s.weights + i * kAttendUnit, dim, s.keep + i, s.take + i,
-                         next, s.split_out + (first + i) * dim);
+                         keys, s.split_out + (first + i) * dim);
   });
 }
 

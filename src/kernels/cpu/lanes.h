@@ -83,8 +83,9 @@ QUIRE_INLINE Mask lanes_between(std::uint32_t low,
   return static_cast<Mask>(((1u << high) - 1u) & ~((1u << low) - 1u));
 }
 QUIRE_INLINE Lanes choose(Mask m, Lanes yes, Lanes no) { return _mm512_mask_blend_ps(m, no, yes); }
-QUIRE_INLINE Lanes zero_where(Mask m, Lanes x) {
-  return _mm512_maskz_mov_ps(static_cast<Mask>(~m), x);
+// a * b, and 0 where the mask is set.
+QUIRE_INLINE Lanes mul_unless(Mask m, Lanes a, Lanes b) {
+  return _mm512_maskz_mul_ps(_knot_mask16(m), a, b);
 }
 QUIRE_INLINE Lanes load_first(const float* p, std::uint32_t n) {
   return _mm512_maskz_loadu_ps(lanes_between(0, n), p);
@@ -196,8 +197,9 @@ QUIRE_INLINE Mask lanes_between(std::uint32_t low, std::uint32_t high) {
 QUIRE_INLINE Lanes choose(Mask m, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.low, yes.low, m.low), _mm256_blendv_ps(no.high, yes.high, m.high)};
 }
-QUIRE_INLINE Lanes zero_where(Mask m, Lanes x) {
-  return {_mm256_andnot_ps(m.low, x.low), _mm256_andnot_ps(m.high, x.high)};
+QUIRE_INLINE Lanes mul_unless(Mask m, Lanes a, Lanes b) {
+  return {_mm256_andnot_ps(m.low, _mm256_mul_ps(a.low, b.low)),
+          _mm256_andnot_ps(m.high, _mm256_mul_ps(a.high, b.high))};
 }
 QUIRE_INLINE Lanes load_first(const float* p, std::uint32_t n) {
   const Mask m = lanes_between(0, n);
@@ -246,7 +248,7 @@ QUIRE_INLINE Lanes exp_bounded(Lanes x) {
   p = fma(p, r, all(kExp2));
   p = fma(p, r, all(1.0f));
   p = fma(p, r, all(1.0f));
-  return zero_where(less(x, all(kExpMin)), mul(p, as_exponent(biased)));
+  return mul_unless(less(x, all(kExpMin)), p, as_exponent(biased));
 }
 
 QUIRE_INLINE Lanes exp(Lanes x) {

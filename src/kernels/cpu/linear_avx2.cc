@@ -8,8 +8,15 @@ namespace {
 struct Avx2 {
   using I = __m256i;
   using F = __m256;
-  static constexpr int kLanes = 8;
+  static constexpr int kLanes = 8, kVectors = 2, kRegisters = 16;
 
+  // Rows of a tile: accumulators should stay in registers.
+  template <bool kTwoTerms>
+  static constexpr int rows_max() {
+    return kTwoTerms ? 2 : 4;
+  }
+
+  static void prefetch(const std::byte* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static I zero_int() { return _mm256_setzero_si256(); }
   static F zero() { return _mm256_setzero_ps(); }
   static I load_int(const std::byte* p) {
@@ -84,7 +91,8 @@ inline __m256i to_bytes(const __m256i (&v)[4]) {
   return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-inline void quantize_block(const float* x, bool wide, std::uint32_t slot, std::byte* cell) {
+template <bool kWide>
+inline void quantize_block(const float* x, std::uint32_t slot, std::byte* cell) {
   __m256i top_bits = _mm256_setzero_si256();
   for (int i = 0; i < 4; ++i)
     top_bits =
@@ -93,7 +101,7 @@ inline void quantize_block(const float* x, bool wide, std::uint32_t slot, std::b
   const std::uint32_t bits = largest(top_bits);
   float amax;
   std::memcpy(&amax, &bits, 4);
-  const float top = wide ? kInt16Max : kInt8Max;
+  const float top = kWide ? kInt16Max : kInt8Max;
   const bool finite = bits < 0x7f800000u, coded = finite && amax >= kActivationMin;
   const float scale = !finite ? __builtin_nanf("") : coded ? amax / top : 0.0f;
   __m256i q[4], coarse[4], fine[4];
@@ -101,12 +109,12 @@ inline void quantize_block(const float* x, bool wide, std::uint32_t slot, std::b
   for (int i = 0; i < 4; ++i) {
     q[i] = coded ? _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse))
                  : _mm256_setzero_si256();
-    coarse[i] = wide ? _mm256_srai_epi32(_mm256_add_epi32(q[i], _mm256_set1_epi32(64)), 7) : q[i];
+    coarse[i] = kWide ? _mm256_srai_epi32(_mm256_add_epi32(q[i], _mm256_set1_epi32(64)), 7) : q[i];
     fine[i] = _mm256_sub_epi32(q[i], _mm256_slli_epi32(coarse[i], 7));
   }
   auto* codes = reinterpret_cast<__m256i*>(cell + kCellCodes + slot * 32);
   _mm256_storeu_si256(codes, to_bytes(coarse));
-  if (wide)
+  if (kWide)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(cell + kCellFine + slot * 32), to_bytes(fine));
   const std::int32_t sums[2] = {total(_mm256_add_epi32(q[0], q[1])),
                                 total(_mm256_add_epi32(q[2], q[3]))};

@@ -2,45 +2,36 @@
 // linear_tile.h.
 #pragma once
 
+#include <utility>
+
 #include "kernels/cpu/linear_tile.h"
 
 namespace quire {
 namespace {
 
-using Tile = void (*)(const TileArgs&);
-
-// The tiles of one weight type: of 1, 2, 4 and 8 rows, one panel wide and as wide as suits that
-// many rows.
+// The tiles of one weight type, by rows.
 struct TileSet {
-  Tile one[4], wide[4];
-  std::uint32_t wide_panels[4];
-  std::uint32_t levels;  // how many of the four there are
+  void (*tile[kRowGroup])(const TileArgs&);
+  std::uint32_t rows_max;
 };
 
-template <class S, DType kType, bool kTwoTerms, int R, int C>
-constexpr Tile tile_function() {
+template <class S, DType kType, bool kTwoTerms, int R>
+constexpr auto tile_function() {
   if constexpr (linear_layout(kType).code_bits == 0)
-    return plain_tile<S, kType, R, C*(16 / S::kLanes)>;
+    return plain_tile<S, kType, R>;
   else
-    return quantized_tile<S, kType, kTwoTerms, R, C*(16 / S::kLanes)>;
+    return quantized_tile<S, kType, kTwoTerms, R>;
+}
+
+template <class S, DType kType, bool kTwoTerms, int... kLess>
+constexpr TileSet tile_set(std::integer_sequence<int, kLess...>) {
+  return {{tile_function<S, kType, kTwoTerms, kLess + 1>()...}, sizeof...(kLess)};
 }
 
 template <class S, DType kType, bool kTwoTerms>
 constexpr TileSet tile_set() {
-  // Two terms take twice the registers, and AVX2 has half as many.
-  constexpr std::uint32_t kLevels = S::kLanes == 16 ? (kTwoTerms ? 3 : 4) : (kTwoTerms ? 2 : 3);
-  constexpr int kWide1 = S::kLanes == 16 ? 4 : 2, kWide4 = S::kLanes == 16 ? 2 : 1;
-  constexpr int kMax = 1 << (kLevels - 1);
-  constexpr int k4 = kMax < 4 ? kMax : 4, k8 = kMax < 8 ? kMax : 8;
-  return {
-      {tile_function<S, kType, kTwoTerms, 1, 1>(), tile_function<S, kType, kTwoTerms, 2, 1>(),
-       tile_function<S, kType, kTwoTerms, k4, 1>(), tile_function<S, kType, kTwoTerms, k8, 1>()},
-      {tile_function<S, kType, kTwoTerms, 1, kWide1>(),
-       tile_function<S, kType, kTwoTerms, 2, kWide4>(),
-       tile_function<S, kType, kTwoTerms, k4, kWide4>(),
-       tile_function<S, kType, kTwoTerms, k8, kWide4>()},
-      {kWide1, kWide4, kWide4, kWide4},
-      kLevels};
+  return tile_set<S, kType, kTwoTerms>(
+      std::make_integer_sequence<int, S::template rows_max<kTwoTerms>()>());
 }
 
 template <class S, DType kType>
@@ -77,14 +68,14 @@ const TileSet& tiles_for(DType type, Activations mode) {
   return kTiles<S, DType::f32>;
 }
 
+inline std::uint32_t at_least_one(std::size_t n) {
+  return n < 1 ? 1 : static_cast<std::uint32_t>(n);
+}
 inline std::uint32_t min_u32(std::uint32_t a, std::uint32_t b) { return a < b ? a : b; }
 
-// The largest of the tiles' row counts that fits into `rows`.
-inline std::uint32_t level_for(std::uint32_t rows, std::uint32_t levels) {
-  std::uint32_t level = 0;
-  while (level + 1 < levels && (2u << level) <= rows) ++level;
-  return level;
-}
+// Rows and panels that are worked through together: the panels stay in the first cache, the rows in
+// the second (sizes: most of 32 KiB, half of 1 MiB).
+constexpr std::size_t kPanelBytes = 24 << 10, kRowBytes = 512 << 10;
 
 template <class S>
 void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin,
@@ -92,34 +83,41 @@ void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_
                     float* out, std::size_t out_stride) {
   const TileSet& tiles = tiles_for<S>(w.type, x.mode);
   const bool plain = linear_layout(w.type).code_bits == 0;
+  const std::size_t stride = panel_stride(w.type, w.inputs);
   TileArgs t;
-  t.parts = panel_parts(w.type, w.inputs);
   t.row_bytes = std::size_t{x.inputs} * 4;
   t.inputs = w.inputs;
   t.out_stride = out_stride;
-  const std::uint32_t panel_end = (column_end + kLinearLanes - 1) / kLinearLanes;
-  const std::uint32_t whole_group =
-      level_for(min_u32(row_end - row_begin, kRowGroup), tiles.levels);
-  const std::uint32_t panels_at_once = tiles.wide_panels[whole_group];
-  for (std::uint32_t p = column_begin / kLinearLanes; p < panel_end; p += panels_at_once) {
-    const std::uint32_t panels = min_u32(panels_at_once, panel_end - p);
-    for (std::uint32_t r = row_begin; r < row_end;) {
-      const std::uint32_t fit = min_u32(row_end - r, kRowGroup - r % kRowGroup);
-      const std::uint32_t level = level_for(fit, tiles.levels);
+  const std::size_t group_bytes =
+      plain ? kRowGroup * t.row_bytes : x.inputs / kActivationBlock * cell_bytes(x.mode);
+  const std::uint32_t rows_at_once = kRowGroup * at_least_one(kRowBytes / group_bytes);
+  const std::uint32_t columns_at_once = kLinearLanes * at_least_one(kPanelBytes / stride);
+  const std::uint32_t end = min_u32(column_end, w.outputs);
+
+  const auto multiply_part = [&](std::uint32_t r, std::uint32_t r_end, std::uint32_t c_begin,
+                                 std::uint32_t c_end) {
+    t.cold = true;
+    while (r < r_end) {
+      const std::uint32_t rows =
+          min_u32(tiles.rows_max, min_u32(r_end - r, kRowGroup - r % kRowGroup));
       t.rows = plain ? reinterpret_cast<const std::byte*>(x.plain) + r * t.row_bytes
                      : activation_cell(x, r, 0);
       t.slot = r % kRowGroup;
-      for (std::uint32_t done = 0; done < panels;) {
-        const bool wide = panels - done >= tiles.wide_panels[level];
-        const std::uint32_t first = p + done, column = first * kLinearLanes;
-        t.panel = w.data + first * t.parts.stride;
-        t.out = out + r * out_stride + column;
-        t.width = min_u32(w.outputs, column_end) - column;
-        (wide ? tiles.wide : tiles.one)[level](t);
-        done += wide ? tiles.wide_panels[level] : 1;
+      for (std::uint32_t c = c_begin; c < c_end; c += kLinearLanes) {
+        t.panel = w.data + c / kLinearLanes * stride;
+        t.width = min_u32(kLinearLanes, w.outputs - c);
+        t.out = out + r * out_stride + c;
+        tiles.tile[rows - 1](t);
       }
-      r += 1u << level;
+      t.cold = false;
+      r += rows;
     }
+  };
+  for (std::uint32_t r = row_begin; r < row_end;) {
+    const std::uint32_t r_end = min_u32(row_end, (r + rows_at_once) / kRowGroup * kRowGroup);
+    for (std::uint32_t c = column_begin; c < end; c += columns_at_once)
+      multiply_part(r, r_end, c, min_u32(end, c + columns_at_once));
+    r = r_end;
   }
 }
 
@@ -139,13 +137,20 @@ inline void store_sums(float scale, const std::int32_t (&sums)[2], std::uint32_t
   }
 }
 
-inline void quantize_block(const float* x, bool wide, std::uint32_t slot, std::byte* cell);
+template <bool kWide>
+inline void quantize_block(const float* x, std::uint32_t slot, std::byte* cell);
 
 void quantize(const float* x, std::uint32_t row, std::uint32_t first, std::uint32_t count,
               const ActivationRows& into) {
   std::byte* cell = activation_cell(into, row, first / kActivationBlock);
-  for (std::uint32_t i = 0; i < count; i += kActivationBlock, cell += cell_bytes(into.mode))
-    quantize_block(x + i, into.mode == Activations::int16, row % kRowGroup, cell);
+  const std::uint32_t slot = row % kRowGroup;
+  if (into.mode == Activations::int16) {
+    for (std::uint32_t i = 0; i < count; i += 32, cell += cell_bytes(Activations::int16))
+      quantize_block<true>(x + i, slot, cell);
+  } else {
+    for (std::uint32_t i = 0; i < count; i += 32, cell += cell_bytes(Activations::int8))
+      quantize_block<false>(x + i, slot, cell);
+  }
 }
 
 }  // namespace

@@ -85,9 +85,10 @@ void attend_unit(const Lane& lane, const float* query, std::uint32_t begin, std:
     const std::byte* keys = lane.page(slot);
     float dot = 0;
     for (std::uint32_t d = 0; d < s.head_dim; ++d)
-      dot = std::fma(query[d], read(s.rows, keys, std::size_t{d} * tokens + slot % tokens), dot);
-    weights[slot - begin] = s.scale * dot;
-    unit.max = std::max(unit.max, weights[slot - begin]);
+      dot = std::fma(s.scale * query[d],
+                     read(s.rows, keys, std::size_t{d} * tokens + slot % tokens), dot);
+    weights[slot - begin] = dot;
+    unit.max = std::max(unit.max, dot);
   }
   float lanes[16] = {};
   for (std::uint32_t slot = begin; slot < end; ++slot) {
@@ -135,13 +136,14 @@ void attend(const AttendStep& step, const AttendTask& task, std::byte* scratch) 
       for (std::uint32_t from = begin; from < end;) {
         const std::uint32_t index = from / kAttendSplit;
         const std::uint32_t to = std::min(end, (index + 1) * kAttendSplit);
-        if (task.split == kAllSplits || task.split == index) {
+        if (task.split == kAllSplits || index - task.split < task.split_count) {
           attend_split(lane, step.queries + at, from, to, unit, split);
           if (task.split == kAllSplits) {
             row.merge(split, dim);
           } else {
             float* partial =
-                step.partials + (task.partial + i * task.partial_stride) * partial_floats(s);
+                step.partials +
+                (task.partial + i * task.partial_stride + index - task.split) * partial_floats(s);
             partial[head] = split.max;
             partial[heads + head] = split.sum;
             std::copy_n(split.out, dim, partial + 2 * heads + head * dim);

@@ -69,17 +69,18 @@ void quantize(const float* x, std::uint32_t row, std::uint32_t first, std::uint3
     quantize_block(x + i, into.mode, row % kRowGroup, activation_cell(into, row, (first + i) / 32));
 }
 
-std::int32_t code_at(const LinearLayout& layout, const std::byte* panel, std::uint32_t lane,
+// Of one record: the code of input k in 0..31, and the scale or minimum of a group.
+std::int32_t code_at(const LinearLayout& layout, const std::byte* record, std::uint32_t lane,
                      std::uint32_t k) {
   const std::size_t vector = k / 4, at = lane * 4 + k % 4;
-  if (layout.code_bits == 8) return load<std::uint8_t>(panel + vector * 64 + at);
-  const int nibble = load<std::uint8_t>(panel + vector / 2 * 64 + at) >> (vector % 2 * 4) & 15;
+  if (layout.code_bits == 8) return load<std::uint8_t>(record + vector * 64 + at);
+  const int nibble = load<std::uint8_t>(record + vector / 2 * 64 + at) >> (vector % 2 * 4) & 15;
   return layout.table ? kIq4Codes[nibble] : nibble;
 }
 
 float scale_at(const LinearLayout& layout, const std::byte* scales, std::uint32_t lane,
-               std::uint32_t g) {
-  const std::size_t at = std::size_t{g} * kLinearLanes + lane;
+               std::uint32_t group) {
+  const std::size_t at = std::size_t{group} * kLinearLanes + lane;
   return layout.half_scales ? f16_to_f32(load<std::uint16_t>(scales + at * 2))
                             : load<float>(scales + at * 4);
 }
@@ -87,34 +88,34 @@ float scale_at(const LinearLayout& layout, const std::byte* scales, std::uint32_
 float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint32_t r,
                        std::uint32_t o) {
   const LinearLayout layout = linear_layout(w.type);
-  const PanelParts parts = panel_parts(w.type, w.inputs);
-  const std::byte* panel = w.data + o / kLinearLanes * parts.stride;
-  const std::uint32_t lane = o % kLinearLanes;
-  const std::uint32_t slot = r % kRowGroup, group = layout.group;
+  const RecordParts parts = record_parts(w.type);
+  const std::byte* record = w.data + o / kLinearLanes * panel_stride(w.type, w.inputs);
+  const std::uint32_t lane = o % kLinearLanes, slot = r % kRowGroup;
   float acc = 0, low = 0;
-  for (std::uint32_t g = 0; g < w.inputs / group; ++g) {
-    const std::byte* cell = activation_cell(x, r, g * group / 32);
-    const std::uint32_t half = group == 16 ? g % 2 : 0;
-    std::int32_t dot = 0;
-    for (std::uint32_t i = 0; i < group; ++i) {
-      const std::size_t at = slot * 32 + half * 16 + i;
-      std::int32_t a = load<std::int8_t>(cell + kCellCodes + at);
-      if (x.mode == Activations::int16) a = 128 * a + load<std::int8_t>(cell + kCellFine + at);
-      dot += (code_at(layout, panel, lane, g * group + i) - layout.offset) * a;
-    }
+  for (std::uint32_t b = 0; b < w.inputs / 32; ++b, record += parts.bytes) {
+    const std::byte* cell = activation_cell(x, r, b);
     const float s = load<float>(cell + kCellScales + slot * 4);
-    acc =
-        std::fma(static_cast<float>(dot), scale_at(layout, panel + parts.scales, lane, g) * s, acc);
-    if (!layout.minimum) continue;
-    const float scaled_sum = load<float>(
-        cell + (group == 32 ? kCellScaledSums : kCellScaledHalfSums + half * 32) + slot * 4);
-    low = std::fma(scale_at(layout, panel + parts.minima, lane, g), scaled_sum, low);
+    for (std::uint32_t g = 0; g < 32u / layout.group; ++g) {
+      std::int32_t dot = 0, sum = 0;
+      for (std::uint32_t k = g * layout.group; k < (g + 1) * layout.group; ++k) {
+        std::int32_t a = load<std::int8_t>(cell + kCellCodes + slot * 32 + k);
+        if (x.mode == Activations::int16)
+          a = 128 * a + load<std::int8_t>(cell + kCellFine + slot * 32 + k);
+        dot += (code_at(layout, record, lane, k) - layout.offset) * a;
+        sum += a;
+      }
+      const float d = scale_at(layout, record + parts.scales, lane, g);
+      acc = std::fma(static_cast<float>(dot), d * s, acc);
+      if (!layout.minimum) continue;
+      const float m = scale_at(layout, record + parts.minima, lane, g);
+      low = std::fma(m, s * static_cast<float>(sum), low);
+    }
   }
   return layout.minimum ? acc + low : acc;
 }
 
 float plain_output(const PackedMatrix& w, const float* x, std::uint32_t o) {
-  const std::byte* panel = w.data + o / kLinearLanes * panel_parts(w.type, w.inputs).stride;
+  const std::byte* panel = w.data + o / kLinearLanes * panel_stride(w.type, w.inputs);
   float acc = 0;
   for (std::size_t k = 0; k < w.inputs; ++k) {
     const std::size_t at = k * kLinearLanes + o % kLinearLanes;

@@ -56,6 +56,7 @@ struct Expr {
   std::vector<ExprRef> kids;
   std::vector<std::pair<std::string, ExprRef>> named;
   std::vector<Compare> compares;
+  ExprRef more_positional, more_named;  // f(*list, **dict)
 };
 
 struct Stmt;

@@ -107,11 +107,22 @@ Value Runtime::eval_slice(const Expr& e) {
 Args Runtime::arguments(const Expr& e) {
   Args args;
   for (std::size_t i = 1; i < e.kids.size(); ++i) args.positional.push_back(eval(*e.kids[i]));
-  for (const auto& [name, value] : e.named) {
+  if (e.more_positional)
+    for (Value& v : walk(eval(*e.more_positional))) args.positional.push_back(std::move(v));
+  const auto add_named = [&](const std::string& name, Value value) {
     if (std::any_of(args.named.begin(), args.named.end(),
                     [&](const auto& n) { return n.first == name; }))
       fail("argument '" + name + "' given twice");
-    args.named.emplace_back(name, eval(*value));
+    args.named.emplace_back(name, std::move(value));
+  };
+  for (const auto& [name, value] : e.named) add_named(name, eval(*value));
+  if (e.more_named) {
+    const Value more = eval(*e.more_named);
+    if (!more.dict()) fail("what follows '**' must be a mapping");
+    for (const auto& [key, value] : more.dict()->items) {
+      if (!key.str()) fail("keywords must be strings");
+      add_named(key.str()->text(), value);
+    }
   }
   return args;
 }

@@ -365,17 +365,26 @@ ExprRef ExpressionParser::subscript_argument(ExprRef value) {
 void ExpressionParser::arguments(Expr& call) {
   expect_op("(");
   while (!at_op(")")) {
-    if (at_op("*") || at_op("**"))
-      fail_unsupported("unpacking arguments with '" + current().text + "' (line " +
-                       std::to_string(current().line) + " of the chat template)");
+    const bool list = at_op("*");
+    if (list || at_op("**")) {
+      next();
+      ExprRef& more = list ? call.more_positional : call.more_named;
+      if (more || call.more_named) fail_here("invalid syntax for function call expression");
+      more = expression();
+      call.depth = std::max(call.depth, more->depth + 1);
+      if (!skip_op(",")) break;
+      continue;
+    }
     if (current().kind == TokenKind::name && look().kind == TokenKind::op && look().text == "=") {
+      if (call.more_named) fail_here("a named argument after '**'");
       std::string name = next().text;
       next();
       ExprRef value = expression();
       call.depth = std::max(call.depth, value->depth + 1);
       call.named.emplace_back(std::move(name), std::move(value));
     } else {
-      if (!call.named.empty()) fail_here("a positional argument after a named one");
+      if (!call.named.empty() || call.more_positional || call.more_named)
+        fail_here("a positional argument after others");
       add(call, expression());
     }
     if (!skip_op(",")) break;

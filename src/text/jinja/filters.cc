@@ -227,7 +227,8 @@ Value round_(Runtime&, const Value& v, Args& args) {
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = to_double(v) * scale;
-  return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+  // Python's ceil and floor give integers, which have no negative zero.
+  return Value(((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) + 0.0) / scale);
 }
 
 Value format(Runtime&, const Value& v, Args& args) {

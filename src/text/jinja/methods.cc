@@ -108,11 +108,11 @@ Value find_method_of_str(Runtime&, const Value& self, Args& args) {
 Value count_method(Runtime&, const Value& self, Args& args) {
   args.bind({"sub", "start", "end"}, 1);
   const Str& s = *self.str();
+  const std::string& needle = args.str(0).text();
   charge(s.size() / 16);
   const auto [from, to] = window(s, args, 1);
   if (from > to) return Value(Int{0});
   const std::string_view text = std::string_view(s.text()).substr(from, to - from);
-  const std::string& needle = args.str(0).text();
   if (needle.empty()) return Value(static_cast<Int>(count_code_points(text) + 1));
   Int count = 0;
   for (std::size_t at = text.find(needle); at != text.npos;

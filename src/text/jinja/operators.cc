@@ -263,8 +263,13 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
     if (by > size || by < -size) break;
   }
   if (v.str()) return make_str(std::move(text));
-  if (q->kind == SeqKind::range) fail_unsupported("slicing a range; add |list");
-  return make_seq(q->kind, std::move(items));
+  if (q->kind != SeqKind::range) return make_seq(q->kind, std::move(items));
+  auto range = std::make_shared<Seq>(*q);
+  range->items = std::move(items);
+  range->first = q->first + from * q->step;
+  range->stop = q->first + to * q->step;
+  if (__builtin_mul_overflow(q->step, by, &range->step)) fail_overflow();
+  return Value(SeqRef(std::move(range)));
 }
 
 }  // namespace quire::jinja

@@ -86,10 +86,12 @@ Runtime::Flow Runtime::run_statement(const Stmt& s) {
       const Value outer = std::exchange(captured_, std::move(text));
       Value result = eval(*s.exprs.back());
       captured_ = outer;
-      if (s.kind == StmtKind::filter)
+      if (s.kind == StmtKind::filter) {
+        if (!result.str()) fail("the filter of a block must return a string");
         emit(result);
-      else
+      } else {
         assign(*s.exprs[0], std::move(result));
+      }
       break;
     }
     case StmtKind::macro:
@@ -99,8 +101,7 @@ Runtime::Flow Runtime::run_statement(const Stmt& s) {
       run_call(s);
       break;
     case StmtKind::with:
-      run_with(s);
-      break;
+      return run_with(s);
     case StmtKind::generation:
       emit(capture(s.bodies[0], flow));
       break;
@@ -144,20 +145,21 @@ Runtime::Flow Runtime::run_for(const Stmt& s) {
     }
     items = std::move(kept);
   }
-  if (items.empty()) {
-    Restore scope(scope_, scope_in(scope_));
-    return run_block(s.bodies[1]);
-  }
   auto loop = std::make_shared<Loop>();
   loop->depth = make_list(items).seq()->depth;
   loop->items = std::move(items);
+  bool completed = false;  // as jinja2 does it, the else runs unless some iteration reached its end
   for (; loop->index < loop->items.size(); ++loop->index) {
     Restore scope(scope_, scope_in(scope_));
     scope_->set("loop", Value(loop));
     assign(*s.exprs[0], loop->items[loop->index]);
-    if (run_block(s.bodies[0]) == Flow::break_) break;
+    const Flow flow = run_block(s.bodies[0]);
+    completed = completed || flow == Flow::next;
+    if (flow == Flow::break_) break;
   }
-  return Flow::next;
+  if (completed || s.bodies[1].empty()) return Flow::next;
+  Restore scope(scope_, scope_in(scope_));
+  return run_block(s.bodies[1]);
 }
 
 Runtime::Flow Runtime::run_if(const Stmt& s) {
@@ -166,12 +168,12 @@ Runtime::Flow Runtime::run_if(const Stmt& s) {
   return s.bodies.size() > s.exprs.size() ? run_block(s.bodies.back()) : Flow::next;
 }
 
-void Runtime::run_with(const Stmt& s) {
+Runtime::Flow Runtime::run_with(const Stmt& s) {
   std::vector<Value> values;  // all evaluated outside
   for (std::size_t i = 1; i < s.exprs.size(); i += 2) values.push_back(eval(*s.exprs[i]));
   Restore scope(scope_, scope_in(scope_));
   for (std::size_t i = 0; i < values.size(); ++i) assign(*s.exprs[2 * i], std::move(values[i]));
-  run_block(s.bodies[0]);
+  return run_block(s.bodies[0]);
 }
 
 void Runtime::run_call(const Stmt& s) {

@@ -69,7 +69,7 @@ class Runtime {
   Flow run_statement(const Stmt& s);
   Flow run_for(const Stmt& s);
   Flow run_if(const Stmt& s);
-  void run_with(const Stmt& s);
+  Flow run_with(const Stmt& s);
   void run_call(const Stmt& s);
   void emit(const Value& v);
   Value capture(const Block& body, Flow& flow);  // in a scope of its own

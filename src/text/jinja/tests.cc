@@ -32,9 +32,8 @@ bool is_sequence(const Value& v) {
   return v.is_undefined() || v.str() || v.dict() || (v.seq() && v.seq()->kind <= SeqKind::range);
 }
 
-Int modulo(const Value& v, Int by) {
-  if (by == 0) fail("integer modulo by zero");
-  return to_int(arithmetic(Op::mod, Value(to_int(v)), Value(by)));
+bool leaves(const Value& v, const Value& by, Int remainder) {
+  return equals(arithmetic(Op::mod, v, by), Value(remainder));
 }
 
 constexpr Named kTests[] = {
@@ -72,14 +71,14 @@ constexpr Named kTests[] = {
      [](Runtime&, const Value& v, Args& a) {
        return check(a, [&] { return v.as<CallableRef>() || v.as<LoopRef>() || v.is_undefined(); });
      }},
-    {"odd",
-     [](Runtime&, const Value& v, Args& a) { return check(a, [&] { return modulo(v, 2) == 1; }); }},
-    {"even",
-     [](Runtime&, const Value& v, Args& a) { return check(a, [&] { return modulo(v, 2) == 0; }); }},
+    {"odd", [](Runtime&, const Value& v,
+               Args& a) { return check(a, [&] { return leaves(v, Value(Int{2}), 1); }); }},
+    {"even", [](Runtime&, const Value& v,
+                Args& a) { return check(a, [&] { return leaves(v, Value(Int{2}), 0); }); }},
     {"divisibleby",
      [](Runtime&, const Value& v, Args& a) {
        a.bind({"num"}, 1);
-       return Value(modulo(v, to_int(*a[0])) == 0);
+       return Value(leaves(v, *a[0], 0));
      }},
     {"upper",
      [](Runtime&, const Value& v, Args& a) { return undefined_or_text_case(v, a, Case::upper); }},

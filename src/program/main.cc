@@ -1,4 +1,4 @@
-// cli/main.cc - `quire COMMAND ...`: finds the command in the table and runs it.
+// program/main.cc - `quire COMMAND ...`: finds the command in the table and runs it.
 #include <fmt/core.h>
 
 #include <csignal>
