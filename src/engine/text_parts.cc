@@ -22,7 +22,7 @@ VocabSpec spec_from_gguf(const GgufTokenizer& g, VocabModel model) {
   spec.unk = g.unknown.value_or(kNoToken);
   spec.pad = g.padding.value_or(kNoToken);
   const bool pieces = model == VocabModel::sentencepiece;
-  spec.add_bos = g.add_bos.value_or(pieces);
+  spec.add_bos = g.add_bos;
   spec.add_eos = g.add_eos.value_or(false);
   spec.space_prefix = g.add_space_prefix.value_or(pieces) ? SpacePrefix::always : SpacePrefix::never;
   return spec;
@@ -53,7 +53,8 @@ Result<TextParts> read_text_parts(const ModelSource& source) {
     chat_template = g.chat_template;
   } else {
     TRY(const HfTokenizer hf, source.hf_tokenizer());
-    TRY(spec, vocab_from_tokenizer_json(hf.tokenizer_json, hf.tokenizer_config_json));
+    TRY(spec, vocab_from_tokenizer_json(hf.tokenizer_json, hf.tokenizer_config_json,
+                                              hf.generation_config_json));
     chat_template = template_from_hf(hf);
   }
   TRY(Tokenizer tokenizer, Tokenizer::create(std::move(spec)));

@@ -20,11 +20,15 @@
 
 namespace quire {
 
+// What the models with a row do, unless their file says otherwise.
+struct PreTokenizerDefaults {
+  bool ignore_merges = false, nfc = false, add_bos = false;
+};
+
 struct PreTokenizerRow {
   std::string_view name;
   std::vector<std::string_view> patterns;  // as Hugging Face spells them
-  bool ignore_merges = false;              // unless the model file says otherwise
-  bool nfc = false;
+  PreTokenizerDefaults defaults;
 };
 
 std::span<const PreTokenizerRow> pre_tokenizers();

@@ -41,19 +41,19 @@ const std::vector<PreTokenizerRow>& rows() {
   static const std::vector<PreTokenizerRow> kRows = [] {
     std::vector<PreTokenizerRow> rows;
     const auto add = [&](std::initializer_list<std::string_view> names,
-                         std::vector<std::string_view> patterns, bool ignore_merges = false,
-                         bool nfc = false) {
-      for (const std::string_view name : names)
-        rows.push_back({name, patterns, ignore_merges, nfc});
+                         const std::vector<std::string_view>& patterns,
+                         PreTokenizerDefaults defaults = {}) {
+      for (const std::string_view name : names) rows.push_back({name, patterns, defaults});
     };
+    constexpr PreTokenizerDefaults kLikeLlama3{.ignore_merges = true, .add_bos = true};
     add({"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling"}, {kGpt2Pattern});
     add({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"},
         {kDigitPattern, kGpt2Pattern});
     add({"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"}, {kLlama3},
-        true);
+        kLikeLlama3);
     add({"smaug-bpe", "dbrx"}, {kLlama3});
-    add({"qwen2", "deepseek-r1-qwen"}, {kQwen2}, false, true);
-    add({"tekken"}, {kTekken}, true);
+    add({"qwen2", "deepseek-r1-qwen"}, {kQwen2}, {.nfc = true});
+    add({"tekken"}, {kTekken}, kLikeLlama3);
     add({"gpt-4o", "llama4"}, {kGpt4o});
     add({"deepseek-llm"},
         {"[\r\n]", kDeepseekLetters, kDeepseekPunctuation, "\\s+$", kDeepseekCjk, "\\p{N}+"});

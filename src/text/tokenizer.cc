@@ -183,7 +183,7 @@ std::vector<TokenId> Tokenizer::encode(std::span<const TextSpan> spans, bool add
   CHECK(text.size() <= kTextBytesMax);
 
   std::vector<TokenId> out;
-  if (add_special && tables_->spec.add_bos && tables_->spec.bos != kNoToken)
+  if (add_special && tables_->add_bos && tables_->spec.bos != kNoToken)
     out.push_back(tables_->spec.bos);
   Encoder encoder(*tables_, out);
   std::size_t done = 0, span = 0, span_begin = 0;
@@ -231,9 +231,7 @@ TokenId Tokenizer::find(std::string_view spelling) const {
   return it == tables_->named.end() ? kNoToken : it->second;
 }
 
-bool Tokenizer::is_special(TokenId id) const {
-  return id < size() && tables_->is_control(id);
-}
+bool Tokenizer::is_special(TokenId id) const { return id < size() && tables_->is_control(id); }
 
 bool Tokenizer::is_end_of_generation(TokenId id) const {
   return std::binary_search(tables_->spec.end_of_generation.begin(),
@@ -244,7 +242,7 @@ std::size_t Tokenizer::size() const { return tables_->bytes.size(); }
 TokenId Tokenizer::bos() const { return tables_->spec.bos; }
 TokenId Tokenizer::eos() const { return tables_->spec.eos; }
 TokenId Tokenizer::pad() const { return tables_->spec.pad; }
-bool Tokenizer::add_bos() const { return tables_->spec.add_bos; }
+bool Tokenizer::add_bos() const { return tables_->add_bos; }
 const std::vector<TokenId>& Tokenizer::end_of_generation() const {
   return tables_->spec.end_of_generation;
 }

@@ -25,8 +25,8 @@ struct TokenizerTables {
 
   VocabSpec
       spec;  // tokens and merges are gone after create: bytes, pieces and merges below hold them
-  bool ignore_merges = false, nfc = false;
-  std::optional<PreTokenizer> pre;  // byte_level
+  bool ignore_merges = false, nfc = false, add_bos = false;  // spec's, or the row's of `pre`
+  std::optional<PreTokenizer> pre;                           // byte_level
 
   TokenBytes bytes;  // what each token stands for
   TokenMap pieces;   // the tokens that text is made of: normal and user-defined

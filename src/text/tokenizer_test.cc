@@ -95,6 +95,11 @@ TEST(Special, AddsBosAndEosWhereTheModelAsks) {
   EXPECT_EQ(ids.front(), spec.bos);
   EXPECT_EQ(ids.back(), spec.eos);
   EXPECT_EQ(make(spec).encode("lo").size(), 1u);
+  spec.add_bos.reset();  // files of the Llama 3 family often do not say
+  spec.add_eos = false;
+  EXPECT_FALSE(make(spec).add_bos());
+  spec.pre = "llama-bpe";
+  EXPECT_TRUE(make(spec).add_bos());
 }
 
 TEST(SentencePiece, MergesBestScoreFirst) {

@@ -55,8 +55,9 @@ struct VocabSpec {
 
   TokenId bos = kNoToken, eos = kNoToken, eot = kNoToken, unk = kNoToken, pad = kNoToken;
   std::vector<TokenId>
-      end_of_generation;  // besides eos, eot and control tokens with a well-known name
-  bool add_bos = false, add_eos = false;
+      end_of_generation;        // besides eos, eot and control tokens with a well-known name
+  std::optional<bool> add_bos;  // unset: as `pre` says, and true for sentencepiece
+  bool add_eos = false;
   SpacePrefix space_prefix = SpacePrefix::never;  // add_space_prefix: true is `always`
   bool remove_extra_whitespaces = false;  // sentencepiece: trim, and one space for a run of them
 };
@@ -65,9 +66,10 @@ struct VocabSpec {
 Result<VocabModel> vocab_model(std::string_view name);
 
 // A Hugging Face folder's tokenizer.json (byte-level BPE, or sentencepiece-style BPE with byte
-// fallback), and its tokenizer_config.json where there is one ("" otherwise). What is not
-// understood is an error that names it.
+// fallback), and its tokenizer_config.json and generation_config.json where they are there (""
+// where not). What is not understood is an error that names it.
 Result<VocabSpec> vocab_from_tokenizer_json(std::string_view tokenizer,
-                                            std::string_view config = {});
+                                            std::string_view config = {},
+                                            std::string_view generation_config = {});
 
 }  // namespace quire

@@ -54,17 +54,25 @@ Result<std::vector<const json*>> steps(const json& component, const char* list) 
   return out;
 }
 
+Result<json> read_settings(std::string_view text, const char* name) {
+  if (text.empty()) return json();
+  Result<TokenizerJson> read = read_tokenizer_json(text, name);
+  if (!read.ok()) return read.error();
+  return std::move(read.value().rest);
+}
+
 class Builder {
  public:
   explicit Builder(TokenizerJson file) : file_(std::move(file)) {}
 
-  Result<VocabSpec> build(const json& config) {
+  Result<VocabSpec> build(const json& config, const json& generation) {
     TRY_STATUS(model());
     TRY_STATUS(normalizer());
     TRY_STATUS(pre_tokenizer());
     TRY_STATUS(tokens());
     TRY_STATUS(post_processor(config));
     TRY_STATUS(named(config));
+    ends(generation);
     return std::move(spec_);
   }
 
@@ -238,19 +246,20 @@ class Builder {
       if (type == "ByteLevel") continue;
       if (type != "TemplateProcessing")
         return unsupported(fmt::format("post_processor '{}'", type));
-      spec_.add_bos = spec_.add_eos = false;
-      bool text_seen = false;
+      bool before = false, after = false, text_seen = false;
       for (const json& piece : member(*part, "single")) {
         if (!member(piece, "Sequence").is_null()) {
           text_seen = true;
           continue;
         }
-        bool& add = text_seen ? spec_.add_eos : spec_.add_bos;
+        bool& add = text_seen ? after : before;
         TokenId& id = text_seen ? spec_.eos : spec_.bos;
         if (add) return unsupported("a post_processor with two tokens on one side");
         add = true;
         TRY(id, find(text_of(member(piece, "SpecialToken"), "id"), "post_processor"));
       }
+      spec_.add_bos = before;
+      spec_.add_eos = after;
     }
     return {};
   }
@@ -274,6 +283,14 @@ class Builder {
     return {};
   }
 
+  // eos_token_id: one id or several, all of which end an answer.
+  void ends(const json& generation) {
+    const json& eos = member(generation, "eos_token_id");
+    for (const json& id : eos.is_array() ? eos : json::array({eos}))
+      if (id.is_number_unsigned() && id.get<std::uint64_t>() < spec_.tokens.size())
+        spec_.end_of_generation.push_back(id.get<TokenId>());
+  }
+
   Result<TokenId> find(const std::string& token, const char* who) const {
     const auto it = ids_.find(token);
     if (it == ids_.end())
@@ -291,14 +308,12 @@ class Builder {
 
 }  // namespace
 
-Result<VocabSpec> vocab_from_tokenizer_json(std::string_view tokenizer, std::string_view config) {
+Result<VocabSpec> vocab_from_tokenizer_json(std::string_view tokenizer, std::string_view config,
+                                            std::string_view generation_config) {
   TRY(TokenizerJson file, read_tokenizer_json(tokenizer));
-  json settings;
-  if (!config.empty()) {
-    TRY(TokenizerJson read, read_tokenizer_json(config));
-    settings = std::move(read.rest);
-  }
-  return Builder(std::move(file)).build(settings);
+  TRY(const json settings, read_settings(config, "tokenizer_config.json"));
+  TRY(const json generation, read_settings(generation_config, "generation_config.json"));
+  return Builder(std::move(file)).build(settings, generation);
 }
 
 }  // namespace quire

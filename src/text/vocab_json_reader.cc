@@ -7,7 +7,7 @@ using nlohmann::json;
 
 class Handler : public nlohmann::json_sax<json> {
  public:
-  explicit Handler(TokenizerJson& out) : out_(out) {}
+  Handler(TokenizerJson& out, const char* name) : out_(out), name_(name) {}
   const std::string& error() const { return error_; }
 
   bool null() override { return value(nullptr); }
@@ -82,7 +82,7 @@ class Handler : public nlohmann::json_sax<json> {
     return depth_ == 3 && open_.size() == 2 && path_[1] == "model" && path_[2] == name;
   }
   bool fail(std::string message) {
-    if (error_.empty()) error_ = "tokenizer.json " + std::move(message);
+    if (error_.empty()) error_ = std::string(name_) + ' ' + message;
     return false;
   }
   bool number(std::int64_t v) {
@@ -121,6 +121,7 @@ class Handler : public nlohmann::json_sax<json> {
   }
 
   TokenizerJson& out_;
+  const char* name_;
   std::string error_, key_, path_[3];  // path_[d]: the key last seen in the object at depth d
   std::size_t depth_ = 0;
   Part part_ = Part::rest;
@@ -130,15 +131,15 @@ class Handler : public nlohmann::json_sax<json> {
 
 }  // namespace
 
-Result<TokenizerJson> read_tokenizer_json(std::string_view text) {
+Result<TokenizerJson> read_tokenizer_json(std::string_view text, const char* name) {
   TokenizerJson out;
-  Handler handler(out);
+  Handler handler(out, name);
   try {
     if (!json::sax_parse(text, &handler)) return Error{Code::corrupt, handler.error()};
   } catch (const json::exception& e) {
-    return Error{Code::corrupt, std::string("tokenizer.json is not JSON: ") + e.what()};
+    return Error{Code::corrupt, std::string(name) + " is not JSON: " + e.what()};
   }
-  if (!out.rest.is_object()) return Error{Code::corrupt, "tokenizer.json is no JSON object"};
+  if (!out.rest.is_object()) return Error{Code::corrupt, std::string(name) + " is no JSON object"};
   return out;
 }
 

@@ -24,6 +24,8 @@ struct TokenizerJson {
       rest;  // without those two; keys sorted: a file with many keys costs no quadratic time
 };
 
-Result<TokenizerJson> read_tokenizer_json(std::string_view text);
+// `name` is the file that errors speak of.
+Result<TokenizerJson> read_tokenizer_json(std::string_view text,
+                                          const char* name = "tokenizer.json");
 
 }  // namespace quire

@@ -46,7 +46,7 @@ TEST(VocabJson, ReadsTokensMergesAndTemplate) {
   EXPECT_EQ(spec.value().bos, 4);
   EXPECT_EQ(spec.value().eos, 4);
   EXPECT_EQ(spec.value().pad, 5);
-  EXPECT_TRUE(spec.value().add_bos);
+  EXPECT_EQ(spec.value().add_bos, true);
   EXPECT_FALSE(spec.value().add_eos);
   const Tokenizer t = std::move(Tokenizer::create(std::move(spec.value())).value());
   EXPECT_THAT(t.encode("lo lo<think>", {.add_special = true}), ElementsAre(4, 3, 2, 3, 5));
@@ -56,9 +56,21 @@ TEST(VocabJson, ReadsTokensMergesAndTemplate) {
 TEST(VocabJson, ConfigDecidesAboutBosWhereThereIsNoTemplate) {
   const std::string text = with("\"TemplateProcessing\"", "\"ByteLevel\"");
   const char* config = R"({"bos_token": "<|end|>", "add_bos_token": true})";
-  EXPECT_TRUE(vocab_from_tokenizer_json(text, config).value().add_bos);
+  EXPECT_EQ(vocab_from_tokenizer_json(text, config).value().add_bos, true);
   EXPECT_EQ(vocab_from_tokenizer_json(text, config).value().bos, 4);
-  EXPECT_FALSE(vocab_from_tokenizer_json(text).value().add_bos);
+  EXPECT_EQ(vocab_from_tokenizer_json(text).value().add_bos, false);
+}
+
+TEST(VocabJson, GenerationConfigNamesWhatEndsAnAnswer) {
+  const auto ends = [](const char* generation) {
+    auto spec = vocab_from_tokenizer_json(kFile, {}, generation);
+    EXPECT_TRUE(spec.ok());
+    return spec.value().end_of_generation;
+  };
+  EXPECT_THAT(ends(R"({"eos_token_id": [4, 5]})"), ElementsAre(4, 5));
+  EXPECT_THAT(ends(R"({"eos_token_id": 5})"), ElementsAre(5));
+  EXPECT_THAT(ends(R"({"eos_token_id": [6, -1, "x", null]})"), ElementsAre());
+  EXPECT_THAT(ends("{}"), ElementsAre());
 }
 
 TEST(VocabJson, NamesWhatItDoesNotSupport) {
@@ -101,7 +113,7 @@ TEST(VocabJson, RefusesWhatIsBroken) {
               HasSubstr("'<|x|>', which is no token"));
   EXPECT_THAT(error(with("\"content\": \"<think>\"", "\"content\": \"\"")),
               HasSubstr("lacks 'content'"));
-  EXPECT_THAT(error(kFile, "{"), HasSubstr("not JSON"));
+  EXPECT_THAT(error(kFile, "{"), HasSubstr("tokenizer_config.json is not JSON"));
 }
 
 }  // namespace
