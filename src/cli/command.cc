@@ -8,6 +8,7 @@ namespace quire::cli {
 
 #define QUIRE_COMMAND(name) extern const Command k##name
 QUIRE_COMMAND(Run);
+QUIRE_COMMAND(Chat);
 
 QUIRE_COMMAND(Bench);
 QUIRE_COMMAND(Show);
@@ -22,7 +23,7 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kRun,  kBench,    kShow,       kPlan,     kSelftest,
+  static const Command all[] = {kRun,  kChat, kBench,    kShow,       kPlan,     kSelftest,
                                 kEval, kTokenize, kDetokenize, kTemplate, kCompletion, kVersion};
   return all;
 }
