@@ -31,6 +31,7 @@
 
 namespace quire {
 
+inline constexpr std::uint32_t kAttendVersion = 1;  // bumped when the bits of an answer may change
 inline constexpr std::uint32_t kAttendUnit = 64;
 inline constexpr std::uint32_t kAttendSplit = 512;
 inline constexpr std::uint32_t kAllSplits = 0xffffffffu;
