@@ -6,9 +6,14 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/result.h"
+
 namespace quire {
+
+class GgufFile;
 
 enum class Activation : std::uint8_t { silu, gelu };  // of the gated feed-forward: silu(g)*u or gelu_tanh(g)*u
 
@@ -20,7 +25,7 @@ struct RopeConfig {
 };
 
 struct LayerConfig {
-  std::uint32_t window = 0;  // 0: full attention
+  std::uint32_t window = 0;  // how many keys a query sees, its own included; 0: all before it
   std::uint32_t rope = 0;    // index into ModelConfig::ropes
 };
 
@@ -44,5 +49,9 @@ struct ModelConfig {
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> per_layer;
 };
+
+// Every size is checked: what these return makes sense, or the error names the key that does not.
+Result<ModelConfig> config_from_gguf(const GgufFile& file);
+Result<ModelConfig> config_from_hf(std::string_view config_json, const std::string& file_name);
 
 }  // namespace quire

@@ -1,0 +1,233 @@
+// kv/cache.h - the KV cache: one arena, every sequence, every cached prefix. The facade of kv/.
+//
+// The engine thread calls it; nothing here locks, blocks or knows a model. The life of a request:
+//
+//   RootId root = cache.root(identity, geometry).value();       // once per model x policy x tenant
+//   Sequence s = cache.open({.root = root, .token_capacity = 4096});
+//   Attached a = cache.attach(s, prompt);                       // a.tokens of it need not be
+//   computed while (...) {
+//     const StepNeed need[] = {{&s, 512}, ...};                 // rows of the next step
+//     Result<Reservation> step = cache.reserve(need);           // room for all of them, or nothing
+//     changed KvSequenceView view = step.value().view(0, group, first_row);   // what kernels get
+//     ...                                                       // the forward pass writes K/V,
+//     then attends step.value().commit(0, accepted);                         // tokens that became
+//     part of the sequence
+//   }                                                           // full blocks are named and
+//   published by commit s.close();                                                  // its blocks
+//   stay cached until evicted
+//
+// Failing, cancelling and rejecting are the same thing: what is not committed is given back.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "kernels/geometry.h"
+#include "kernels/kv_view.h"
+#include "kv/journal.h"
+#include "kv/key.h"
+#include "kv/memory.h"
+#include "kv/reason.h"
+#include "kv/sequence.h"
+
+namespace quire {
+
+class CacheCore;
+
+struct CacheOptions {
+  std::uint64_t budget_bytes =
+      0;  // --kv-cache-memory; may grow later to what `memory` has reserved
+  std::uint32_t tokens_per_block = 32;  // P, of every layout in this cache
+  std::string evictor = "cost";
+  KeySecret secret = KeySecret::random();
+  double pin_budget = 0.5;  // share of the budget that pins may hold
+  std::uint32_t node_capacity =
+      0;  // nodes of the prefix index; 0: as many as the smallest block fits the budget
+  std::uint32_t sequences_max = 4096;   // open at once, placed and closing ones included
+  std::uint32_t steps_max = 4;          // reservations alive at once
+  std::uint32_t step_items_max = 1024;  // sequences in one of them
+  std::uint32_t ghost_capacity = 65536;
+  std::uint32_t journal_capacity = 16384;
+};
+
+// What a prompt got from the cache. tokens + missed = the prompt, less its last token, which is
+// always computed.
+struct Attached {
+  std::uint32_t tokens =
+      0;  // served: whole blocks by reference, and `partial` slots of one more by copying
+  std::uint32_t partial = 0;
+  std::uint32_t in_flight = 0;   // further tokens that another sequence is computing now
+  Reason reason = Reason::none;  // why the next token was not served
+};
+
+struct StepNeed {
+  Sequence* sequence;
+  std::uint32_t count;  // tokens the step computes, drafts included
+};
+
+// Room for one step. Rows of item i are written at positions [past(i), past(i) + count(i)).
+// Whatever was not committed when it ends is given back. Steps of a sequence commit in the order
+// they were reserved.
+class Reservation {
+ public:
+  Reservation(Reservation&& o) noexcept : core_(std::exchange(o.core_, nullptr)), step_(o.step_) {}
+  Reservation& operator=(Reservation&&) = delete;
+  ~Reservation();
+
+  std::size_t size() const;
+  std::uint32_t past(std::size_t item) const;
+  std::uint32_t count(std::size_t item) const;
+  KvSequenceView view(std::size_t item, std::uint32_t group, std::uint32_t first_row) const;
+
+  // The first accepted.size() tokens of the item became part of its sequence. Tokens that were
+  // known already (prompt) must be the same. Full blocks are sealed and published. Returns the
+  // sequence's new length.
+  std::uint32_t commit(std::size_t item, std::span<const TokenId> accepted);
+  // The same for tokens that are all known.
+  std::uint32_t commit(std::size_t item, std::uint32_t accepted);
+
+ private:
+  friend class KvCache;
+  Reservation(CacheCore* core, std::uint32_t step) : core_(core), step_(step) {}
+
+  CacheCore* core_;
+  std::uint32_t step_;
+};
+
+enum class Preempt : std::uint8_t {
+  recompute,  // let go of all blocks; published ones stay cached as long as they last
+  park,       // keep them, to be dropped only after everything else that is not in use
+};
+
+struct LeaseRequest {
+  std::uint32_t first_token = 0,
+                end_token = 0xffffffffu;  // of the sequence; cut to whole published blocks
+  Nanoseconds ttl = 0;                    // 0: until released
+  std::uint8_t priority = 50;             // 0-100
+  bool pin = false;  // never dropped while it lives; counted against the pin budget
+};
+
+enum class LeaseId : std::uint64_t {};
+
+struct LeaseInfo {
+  LeaseId id;
+  BlockKey node;
+  std::uint32_t tokens;
+  std::uint64_t bytes;
+  Nanoseconds expires;  // 0: never
+  std::uint8_t priority;
+  bool pin;
+};
+
+// One node of the prefix index, as `tree` shows it.
+struct NodeInfo {
+  BlockKey key, parent;  // parent is zero at a root
+  RootId root;
+  std::uint32_t depth_tokens;  // from the root, this block included
+  std::span<const TokenId> tokens;
+  std::uint32_t children, hits, sequences;  // sequences that hold it now
+  std::uint64_t bytes;
+  Nanoseconds created, last_used, lease_until;
+  std::uint8_t priority;
+  bool pinned, in_flight;
+};
+
+struct Evicted {
+  std::uint32_t blocks = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t in_use = 0, pinned = 0;  // nodes left alone
+};
+
+struct CacheStats {
+  std::uint64_t budget_bytes, slab_bytes, free_bytes, referenced_bytes, cached_bytes, fenced_bytes,
+      waste_bytes;
+  std::uint64_t pinned_bytes, pin_budget_bytes, leases;
+  std::uint64_t referenced_blocks, cached_blocks, nodes, sequences, parked;
+  std::uint64_t requests, tokens_queried, tokens_hit, tokens_partial, tokens_in_flight,
+      tokens_published;
+  std::uint64_t blocks_published, blocks_deduplicated, blocks_copied, blocks_moved;
+  std::uint64_t evicted_blocks, evicted_bytes;
+  std::array<std::uint64_t, kReasonCount> evictions;  // by Reason
+  std::array<std::uint64_t, 3> ghost_hits;  // tokens a cache of 2x, 4x, 8x would have served too
+};
+
+class KvCache {
+ public:
+  KvCache(const CacheOptions& options, std::unique_ptr<Memory> memory, const Clock& clock);
+  ~KvCache();
+  KvCache(const KvCache&) = delete;
+
+  // Interns: the same identity and geometry give the same root. Geometries share the arena.
+  Result<RootId> root(const RootIdentity& identity, const Geometry& geometry);
+  const Geometry& geometry(RootId root) const;
+  const BlockKey& root_key(RootId root) const;  // where key chains of this root start
+  std::byte* arena() const;                     // base of every ArenaOffset
+
+  // Sequences.
+  Result<Sequence> open(const SequenceOptions& options);
+  Attached attach(Sequence& s, std::span<const TokenId> prompt,
+                  std::span<const BlockKey> keys = {});
+  // The same in two halves: while a request waits it is only placed, holding nothing; peek says
+  // what attach would give now, and in_flight whether waiting longer would give more.
+  void place(Sequence& s, std::span<const TokenId> prompt, std::span<const BlockKey> keys = {});
+  Attached peek(const Sequence& s) const;
+  Attached attach(Sequence& s);
+
+  Result<Reservation> reserve(std::span<const StepNeed> needs);
+
+  // A copy that shares every block; the first to write into a shared tail copies it. Free of
+  // copying until then.
+  Result<Sequence> fork(const Sequence& s);
+  // Forgets tokens from `length` on. Returns how many still have their K/V: less than `length`
+  // where a window or a recurrent state cannot go back that far; the rest is to be computed again.
+  std::uint32_t truncate(Sequence& s, std::uint32_t length);
+  // After preempt the sequence is placed; attach(s) resumes it and says what need not be computed
+  // again.
+  void preempt(Sequence& s, Preempt how);
+  // Keeps the recurrent state at the present length (a multiple of P), to be found by later
+  // prompts.
+  void snapshot(Sequence& s);
+
+  // Leases.
+  Result<LeaseId> lease(const Sequence& s, const LeaseRequest& request);
+  Status release(LeaseId id);
+  Status extend(LeaseId id, Nanoseconds ttl);
+  Result<LeaseInfo> lease_info(LeaseId id) const;
+
+  // Looking and clearing. None of the const ones touches the order of eviction.
+  Attached lookup(RootId root, std::span<const TokenId> prompt,
+                  std::span<const BlockKey> keys) const;
+  void tree(const std::function<void(const NodeInfo&)>& visit) const;  // parents before children
+  Result<Evicted> evict(const BlockKey& prefix,
+                        bool force = false);  // the node and all below it; force takes pins too
+  Evicted clear(bool force = false);
+  CacheStats stats() const;
+  const Journal& journal() const;
+
+  // Shrinks by evicting and moving; what is in use or pinned bounds it from below. Returns the
+  // budget reached.
+  std::uint64_t resize(std::uint64_t budget_bytes);
+  // What computing a token again costs, as measured: the `cost` evictor weighs blocks by it.
+  void set_recompute_cost(double token_ns, double token_position_ns);
+  // Work that may be done between steps: expires leases. reserve and attach call it too.
+  void poll();
+
+  // Every block is free, cached, referenced or fenced, and every count agrees with what holds it.
+  // Slow; tests and debug builds call it after each step.
+  void check() const;
+
+  CacheCore& core() { return *core_; }  // for the other files of kv/ and their tests
+
+ private:
+  std::unique_ptr<CacheCore> core_;
+};
+
+}  // namespace quire

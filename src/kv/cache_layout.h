@@ -1,0 +1,41 @@
+// kv/cache_layout.h - a Geometry as the cache needs it: what each group takes and what it must
+// have.
+//
+// Layouts are interned by their digest; sequences and nodes name them by number.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/geometry.h"
+#include "kv/arena.h"
+#include "kv/layout.h"
+
+namespace quire {
+
+inline constexpr std::uint32_t kGroupsMax = 8;
+
+struct CacheLayout {
+  struct Group {
+    GroupKind kind;
+    SizeClass size_class;
+    std::uint32_t window;  // tokens; 0 for all
+    std::uint64_t bytes;   // of a block
+  };
+
+  Geometry geometry;
+  Digest digest;
+  std::uint32_t group_count = 0;
+  std::array<Group, kGroupsMax> groups{};
+  // Bits by group. A chain group is needed from the first token on; a windowed one only for the
+  // last tokens; a state only where it ends.
+  std::uint32_t chain = 0, windowed = 0, state = 0;
+  bool exact = true;  // every format stores rows unchanged: slots can be reused singly
+
+  // The first token that a query at `position` still sees.
+  static std::uint32_t window_start(const Group& g, std::uint32_t position) {
+    return position + 1 > g.window ? position + 1 - g.window : 0;
+  }
+};
+
+}  // namespace quire

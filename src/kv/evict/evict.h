@@ -1,0 +1,101 @@
+// kv/evict/evict.h - which cached block leaves next.
+//
+// An evictor sees only what may leave: leaves of the index that nobody reads. So children leave
+// before parents, and nothing in use ever leaves. Entries are dense ids of the owner's choice (a
+// node, or a block of a node). Every call is O(1) and allocates nothing. Entries whose lease has
+// run out go first under every policy; pinned ones are never added. A policy is one file and one
+// line in evict_policies().
+//
+//   TRY(const EvictPolicy* policy, find_evict_policy("cost"));
+//   std::unique_ptr<Evictor> evictor = policy->make({.entries_max = 1 << 20});
+//   evictor->add(id, {.bytes = 737280, .last_use = now, .recompute_ns = 4000000, .hits = 3});
+//   evictor->remove(id);                    // regained a reader, or is gone
+//   while (short_of_room)
+//     if (auto victim = evictor->pick(clock.now())) drop(*victim);   // it has left the evictor
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "kv/evict/expiry.h"
+#include "kv/lazy_array.h"
+
+namespace quire {
+
+enum class EvictId : std::uint32_t {};
+
+inline constexpr std::uint8_t kDefaultPriority = 50;
+
+struct EvictEntry {
+  std::uint64_t key = 0;    // prefix of the block key: tells a returning block from a new one
+  std::uint64_t bytes = 0;  // that leave with it
+  Nanoseconds last_use = 0;
+  Nanoseconds recompute_ns = 0;              // to make it again, its parents being there
+  Nanoseconds expires = 0;                   // when its lease runs out; 0 = no lease
+  std::uint32_t hits = 0;                    // uses since it was stored
+  std::uint8_t priority = kDefaultPriority;  // 0 leaves first .. 100
+};
+
+// What keeping the entry saves: time to recompute, by how often it is used. Ten points of priority
+// double it. The `cost` policy ranks by this per byte; to choose a slab to empty, sum it over the
+// slab's entries.
+double cached_value(const EvictEntry& entry);
+
+struct EvictOptions {
+  std::uint32_t entries_max = 1u << 24;  // ids are below this; only those used cost memory
+};
+
+class Evictor {
+ public:
+  explicit Evictor(const EvictOptions& options);
+  virtual ~Evictor() = default;
+
+  void add(EvictId id, const EvictEntry& entry);
+  void remove(EvictId id);  // must be in
+  std::optional<EvictId> pick(
+      Nanoseconds now);  // removes what it returns; empty when nothing is left
+  bool contains(EvictId id) const { return present_[static_cast<std::uint32_t>(id)] != 0; }
+  const EvictEntry& entry(EvictId id) const { return entries_[static_cast<std::uint32_t>(id)]; }
+
+  std::uint64_t size() const { return size_; }
+  std::uint64_t bytes() const { return bytes_; }
+  bool picked_expired() const {
+    return picked_expired_;
+  }  // why the last pick() left: its lease had run out
+
+ protected:
+  // The policy proper. An id is in the policy's lists from enter() to leave(); choose() names one
+  // without removing it.
+  virtual void enter(std::uint32_t id) = 0;
+  virtual void leave(std::uint32_t id, bool evicted) = 0;
+  virtual std::uint32_t choose() = 0;  // only called when size() > 0
+
+  const EvictEntry& at(std::uint32_t id) const { return entries_[id]; }
+  Nanoseconds now() const { return now_; }  // of the last pick
+
+ private:
+  void take_out(std::uint32_t id, bool evicted);
+
+  LazyArray<EvictEntry> entries_;
+  LazyArray<std::uint8_t> present_;
+  Expiry expiry_;
+  std::uint64_t size_ = 0, bytes_ = 0;
+  Nanoseconds now_ = 0;
+  bool picked_expired_ = false;
+};
+
+struct EvictPolicy {
+  std::string_view name;     // as on the command line
+  std::string_view summary;  // one line for --help
+  std::unique_ptr<Evictor> (*make)(const EvictOptions&);
+};
+
+std::span<const EvictPolicy* const> evict_policies();  // the first is the default
+Result<const EvictPolicy*> find_evict_policy(std::string_view name);
+
+}  // namespace quire

@@ -1,0 +1,179 @@
+// kv/index.h - the prefix index: which token prefixes exist, as a radix tree over blocks.
+//
+// A node stands for P tokens after its parent's; what makes it is (parent, change, tokens), and its
+// chain key only finds it: every hit compares tokens and parent, so a colliding hash is a slower
+// search, never a wrong block. Nodes hold no memory of their own; the cache keeps what belongs to
+// them (blocks, leases) in arrays by NodeId. One global hash table leads from key to node, with
+// enough prefetching that a long prompt is matched at memory bandwidth, not latency. Children of a
+// node that can serve form a sorted tree, for the longest common prefix within a block. Sized once:
+// nothing here allocates after the constructor. Engine thread only.
+//
+//   PrefixIndex index({.node_capacity = 1 << 20, .tokens_per_block = 32});
+//   const NodeId root = index.add_root();
+//   std::size_t n = index.match(root, chain, path);              // nodes for the first n blocks
+//   NodeId node = index.insert(path[n - 1], chain.keys[n], 0, &chain.tokens[n * P]);
+//   index.expose(node);                                          // now neighbours can be matched
+//   in part PartialMatch m = index.longest_child(node, 0, rest);         // the child that shares
+//   most tokens with `rest`
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kv/key.h"
+#include "kv/lazy_array.h"
+#include "kv/token.h"
+
+namespace quire {
+
+enum class NodeId : std::uint32_t {};
+inline constexpr NodeId kNoNode = static_cast<NodeId>(UINT32_MAX);
+
+struct IndexOptions {
+  std::uint32_t node_capacity = 0;
+  std::uint32_t tokens_per_block = 32;
+};
+
+// A prompt as the index sees it: whole blocks with their keys, and the tag of each block whose key
+// has a change.
+struct TokenChain {
+  std::span<const BlockKey> keys;
+  std::span<const TokenId> tokens;            // at least keys.size() * P
+  std::span<const BlockChange> changes = {};  // ascending by block
+
+  std::uint64_t change_at(std::uint32_t block) const;
+};
+
+struct PartialMatch {
+  NodeId node = kNoNode;
+  std::uint32_t tokens = 0;
+};
+
+class PrefixIndex {
+ public:
+  explicit PrefixIndex(const IndexOptions& options);
+
+  // Roots have no tokens and no parent; they live as long as the index.
+  NodeId add_root();
+
+  // The longest run of nodes below `root` for the chain's first blocks; path[i] is the node of
+  // block i. Nodes that cannot serve (yet) are matched too; the caller looks at what they hold.
+  std::size_t match(NodeId root, const TokenChain& chain, std::span<NodeId> path) const;
+  NodeId find(NodeId parent, const BlockKey& key, std::uint64_t change,
+              const TokenId* tokens) const;
+  NodeId find(const BlockKey& key) const;  // the first node of that key, for people
+
+  // The node must not exist. kNoNode when the index is full: erase something first.
+  NodeId insert(NodeId parent, const BlockKey& key, std::uint64_t change, const TokenId* tokens);
+  void erase(NodeId node);  // childless, hidden
+
+  // Exposed nodes take part in longest_child and for_each_child.
+  void expose(NodeId node);
+  void hide(NodeId node);
+  bool exposed(NodeId node) const { return at(node).exposed; }
+  PartialMatch longest_child(NodeId parent, std::uint64_t change,
+                             std::span<const TokenId> tokens) const;
+
+  NodeId parent(NodeId node) const { return static_cast<NodeId>(at(node).parent); }
+  bool is_root(NodeId node) const { return at(node).parent == kNil; }
+  std::uint32_t depth(NodeId node) const {
+    return at(node).depth;
+  }  // blocks from the root, this one included
+  std::uint32_t children(NodeId node) const { return at(node).children; }
+  std::uint64_t change(NodeId node) const { return at(node).change; }
+  const BlockKey& key(NodeId node) const { return keys_[raw(node)]; }
+  std::span<const TokenId> tokens(NodeId node) const {
+    return {tokens_of(raw(node)), is_root(node) ? 0u : tokens_per_block_};
+  }
+
+  template <class F>
+  void for_each_child(NodeId node, F&& f)
+      const {  // exposed ones, by their tokens; f(NodeId) must not change the tree
+    visit(at(node).child_root, f);
+  }
+  template <class F>
+  void for_each(F&& f) const {  // every node, roots included, in no particular order
+    for (std::uint32_t i = 0; i < end_; ++i)
+      if (at(static_cast<NodeId>(i)).live) f(static_cast<NodeId>(i));
+  }
+
+  // Which groups have a block at the node. The index only keeps the bits where a match looks
+  // anyway.
+  std::uint32_t present(NodeId node) const { return at(node).present; }
+  void set_present(NodeId node, std::uint32_t groups) { at(node).present = groups; }
+
+  std::uint32_t size() const { return size_; }  // without roots
+  std::uint32_t capacity() const { return capacity_; }
+  std::uint32_t tokens_per_block() const { return tokens_per_block_; }
+  bool full() const { return free_ == kNil && end_ == capacity_; }
+
+  // Recounts everything from the parents' side and from the children's; aborts on a contradiction.
+  void check() const;
+
+ private:
+  static constexpr std::uint32_t kNil = UINT32_MAX;
+  static std::uint32_t raw(NodeId n) { return static_cast<std::uint32_t>(n); }
+
+  // The first cache line of a node; its tokens follow in the next ones.
+  struct alignas(64) Node {
+    std::uint64_t change = 0;
+    std::uint32_t parent = kNil, depth = 0, children = 0;
+    std::uint32_t child_root = kNil;          // sorted tree of exposed children
+    std::uint32_t left = kNil, right = kNil;  // this node's place among its siblings
+    std::uint32_t tag = 0;                    // of its key: the place in the hash table
+    std::uint32_t next_free = kNil;
+    std::uint32_t present = 0;
+    bool live = false, exposed = false;
+  };
+  static_assert(sizeof(Node) == 64);
+  struct Slot {
+    std::uint32_t tag, node_plus_1;  // 0: empty
+  };
+
+  Node& at(NodeId n) { return at(raw(n)); }
+  const Node& at(NodeId n) const { return at(raw(n)); }
+  Node& at(std::uint32_t n) {
+    return *reinterpret_cast<Node*>(&lines_[std::size_t{n} * lines_per_node_]);
+  }
+  const Node& at(std::uint32_t n) const {
+    return *reinterpret_cast<const Node*>(&lines_[std::size_t{n} * lines_per_node_]);
+  }
+  TokenId* tokens_of(std::uint32_t n) {
+    return reinterpret_cast<TokenId*>(&lines_[std::size_t{n} * lines_per_node_ + 1]);
+  }
+  const TokenId* tokens_of(std::uint32_t n) const {
+    return reinterpret_cast<const TokenId*>(&lines_[std::size_t{n} * lines_per_node_ + 1]);
+  }
+  static std::uint32_t tag_of(const BlockKey& key);
+  std::uint32_t take_slot();
+  bool same(std::uint32_t node, std::uint32_t parent, std::uint64_t change,
+            const TokenId* tokens) const;
+  void prefetch_node(std::uint32_t node) const;
+
+  // Sibling trees: treaps ordered by (change, tokens), heap-ordered by a hash of the node's number.
+  int compare(std::uint64_t change, std::span<const TokenId> tokens, std::uint32_t node) const;
+  std::uint32_t shared_tokens(std::uint64_t change, std::span<const TokenId> tokens,
+                              std::uint32_t node) const;
+  void split(std::uint32_t tree, std::uint32_t by, std::uint32_t& less, std::uint32_t& more);
+  std::uint32_t join(std::uint32_t less, std::uint32_t more);
+  template <class F>
+  void visit(std::uint32_t tree, F& f) const {
+    if (tree == kNil) return;
+    visit(at(tree).left, f);
+    f(static_cast<NodeId>(tree));
+    visit(at(tree).right, f);
+  }
+
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+
+  std::uint32_t tokens_per_block_, lines_per_node_, capacity_;
+  std::uint32_t end_ = 0, free_ = kNil, size_ = 0;
+  std::uint32_t slot_mask_;
+  LazyArray<Line> lines_;     // node, then its tokens
+  LazyArray<BlockKey> keys_;  // by NodeId
+  LazyArray<Slot> slots_;
+};
+
+}  // namespace quire

@@ -1,0 +1,16 @@
+#include "kv/lazy_array.h"
+
+#include <sys/mman.h>
+
+namespace quire::lazy {
+
+void* map_zeroed(std::size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(at != MAP_FAILED);
+  return at;
+}
+
+void unmap(void* at, std::size_t bytes) { munmap(at, bytes); }
+
+}  // namespace quire::lazy

@@ -1,0 +1,150 @@
+// Pins and leases: what was asked to stay.
+#include <fmt/format.h>
+
+#include "kv/core.h"
+
+namespace quire {
+namespace {
+
+LeaseId make_id(std::uint32_t slot, std::uint32_t generation) {
+  return static_cast<LeaseId>(std::uint64_t{generation} << 32 | slot);
+}
+std::uint32_t slot_of(LeaseId id) {
+  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(id));
+}
+
+Error no_lease() { return {Code::not_found, "no such lease: it was released or has expired"}; }
+
+}  // namespace
+
+const CacheCore::Lease* CacheCore::find_lease(LeaseId id) const {
+  const std::uint32_t slot = slot_of(id);
+  if (slot >= leases.size() || !leases[slot].live || make_id(slot, leases[slot].generation) != id)
+    return nullptr;
+  return &leases[slot];
+}
+
+// The nodes of a lease, last first.
+template <class F>
+void CacheCore::for_each_node(const Lease& l, F&& f) const {
+  NodeId n = l.node;
+  for (std::uint32_t b = l.end_block; b-- > l.first_block; n = store.index().parent(n)) f(n);
+}
+
+Result<LeaseId> CacheCore::lease(const SequenceState& s, const LeaseRequest& r) {
+  const std::uint32_t tokens_per_block = s.tokens_per_block();
+  // Placed sequences name cached blocks by their cursor, running ones by what they published.
+  const std::uint32_t known =
+      s.phase == Phase::placed ? static_cast<std::uint32_t>(s.cursor.path.size()) : s.published;
+  Lease l;
+  l.first_block = r.first_token / tokens_per_block;
+  l.end_block = std::min(known, r.end_token / tokens_per_block);
+  if (l.end_block <= l.first_block)
+    return Error{Code::not_found,
+                 fmt::format("tokens {} to {} hold no whole cached block", r.first_token,
+                             std::min<std::uint32_t>(r.end_token, known * tokens_per_block))};
+  l.node = s.cursor.path[l.end_block - 1];
+  l.priority = std::min<std::uint8_t>(r.priority, 100);
+  l.pin = r.pin;
+  l.expires = r.ttl > 0 ? tick() + r.ttl : 0;
+  if (l.pin) {
+    std::uint64_t more = 0;
+    for_each_node(l, [&](NodeId n) { more += store.node(n).pins == 0 ? store.bytes(n) : 0; });
+    const auto allowed =
+        static_cast<std::uint64_t>(options.pin_budget * static_cast<double>(arena.budget_bytes()));
+    if (store.stats().pinned_bytes + more > allowed) {
+      journal.add({.time = tick(),
+                   .request = s.options.request,
+                   .bytes = more,
+                   .reason = Reason::refused_pin_budget});
+      return Error{Code::exhausted, fmt::format("pinning {} bytes more would pass the pin budget "
+                                                "of {} bytes ({} are pinned); release "
+                                                "pins or raise --pin-budget",
+                                                more, allowed, store.stats().pinned_bytes)};
+    }
+  }
+  if (free_leases.empty()) {
+    if (leases.size() >= kLeasesMax)
+      return Error{Code::exhausted, fmt::format("{} leases exist; release some", leases.size())};
+    leases.push_back({});
+    free_leases.push_back(static_cast<std::uint32_t>(leases.size() - 1));
+  }
+  const std::uint32_t slot = free_leases.back();
+  free_leases.pop_back();
+  l.generation = leases[slot].generation + 1;
+  l.live = true;
+  leases[slot] = l;
+  for_each_node(l, [&](NodeId n) {
+    store.lease(n, l.expires ? l.expires : std::numeric_limits<Nanoseconds>::max(), l.priority);
+    if (l.pin) store.pin(n);
+  });
+  store.anchor(l.node);
+  if (l.expires) lease_expiry.add(slot, l.expires);
+  journal.add({.time = tick(),
+               .request = s.options.request,
+               .key = store.index().key(l.node).prefix(),
+               .tokens = (l.end_block - l.first_block) * tokens_per_block,
+               .reason = Reason::pinned});
+  return make_id(slot, l.generation);
+}
+
+void CacheCore::end_lease(std::uint32_t slot) {
+  Lease& l = leases[slot];
+  if (l.expires) lease_expiry.remove(slot);
+  for_each_node(l, [&](NodeId n) {
+    if (l.pin) store.unpin(n);
+    store.end_lease(n);
+  });
+  journal.add(
+      {.time = tick(), .key = store.index().key(l.node).prefix(), .reason = Reason::unpinned});
+  l.live = false;
+  store.unanchor(l.node);
+  free_leases.push_back(slot);
+}
+
+void CacheCore::expire_leases() {
+  while (const std::optional<std::uint32_t> slot = lease_expiry.due(tick())) end_lease(*slot);
+}
+
+Status CacheCore::release(LeaseId id) {
+  if (!find_lease(id)) return no_lease();
+  end_lease(slot_of(id));
+  return {};
+}
+
+Status CacheCore::extend(LeaseId id, Nanoseconds ttl) {
+  if (!find_lease(id)) return no_lease();
+  Lease& l = leases[slot_of(id)];
+  if (l.expires) lease_expiry.remove(slot_of(id));
+  l.expires = ttl > 0 ? tick() + ttl : 0;
+  if (l.expires) lease_expiry.add(slot_of(id), l.expires);
+  for_each_node(l, [&](NodeId n) {
+    store.lease(n, l.expires ? l.expires : std::numeric_limits<Nanoseconds>::max(), l.priority);
+    store.end_lease(n);
+  });
+  return {};
+}
+
+Result<LeaseInfo> CacheCore::lease_info(LeaseId id) const {
+  const Lease* l = find_lease(id);
+  if (!l) return no_lease();
+  std::uint64_t bytes = 0;
+  for_each_node(*l, [&](NodeId n) { bytes += store.bytes(n); });
+  return LeaseInfo{.id = id,
+                   .node = store.index().key(l->node),
+                   .tokens = (l->end_block - l->first_block) * options.tokens_per_block,
+                   .bytes = bytes,
+                   .expires = l->expires,
+                   .priority = l->priority,
+                   .pin = l->pin};
+}
+
+Result<LeaseId> KvCache::lease(const Sequence& s, const LeaseRequest& request) {
+  poll();
+  return core_->lease(*s.state_, request);
+}
+Status KvCache::release(LeaseId id) { return core_->release(id); }
+Status KvCache::extend(LeaseId id, Nanoseconds ttl) { return core_->extend(id, ttl); }
+Result<LeaseInfo> KvCache::lease_info(LeaseId id) const { return core_->lease_info(id); }
+
+}  // namespace quire

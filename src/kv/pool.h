@@ -1,0 +1,303 @@
+// kv/pool.h - who holds which block.
+//
+// A block is one extent of the arena: all lanes of a layer group for P tokens, or one lane page;
+// the pool does not care, it knows a size class. Readers hold a BlockRef, the prefix index holds a
+// CachedBlock (one per block), and work in flight holds a fence. When all have let go the extent
+// returns to the arena and every BlockId of it goes stale. Never looks inside a block. Engine
+// thread only.
+//
+//   BlockRef a = pool.take(size_class);     // empty() when there is no room: evict and try again
+//   BlockRef b = a.share();                 // sharing is spelled out, never a copy
+//   CachedBlock c = pool.cache(a.id());     // the index keeps it when a and b are gone
+//   BlockRef d = c.share();                 // a hit
+//   BlockRef e = pool.hold(id);             // from a remembered id; empty() if that block is gone
+//
+// Each block is in exactly one state: referenced (somebody reads or writes it), else fenced
+// (nobody, but something in flight may still touch it), else cached (only the index holds it: may
+// be evicted), else free.
+//
+// Fences come in two kinds. fence(id) holds one block (a copy to a tier). submit_step() ..
+// complete_step() holds every block that was let go while a device step could still read it; steps
+// complete in order.
+//
+// Moving: move(id) copies a block to another extent of its class, so that a slab can be emptied.
+// Not while it is fenced or a step is in flight. The listener hears of it and patches the tables
+// that name the old offset.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/result.h"
+#include "kv/arena.h"
+
+namespace quire {
+
+struct BlockId {
+  std::uint32_t index = UINT32_MAX;
+  std::uint32_t generation = 0;
+  bool operator==(const BlockId&) const = default;
+};
+
+enum class BlockState : std::uint8_t { free, cached, referenced, fenced };
+
+class BlockPool;
+
+// A reader's (or writer's) hold on a block.
+class [[nodiscard]] BlockRef {
+ public:
+  BlockRef() = default;
+  BlockRef(BlockRef&& o) noexcept { swap(o); }
+  BlockRef& operator=(BlockRef&& o) noexcept {
+    BlockRef(std::move(o)).swap(*this);
+    return *this;
+  }
+  inline ~BlockRef();
+
+  inline BlockRef share() const;
+  bool empty() const { return pool_ == nullptr; }
+  BlockId id() const {
+    DCHECK(!empty());
+    return id_;
+  }
+  inline ArenaOffset offset() const;
+  inline std::byte* bytes() const;  // of a host arena
+  inline bool unique() const;       // nobody else, the index neither, holds it: it may be written
+
+ private:
+  friend class BlockPool;
+  friend class CachedBlock;
+  BlockRef(BlockPool* pool, BlockId id) : pool_(pool), id_(id) {}
+  void swap(BlockRef& o) noexcept {
+    std::swap(pool_, o.pool_);
+    std::swap(id_, o.id_);
+  }
+  BlockPool* pool_ = nullptr;
+  BlockId id_;
+};
+
+// The index's hold: keeps a block without counting as a reader. Dropping it is eviction.
+class [[nodiscard]] CachedBlock {
+ public:
+  CachedBlock() = default;
+  CachedBlock(CachedBlock&& o) noexcept { swap(o); }
+  CachedBlock& operator=(CachedBlock&& o) noexcept {
+    CachedBlock(std::move(o)).swap(*this);
+    return *this;
+  }
+  inline ~CachedBlock();
+
+  inline BlockRef share() const;
+  bool empty() const { return pool_ == nullptr; }
+  BlockId id() const {
+    DCHECK(!empty());
+    return id_;
+  }
+  inline ArenaOffset offset() const;
+
+ private:
+  friend class BlockPool;
+  CachedBlock(BlockPool* pool, BlockId id) : pool_(pool), id_(id) {}
+  void swap(CachedBlock& o) noexcept {
+    std::swap(pool_, o.pool_);
+    std::swap(id_, o.id_);
+  }
+  BlockPool* pool_ = nullptr;
+  BlockId id_;
+};
+
+// Keeps one block's bytes where they are until dropped. Does not keep it cached or referenced.
+class [[nodiscard]] BlockFence {
+ public:
+  BlockFence() = default;
+  BlockFence(BlockFence&& o) noexcept { swap(o); }
+  BlockFence& operator=(BlockFence&& o) noexcept {
+    BlockFence(std::move(o)).swap(*this);
+    return *this;
+  }
+  inline ~BlockFence();
+  bool empty() const { return pool_ == nullptr; }
+
+ private:
+  friend class BlockPool;
+  BlockFence(BlockPool* pool, std::uint32_t index) : pool_(pool), index_(index) {}
+  void swap(BlockFence& o) noexcept {
+    std::swap(pool_, o.pool_);
+    std::swap(index_, o.index_);
+  }
+  BlockPool* pool_ = nullptr;
+  std::uint32_t index_ = 0;
+};
+
+// Hears what happens to blocks that it cannot see otherwise. `owner` is what set_owner gave (0 when
+// nothing). Calls come from inside pool functions: do not take, drop or move blocks there; note it
+// and act later.
+class PoolListener {
+ public:
+  virtual ~PoolListener() = default;
+  virtual void block_idle(BlockId, std::uint64_t owner) {}  // only the index holds it: evictable
+  virtual void block_busy(BlockId, std::uint64_t owner) {}  // was idle; got a reader or a fence
+  virtual void block_moved(BlockId, std::uint64_t owner, ArenaOffset from, ArenaOffset to) {}
+};
+
+// Blocks by state; free + cached + referenced + fenced = total, where total is what the committed
+// slabs can hold.
+struct Ledger {
+  std::uint64_t free = 0, cached = 0, referenced = 0, fenced = 0, total = 0;
+  bool operator==(const Ledger&) const = default;
+};
+
+struct PoolOptions {
+  std::uint32_t blocks_max = 1u << 24;  // live at once; costs memory only as far as blocks exist
+  PoolListener* listener = nullptr;
+};
+
+class BlockPool {
+ public:
+  BlockPool(Arena& arena, const PoolOptions& options);
+  ~BlockPool();  // every block must have come home
+  BlockPool(const BlockPool&) = delete;
+
+  Arena& arena() { return arena_; }
+  const Arena& arena() const { return arena_; }
+  void set_listener(PoolListener* listener) { listener_ = listener; }
+
+  BlockRef take(SizeClass c);
+  BlockRef hold(BlockId id);      // a further reader; empty when the block is gone or only fenced
+  CachedBlock cache(BlockId id);  // the index's hold; aborts if there is one already
+  BlockFence fence(BlockId id);
+
+  // A device step: blocks let go between the two calls stay fenced until it completes (and all
+  // before it).
+  std::uint64_t submit_step();
+  void complete_step(std::uint64_t ticket);  // in order
+  std::uint64_t steps_in_flight() const { return submitted_ - completed_; }
+
+  // What is known of a living block. A stale id aborts, except in alive() and state() (free).
+  bool alive(BlockId id) const {
+    return id.index < high_water_ && generations_[id.index] == id.generation && id.generation % 2;
+  }
+  BlockState state(BlockId id) const;
+  BlockId id_at(std::uint32_t i) const { return {i, generations_[i]}; }  // of a living block
+  ArenaOffset offset(BlockId id) const { return offsets_[check(id)]; }
+  SizeClass size_class(BlockId id) const { return static_cast<SizeClass>(classes_[check(id)]); }
+  std::size_t bytes(BlockId id) const { return arena_.class_bytes(size_class(id)); }
+  std::uint32_t readers(BlockId id) const { return readers_[check(id)]; }
+  bool cached(BlockId id) const { return holds_[check(id)].cached; }
+  std::uint64_t owner(BlockId id) const { return owners_[check(id)]; }
+  void set_owner(BlockId id, std::uint64_t owner) { owners_[check(id)] = owner; }
+
+  // Moving and emptying. move() fails, changing nothing, when no other extent can be had.
+  bool movable(BlockId id) const;
+  bool move(BlockId id);
+  void copy(BlockId to, BlockId from);  // all bytes; same class
+  BlockId block_at(ArenaOffset offset) const;
+  // f(BlockId); it may move or release that block and others.
+  template <class F>
+  void for_each_block(SlabId s, F&& f) const {
+    arena_.for_each_live(s, [&](ArenaOffset at) { f(block_at(at)); });
+  }
+
+  // What a slab holds. `busy` (referenced or fenced) must be 0 for it to be emptied by eviction
+  // alone.
+  struct SlabUse {
+    std::uint32_t busy, cached, free;
+  };
+  SlabUse slab_use(SlabId s) const;
+  // Slabs of the class that evicting cached blocks alone would empty, a spare included; O(1).
+  std::uint64_t reclaimable_slabs(SizeClass c) const;
+  // The same if busy blocks are moved together too (when all of them may be moved); O(1).
+  std::uint64_t reclaimable_slabs_by_moving(SizeClass c) const;
+
+  Ledger ledger() const;             // all classes; O(classes)
+  Ledger ledger(SizeClass c) const;  // O(1)
+
+  // Recounts from the arrays and from the arena, independently of the counters; the message names
+  // the first owners concerned. Cheap enough for every step of a simulation, not for production.
+  Status check_ledger() const;
+
+ private:
+  friend class BlockRef;
+  friend class CachedBlock;
+  friend class BlockFence;
+
+  struct Holds {
+    std::uint16_t fences;  // fence() calls outstanding
+    bool cached;           // the index holds it
+    bool in_limbo;         // let go while a step was in flight
+  };
+  struct Tally {                     // per size class
+    std::uint64_t by_state[4] = {};  // free is counted by the arena instead
+    std::uint64_t busy_slabs = 0;    // that hold a referenced or fenced block
+    bool operator==(const Tally&) const = default;
+  };
+
+  std::uint32_t check(BlockId id) const {
+    CHECK(alive(id));
+    return id.index;
+  }
+  BlockState state_at(std::uint32_t i) const {
+    if (readers_[i] > 0) return BlockState::referenced;
+    if (holds_[i].fences > 0 || holds_[i].in_limbo) return BlockState::fenced;
+    return holds_[i].cached ? BlockState::cached : BlockState::free;
+  }
+  bool corpse(std::uint32_t i) const { return readers_[i] == 0 && !holds_[i].cached; }
+  void change_state(std::uint32_t i, BlockState from, BlockState to);
+  void count_busy(SizeClass c, ArenaOffset at, bool busy);
+  void add_reader(std::uint32_t i);
+  void drop_reader(std::uint32_t i);
+  void drop_cached(std::uint32_t i);
+  void drop_fence(std::uint32_t i);
+  void settle(std::uint32_t i, BlockState from);  // a hold changed: book it, free what is nobody's
+  void free_block(std::uint32_t i);
+
+  Arena& arena_;
+  PoolListener* listener_;
+  // By block index, so that scanning one property touches only that property.
+  LazyArray<std::uint32_t> generations_;  // odd while the block lives
+  LazyArray<std::uint32_t> readers_, classes_, next_;
+  LazyArray<ArenaOffset> offsets_;
+  LazyArray<Holds> holds_;
+  LazyArray<std::uint64_t> owners_;
+  LazyArray<std::uint32_t> busy_in_slab_;  // by SlabId
+  std::uint32_t high_water_ = 0, free_head_ = UINT32_MAX, blocks_max_;
+  std::vector<Tally> tallies_;  // by size class
+  // Blocks nobody holds that wait for a step, oldest first; linked through next_.
+  std::uint32_t limbo_head_ = UINT32_MAX, limbo_tail_ = UINT32_MAX;
+  LazyArray<std::uint64_t> limbo_ticket_;
+  std::uint64_t submitted_ = 0, completed_ = 0;
+};
+
+inline BlockRef::~BlockRef() {
+  if (pool_) pool_->drop_reader(id_.index);
+}
+inline BlockRef BlockRef::share() const {
+  DCHECK(!empty());
+  pool_->add_reader(id_.index);
+  return {pool_, id_};
+}
+inline ArenaOffset BlockRef::offset() const { return pool_->offsets_[id().index]; }
+inline std::byte* BlockRef::bytes() const { return pool_->arena_.at(offset()); }
+inline bool BlockRef::unique() const {
+  return pool_->readers_[id().index] == 1 && !pool_->holds_[id_.index].cached;
+}
+
+inline CachedBlock::~CachedBlock() {
+  if (pool_) pool_->drop_cached(id_.index);
+}
+inline BlockRef CachedBlock::share() const {
+  DCHECK(!empty());
+  pool_->add_reader(id_.index);
+  return {pool_, id_};
+}
+inline ArenaOffset CachedBlock::offset() const { return pool_->offsets_[id().index]; }
+
+inline BlockFence::~BlockFence() {
+  if (pool_) pool_->drop_fence(index_);
+}
+
+}  // namespace quire

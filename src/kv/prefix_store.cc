@@ -1,0 +1,432 @@
+#include "kv/prefix_store.h"
+
+#include <algorithm>
+
+namespace quire {
+
+PrefixStore::PrefixStore(const PrefixStoreOptions& options, BlockPool& pool, Journal& journal)
+    : pool_(pool),
+      journal_(journal),
+      index_(
+          {.node_capacity = options.node_capacity, .tokens_per_block = options.tokens_per_block}),
+      ghosts_(options.ghost_capacity),
+      leased_(options.blocks_max),
+      policy_(options.policy),
+      blocks_max_(options.blocks_max),
+      subtree_(options.node_capacity) {
+  nodes_.reserve(options.node_capacity);
+  blocks_.reserve(std::size_t{options.node_capacity} * kGroupsMax);
+  pool_.set_listener(this);
+}
+
+PrefixStore::~PrefixStore() {
+  pool_.set_listener(nullptr);
+  blocks_.clear();
+}
+
+void PrefixStore::add_class(SizeClass c) {
+  while (evictors_.size() <= static_cast<std::size_t>(c))
+    evictors_.push_back(policy_->make({.entries_max = blocks_max_}));
+}
+
+NodeId PrefixStore::add_root(std::uint32_t root, const CacheLayout& layout) {
+  const NodeId n = index_.add_root();
+  if (n == kNoNode) return n;
+  if (raw(n) >= nodes_.size()) {
+    nodes_.resize(raw(n) + 1);
+    blocks_.resize(nodes_.size() * kGroupsMax);
+  }
+  nodes_[raw(n)] = {
+      .created = now_, .last_used = now_, .layout = &layout, .root = root, .holds = 1};
+  return n;
+}
+
+NodeId PrefixStore::need(NodeId parent, const BlockKey& key, std::uint64_t change,
+                         const TokenId* tokens) {
+  NodeId n = index_.find(parent, key, change, tokens);
+  if (n != kNoNode) return n;
+  if (index_.full() && !evict_any(Reason::evicted_capacity)) return kNoNode;
+  n = index_.insert(parent, key, change, tokens);
+  if (n == kNoNode) return n;
+  if (raw(n) >= nodes_.size()) {
+    nodes_.resize(raw(n) + 1);
+    blocks_.resize(nodes_.size() * kGroupsMax);
+  }
+  const CacheNode& above = nodes_[raw(parent)];
+  nodes_[raw(n)] = {.created = now_, .last_used = now_, .layout = above.layout, .root = above.root};
+  refresh(parent);
+  return n;
+}
+
+bool PrefixStore::ready(NodeId n) const {
+  const std::uint32_t chain = nodes_[raw(n)].layout->chain;
+  return (index_.present(n) & chain) == chain;
+}
+
+void PrefixStore::put(NodeId n, std::uint32_t group, BlockId b) {
+  CHECK(!has(n, group));
+  pool_.set_owner(b, owner_of(n, group));
+  block(n, group) = pool_.cache(b);
+  index_.set_present(n, index_.present(n) | 1u << group);
+  if (nodes_[raw(n)].pins > 0) stats_.pinned_bytes += pool_.bytes(b);
+}
+
+void PrefixStore::became_ready(NodeId n) {
+  for (NodeId m = n; !index_.is_root(m) && !index_.exposed(m); m = index_.parent(m))
+    index_.expose(m);
+  const NodeId above = index_.parent(n);
+  for (Cursor* c = nodes_[raw(above)].cursors; c != nullptr;) {
+    Cursor* const following = c->next;
+    unlink(*c, above);
+    while (advance(*c)) {
+    }
+    link(*c, c->node());
+    c = following;
+  }
+}
+
+std::uint64_t PrefixStore::bytes(NodeId n) const {
+  std::uint64_t sum = 0;
+  for (std::uint32_t g = 0; g < kGroupsMax; ++g)
+    if (has(n, g)) sum += pool_.bytes(block(n, g).id());
+  return sum;
+}
+
+void PrefixStore::unanchor(NodeId n) {
+  CHECK(nodes_[raw(n)].holds > 0);
+  --nodes_[raw(n)].holds;
+  prune(n);
+}
+
+void PrefixStore::touch(NodeId n, std::uint8_t priority, Nanoseconds lease_until, bool hit) {
+  CacheNode& node = nodes_[raw(n)];
+  node.hits += hit;
+  node.last_used = now_;
+  node.priority = std::max(node.priority, priority);
+  if (lease_until > node.lease_until) {
+    node.lease_until = lease_until;
+    refresh(n);
+  }
+}
+
+// Waiting sequences
+// ---------------------------------------------------------------------------------------------------
+
+bool PrefixStore::advance(Cursor& c) {
+  const std::size_t block_number = c.path.size();
+  if (block_number >= c.chain.keys.size()) return false;
+  const std::uint32_t tokens_per_block = index_.tokens_per_block();
+  const NodeId n = index_.find(c.node(), c.chain.keys[block_number],
+                               c.chain.change_at(static_cast<std::uint32_t>(block_number)),
+                               &c.chain.tokens[block_number * tokens_per_block]);
+  if (n == kNoNode || !ready(n)) return false;
+  c.path.push_back(n);
+  return true;
+}
+
+void PrefixStore::place(Cursor& c) {
+  c.path.resize(c.chain.keys.size());
+  std::size_t matched = index_.match(c.root, c.chain, c.path);
+  for (std::size_t i = 0; i < matched; ++i)
+    if (!ready(c.path[i])) matched = i;
+  c.path.resize(matched);
+  put_at(c);
+}
+
+void PrefixStore::put_at(Cursor& c) {
+  CHECK(!c.placed);
+  c.placed = true;
+  link(c, c.node());
+}
+
+void PrefixStore::follow(Cursor& c) {
+  unlink(c, c.node());
+  while (advance(c)) {
+  }
+  link(c, c.node());
+}
+
+void PrefixStore::remove(Cursor& c) {
+  CHECK(c.placed);
+  c.placed = false;
+  unlink(c, c.node());
+}
+
+void PrefixStore::link(Cursor& c, NodeId n) {
+  Cursor*& first = nodes_[raw(n)].cursors;
+  c.next = first;
+  c.previous = nullptr;
+  if (first) first->previous = &c;
+  first = &c;
+}
+
+void PrefixStore::unlink(Cursor& c, NodeId n) {
+  if (c.next) c.next->previous = c.previous;
+  (c.previous ? c.previous->next : nodes_[raw(n)].cursors) = c.next;
+  c.next = c.previous = nullptr;
+}
+
+// Leases
+// --------------------------------------------------------------------------------------------------------------
+
+void PrefixStore::pin(NodeId n) {
+  if (nodes_[raw(n)].pins++ > 0) return;
+  stats_.pinned_bytes += bytes(n);
+  refresh(n);
+}
+
+void PrefixStore::unpin(NodeId n) {
+  CHECK(nodes_[raw(n)].pins > 0);
+  if (--nodes_[raw(n)].pins > 0) return;
+  stats_.pinned_bytes -= bytes(n);
+  refresh(n);
+}
+
+void PrefixStore::lease(NodeId n, Nanoseconds until, std::uint8_t priority) {
+  CacheNode& node = nodes_[raw(n)];
+  ++node.leases;
+  node.lease_until = std::max(node.lease_until, until);
+  node.priority = priority;
+  refresh(n);
+}
+
+void PrefixStore::end_lease(NodeId n) {
+  CacheNode& node = nodes_[raw(n)];
+  CHECK(node.leases > 0);
+  if (--node.leases > 0) return;
+  node.lease_until = 0;
+  refresh(n);
+}
+
+void PrefixStore::expire() {
+  while (!leased_.empty() && leased_.next_expiry() <= now_) {
+    const std::uint64_t owner = pool_.owner(pool_.id_at(leased_.top()));
+    refresh(node_of(owner), group_of(owner));
+  }
+}
+
+// Eviction
+// ------------------------------------------------------------------------------------------------------------
+
+bool PrefixStore::may_leave(NodeId n, std::uint32_t group) const {
+  const CacheNode& node = nodes_[raw(n)];
+  if (node.pins > 0 || pool_.state(block(n, group).id()) != BlockState::cached) return false;
+  return !(node.layout->chain >> group & 1) || index_.children(n) == 0;
+}
+
+EvictEntry PrefixStore::entry(NodeId n, std::uint32_t group) const {
+  const CacheNode& node = nodes_[raw(n)];
+  const std::uint32_t tokens = index_.tokens_per_block();
+  return {.key = index_.key(n).prefix(),
+          .bytes = pool_.bytes(block(n, group).id()),
+          .last_use = node.last_used,
+          .recompute_ns = cost_.block_ns(tokens, (index_.depth(n) - 1) * tokens),
+          .expires = node.lease_until,
+          .hits = node.hits,
+          .priority = node.priority};
+}
+
+double PrefixStore::value(BlockId b) const {
+  const std::uint64_t owner = pool_.owner(b);
+  return owner == 0 ? 0 : cached_value(entry(node_of(owner), group_of(owner)));
+}
+
+void PrefixStore::withdraw(BlockId b) {
+  const EvictId id{b.index};
+  if (evictor(b).contains(id)) evictor(b).remove(id);
+  if (leased_.contains(b.index)) leased_.remove(b.index);
+}
+
+void PrefixStore::refresh(NodeId n, std::uint32_t group) {
+  const BlockId b = block(n, group).id();
+  withdraw(b);
+  if (!may_leave(n, group)) return;
+  if (nodes_[raw(n)].lease_until > now_)
+    leased_.add(b.index, nodes_[raw(n)].lease_until);
+  else
+    evictor(b).add(EvictId{b.index}, entry(n, group));
+}
+
+void PrefixStore::refresh(NodeId n) {
+  for (std::uint32_t present = index_.present(n); present != 0; present &= present - 1)
+    refresh(n, static_cast<std::uint32_t>(std::countr_zero(present)));
+}
+
+void PrefixStore::block_idle(BlockId, std::uint64_t owner) {
+  if (owner == 0) return;
+  nodes_[raw(node_of(owner))].last_used = now_;
+  refresh(node_of(owner), group_of(owner));
+}
+
+void PrefixStore::block_busy(BlockId b, std::uint64_t owner) {
+  if (owner != 0) withdraw(b);
+}
+
+void PrefixStore::drop_block(NodeId n, std::uint32_t group, Reason reason) {
+  CachedBlock& held = block(n, group);
+  const BlockId b = held.id();
+  withdraw(b);
+  const std::uint64_t freed = pool_.bytes(b);
+  if (nodes_[raw(n)].pins > 0) stats_.pinned_bytes -= freed;
+  pool_.set_owner(b, 0);
+  held = {};
+  index_.set_present(n, index_.present(n) & ~(1u << group));
+  ++stats_.evicted_blocks;
+  stats_.evicted_bytes += freed;
+  journal_.add({.time = now_,
+                .key = index_.key(n).prefix(),
+                .bytes = freed,
+                .block = index_.depth(n) - 1,
+                .tokens = index_.tokens_per_block(),
+                .group = static_cast<std::uint16_t>(group),
+                .reason = reason});
+}
+
+void PrefixStore::drop_node(NodeId n, Reason reason) {
+  ghosts_.add(index_.key(n).prefix(), bytes(n), reason, now_);
+  for (std::uint32_t g = 0; g < kGroupsMax; ++g)
+    if (has(n, g)) drop_block(n, g, reason);
+  prune(n);
+}
+
+void PrefixStore::evict(NodeId n, std::uint32_t group, Reason reason) {
+  const CacheLayout& layout = *nodes_[raw(n)].layout;
+  if (layout.chain >> group & 1 || index_.present(n) == 1u << group) return drop_node(n, reason);
+  drop_block(n, group, reason);
+}
+
+void PrefixStore::prune(NodeId n) {
+  while (!index_.is_root(n)) {
+    CacheNode& node = nodes_[raw(n)];
+    if (index_.present(n) != 0 || index_.children(n) > 0 || node.holds > 0) return;
+    CHECK(node.computing == 0 && node.pins == 0);
+    const NodeId above = index_.parent(n);
+    while (node.cursors != nullptr) {
+      Cursor& c = *node.cursors;
+      unlink(c, n);
+      c.path.pop_back();
+      link(c, above);
+    }
+    index_.hide(n);
+    index_.erase(n);
+    refresh(above);
+    n = above;
+  }
+}
+
+bool PrefixStore::evict_one(SizeClass c, Reason reason) {
+  Evictor& evictor = *evictors_[static_cast<std::size_t>(c)];
+  const std::optional<EvictId> victim = evictor.pick(now_);
+  if (!victim) return false;
+  const std::uint64_t owner = pool_.owner(pool_.id_at(static_cast<std::uint32_t>(*victim)));
+  const EvictEntry& e = evictor.entry(*victim);
+  last_evicted_density_ = cached_value(e) / static_cast<double>(e.bytes);
+  evict(node_of(owner), group_of(owner),
+        evictor.picked_expired() ? Reason::evicted_expired : reason);
+  return true;
+}
+
+bool PrefixStore::evict_any(Reason reason) {
+  const std::uint32_t nodes = index_.size();
+  for (std::size_t c = 0; c < evictors_.size(); ++c)
+    while (evict_one(static_cast<SizeClass>(c), reason))
+      if (index_.size() < nodes) return true;
+  return false;
+}
+
+bool PrefixStore::evict_leased() {
+  if (leased_.empty()) return false;
+  const std::uint64_t owner = pool_.owner(pool_.id_at(leased_.top()));
+  evict(node_of(owner), group_of(owner), Reason::evicted_capacity);
+  return true;
+}
+
+std::uint32_t PrefixStore::gather(NodeId n) {
+  std::uint32_t count = 0;
+  subtree_[count++] = n;
+  for (std::uint32_t i = 0; i < count; ++i)
+    index_.for_each_child(subtree_[i], [&](NodeId child) { subtree_[count++] = child; });
+  return count;
+}
+
+bool PrefixStore::idle(NodeId n) const {
+  for (std::uint32_t g = 0; g < kGroupsMax; ++g)
+    if (has(n, g) && pool_.state(block(n, g).id()) != BlockState::cached) return false;
+  return true;
+}
+
+bool PrefixStore::protects(BlockId b) const {
+  const CacheNode& node = nodes_[raw(node_of(pool_.owner(b)))];
+  return node.pins > 0 || node.lease_until > now_;
+}
+
+bool PrefixStore::evict_with_descendants(BlockId b, Reason reason) {
+  const std::uint64_t owner = pool_.owner(b);
+  const NodeId n = node_of(owner);
+  if (!(nodes_[raw(n)].layout->chain >> group_of(owner) & 1)) {
+    evict(n, group_of(owner), reason);
+    return true;
+  }
+  const std::uint32_t count = gather(n);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const CacheNode& below = nodes_[raw(subtree_[i])];
+    if (below.pins > 0 || below.lease_until > now_ || !idle(subtree_[i])) return false;
+  }
+  for (std::uint32_t i = count; i-- > 0;)
+    drop_node(subtree_[i], i == 0 ? reason : Reason::evicted_orphan);
+  return true;
+}
+
+PrefixStore::Swept PrefixStore::sweep(NodeId n, Reason reason, bool force) {
+  Swept swept{};
+  for (std::uint32_t i = gather(n); i-- > 0;) {
+    const NodeId m = subtree_[i];
+    if (index_.present(m) == 0) continue;
+    const bool leaf = index_.children(m) == 0 || nodes_[raw(m)].layout->chain == 0;
+    if (!idle(m) || !leaf) {
+      ++swept.in_use;
+    } else if (nodes_[raw(m)].pins > 0 && !force) {
+      ++swept.pinned;
+    } else {
+      swept.blocks += static_cast<std::uint32_t>(std::popcount(index_.present(m)));
+      swept.bytes += bytes(m);
+      drop_node(m, reason);
+    }
+  }
+  return swept;
+}
+
+void PrefixStore::check() const {
+  index_.check();
+  std::uint64_t in_evictors = 0, in_heap = 0, pinned = 0;
+  index_.for_each([&](NodeId n) {
+    const CacheNode& node = nodes_[raw(n)];
+    if (node.pins > 0) pinned += bytes(n);
+    for (const Cursor* c = node.cursors; c != nullptr; c = c->next)
+      CHECK(c->placed && c->node() == n);
+    if (index_.is_root(n)) return;
+    const NodeId above = index_.parent(n);
+    CHECK(index_.present(n) != 0 || index_.children(n) > 0 || node.holds > 0);
+    const std::uint32_t chain = node.layout->chain;
+    if (chain != 0 && index_.present(n) != 0) {
+      CHECK(ready(n) && index_.exposed(n));
+      CHECK(index_.is_root(above) || ready(above));
+    }
+    for (std::uint32_t g = 0; g < kGroupsMax; ++g) {
+      CHECK(block(n, g).empty() == !has(n, g));
+      if (!has(n, g)) continue;
+      const BlockId b = block(n, g).id();
+      CHECK(pool_.alive(b) && pool_.cached(b) && pool_.owner(b) == owner_of(n, g));
+      CHECK(pool_.size_class(b) == node.layout->groups[g].size_class);
+      const bool listed = evictor(b).contains(EvictId{b.index}), leased = leased_.contains(b.index);
+      CHECK((listed || leased) == may_leave(n, g) && !(listed && leased));
+      in_evictors += listed;
+      in_heap += leased;
+    }
+  });
+  std::uint64_t listed = 0;
+  for (const auto& e : evictors_) listed += e->size();
+  CHECK(listed == in_evictors && leased_.size() == in_heap && pinned == stats_.pinned_bytes);
+}
+
+}  // namespace quire

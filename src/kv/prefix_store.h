@@ -1,0 +1,212 @@
+// kv/prefix_store.h - the prefix index together with the blocks its nodes keep, and which may
+// leave.
+//
+// A node keeps at most one block per layer group. A block of a *chain* group (full or latent
+// attention) is worth nothing without those before it, so it leaves only when its node is a leaf,
+// and the node with it; blocks of windows and states leave alone. What may leave is in the evictor
+// of its size class; what a lease protects waits in a heap until its time has come; what is read,
+// fenced, pinned or not a leaf is in neither. The pool says when a block gets its first reader or
+// loses its last. Engine thread only; allocates nothing after the start.
+//
+//   store.put(node, group, block.id());         // publish: the index holds it from now on
+//   BlockRef hit = store.hold(node, group);     // a reader
+//   store.evict_one(size_class, Reason::evicted_capacity);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "kv/cache_layout.h"
+#include "kv/evict/evict.h"
+#include "kv/evict/ghost.h"
+#include "kv/index.h"
+#include "kv/journal.h"
+#include "kv/lease_heap.h"
+#include "kv/pool.h"
+
+namespace quire {
+
+// Where a sequence that holds nothing stands in the index. Publishing moves it down, erasing up; it
+// is never matched again. The tokens and keys behind `chain` must outlive it.
+struct Cursor {
+  NodeId root = kNoNode;
+  TokenChain chain;
+  std::vector<NodeId> path;  // nodes of the first blocks, ready to serve
+  Cursor* next = nullptr;    // at the same node
+  Cursor* previous = nullptr;
+  bool placed = false;
+
+  NodeId node() const { return path.empty() ? root : path.back(); }
+};
+
+// What is known of a node besides its tokens.
+struct CacheNode {
+  Nanoseconds created = 0, last_used = 0, lease_until = 0;
+  const CacheLayout* layout = nullptr;
+  Cursor* cursors = nullptr;
+  std::uint32_t root = 0;       // RootId
+  std::uint32_t holds = 0;      // running sequences whose last node this is: it stays
+  std::uint32_t computing = 0;  // running sequences that are to compute it
+  std::uint32_t hits = 0, pins = 0, leases = 0;
+  std::uint8_t priority = kDefaultPriority;
+};
+
+// Recompute time of a block, from where it stands: what the `cost` evictor weighs.
+struct RecomputeCost {
+  double token_ns = 100e3;
+  double token_position_ns = 10;  // attention: per token and position before it
+
+  Nanoseconds block_ns(std::uint32_t tokens, std::uint32_t first_position) const {
+    return static_cast<Nanoseconds>(tokens * (token_ns + token_position_ns * first_position));
+  }
+};
+
+struct PrefixStoreOptions {
+  std::uint32_t node_capacity = 0, tokens_per_block = 32, blocks_max = 0;
+  std::uint32_t ghost_capacity = 65536;
+  const EvictPolicy* policy = nullptr;
+};
+
+struct PrefixStoreStats {
+  std::uint64_t evicted_blocks = 0, evicted_bytes = 0, pinned_bytes = 0;
+};
+
+class PrefixStore final : public PoolListener {
+ public:
+  PrefixStore(const PrefixStoreOptions& options, BlockPool& pool, Journal& journal);
+  ~PrefixStore() override;
+
+  const PrefixIndex& index() const { return index_; }
+  const CacheNode& node(NodeId n) const { return nodes_[raw(n)]; }
+  const GhostTable& ghosts() const { return ghosts_; }
+  GhostTable& ghosts() { return ghosts_; }
+  const PrefixStoreStats& stats() const { return stats_; }
+  std::uint64_t moves() const {
+    return moves_;
+  }  // blocks moved so far: tables older than this are stale
+  const LeaseHeap& leased() const { return leased_; }
+
+  void set_now(Nanoseconds now) { now_ = now; }
+  void set_cost(const RecomputeCost& cost) { cost_ = cost; }
+  void add_class(SizeClass c);  // an evictor for it
+
+  NodeId add_root(std::uint32_t root, const CacheLayout& layout);
+  // The node for these tokens below `parent`, made if need be; kNoNode when the index is full and
+  // nothing can leave it.
+  NodeId need(NodeId parent, const BlockKey& key, std::uint64_t change, const TokenId* tokens);
+
+  // Blocks of nodes.
+  bool has(NodeId n, std::uint32_t group) const { return index_.present(n) >> group & 1; }
+  bool ready(NodeId n) const;  // can be part of a hit
+  BlockRef hold(NodeId n, std::uint32_t group) { return block(n, group).share(); }
+  BlockId block_id(NodeId n, std::uint32_t group) const { return block(n, group).id(); }
+  void put(NodeId n, std::uint32_t group, BlockId block);
+  void became_ready(NodeId n);  // after the last put: cursors above it move on
+  std::uint64_t bytes(NodeId n) const;
+
+  // Running sequences.
+  void anchor(NodeId n) { ++nodes_[raw(n)].holds; }
+  void unanchor(NodeId n);  // the node goes if nothing keeps it
+  void begin_computing(NodeId n) { ++nodes_[raw(n)].computing; }
+  void end_computing(NodeId n) { --nodes_[raw(n)].computing; }
+  void touch(NodeId n, std::uint8_t priority, Nanoseconds lease_until, bool hit);
+
+  // Waiting sequences.
+  void place(Cursor& cursor);   // matches cursor.chain from the root
+  void remove(Cursor& cursor);  // keeps its path
+  void put_at(Cursor& cursor);  // where its path ends
+  void follow(Cursor& cursor);  // its chain has become longer
+
+  // Leases. A pinned node keeps its blocks whatever happens.
+  void pin(NodeId n);
+  void unpin(NodeId n);
+  void lease(NodeId n, Nanoseconds until, std::uint8_t priority);
+  void end_lease(NodeId n);
+
+  // Eviction. Each returns false when nothing (more) of that kind may leave.
+  bool evict_one(SizeClass c, Reason reason);
+  bool evict_any(Reason reason);  // whichever class: to make room in the index
+  bool evict_leased();            // forced: the lease that expires first
+  void expire();                  // leases whose time has come no longer protect
+  // Slabs are emptied block by block, in any order: a chain block takes along all that follows it,
+  // unless something of that is read, fenced or protected.
+  bool protects(BlockId b) const;  // its node is pinned or leased
+  bool evict_with_descendants(BlockId b, Reason reason);
+  // Whatever of it may leave; `force` takes pins too.
+  struct Swept {
+    std::uint32_t blocks, in_use, pinned;
+    std::uint64_t bytes;
+  };
+  Swept sweep(NodeId n, Reason reason, bool force);
+  double value(BlockId b) const;  // of keeping it, as the cost policy sees it
+  double last_evicted_density() const {
+    return last_evicted_density_;
+  }  // value per byte of the last victim
+
+  std::uint64_t evictable(SizeClass c) const {
+    return evictors_[static_cast<std::size_t>(c)]->size();
+  }
+  static std::uint64_t owner_of(NodeId n, std::uint32_t group) {
+    return (std::uint64_t{raw(n)} << 3 | group) + 1;
+  }
+  static NodeId node_of(std::uint64_t owner) { return static_cast<NodeId>((owner - 1) >> 3); }
+  static std::uint32_t group_of(std::uint64_t owner) {
+    return static_cast<std::uint32_t>((owner - 1) & 7);
+  }
+
+  void block_idle(BlockId b, std::uint64_t owner) override;
+  void block_busy(BlockId b, std::uint64_t owner) override;
+  void block_moved(BlockId, std::uint64_t, ArenaOffset, ArenaOffset) override { ++moves_; }
+
+  void check() const;  // every block is where its state says; aborts otherwise
+
+ private:
+  static std::uint32_t raw(NodeId n) { return static_cast<std::uint32_t>(n); }
+  CachedBlock& block(NodeId n, std::uint32_t g) {
+    return blocks_[std::size_t{raw(n)} * kGroupsMax + g];
+  }
+  const CachedBlock& block(NodeId n, std::uint32_t g) const {
+    return blocks_[std::size_t{raw(n)} * kGroupsMax + g];
+  }
+  Evictor& evictor(BlockId b) { return *evictors_[static_cast<std::size_t>(pool_.size_class(b))]; }
+  const Evictor& evictor(BlockId b) const {
+    return *evictors_[static_cast<std::size_t>(pool_.size_class(b))];
+  }
+
+  bool may_leave(NodeId n, std::uint32_t group) const;
+  EvictEntry entry(NodeId n, std::uint32_t group) const;
+  void refresh(NodeId n);  // puts its blocks where they belong
+  void refresh(NodeId n, std::uint32_t group);
+  void withdraw(BlockId b);
+  void drop_block(NodeId n, std::uint32_t group, Reason reason);
+  void evict(NodeId n, std::uint32_t group, Reason reason);
+  void drop_node(NodeId n, Reason reason);
+  void prune(NodeId n);
+  std::uint32_t gather(NodeId n);  // into subtree_
+  bool idle(NodeId n) const;       // nobody reads or fences a block of it
+  bool advance(Cursor& cursor);
+  void link(Cursor& cursor, NodeId n);
+  void unlink(Cursor& cursor, NodeId n);
+
+  BlockPool& pool_;
+  Journal& journal_;
+  PrefixIndex index_;
+  GhostTable ghosts_;
+  LeaseHeap leased_;
+  const EvictPolicy* policy_;
+  std::uint32_t blocks_max_;
+  RecomputeCost cost_;
+  Nanoseconds now_ = 0;
+  std::uint64_t moves_ = 0;
+  double last_evicted_density_ = 0;
+  PrefixStoreStats stats_;
+  std::vector<std::unique_ptr<Evictor>> evictors_;  // by SizeClass
+  std::vector<CacheNode> nodes_;                    // by NodeId; never reallocated
+  std::vector<CachedBlock> blocks_;                 // by NodeId and group; never reallocated
+  LazyArray<NodeId> subtree_;  // scratch: a node and all below it, parents first
+};
+
+}  // namespace quire

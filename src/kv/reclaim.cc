@@ -1,0 +1,125 @@
+// Making room. In this order: blocks nobody reads, by the evictor of the class that is short; slabs
+// of other classes, emptied by evicting and moving; leases, by expiry; parked sequences, by age.
+// What runs or is pinned stays.
+#include <algorithm>
+
+#include "kv/core.h"
+
+namespace quire {
+
+BlockRef CacheCore::take(SizeClass c) {
+  for (;;) {
+    BlockRef b = pool.take(c);
+    if (!b.empty() || !make_room(c)) return b;
+  }
+}
+
+bool CacheCore::make_room(SizeClass c) {
+  // Now and then a class that lives off its own blocks looks whether another keeps less worthy
+  // ones.
+  if (arena.class_count() > 1 && ++evictions_since_balance > 32 + pool.ledger().cached / 16) {
+    evictions_since_balance = 0;
+    if (empty_slab(c, Reason::evicted_slab, 0.5 * store.last_evicted_density())) return true;
+  }
+  return store.evict_one(c, Reason::evicted_capacity) || empty_slab(c, Reason::evicted_slab) ||
+         store.evict_leased() || unpark_one();
+}
+
+// A bound, so that a step which cannot fit does not cost the cache anything: what is in use stays.
+bool CacheCore::feasible(std::span<const std::uint32_t> need) const {
+  std::uint64_t wanted = 0, held = 0;
+  for (std::size_t i = 0; i < need.size(); ++i) {
+    const SizeClass c{static_cast<std::uint32_t>(i)};
+    const Ledger l = pool.ledger(c);
+    wanted += need[i] * arena.class_bytes(c);
+    if (parked_first == nullptr) held += (l.referenced + l.fenced) * arena.class_bytes(c);
+  }
+  return wanted + held <= std::max(arena.budget_bytes(), arena.stats().committed_bytes);
+}
+
+// Gives back one slab of a class other than `for_class`: the one whose cached blocks are worth
+// least per byte, if that is less than `worth`. Blocks in use, pinned and leased ones are moved to
+// other slabs of their class.
+bool CacheCore::empty_slab(std::optional<SizeClass> for_class, Reason reason, double worth) {
+  std::optional<SlabId> best;
+  const bool may_move = pool.steps_in_flight() == 0;
+  for (std::uint32_t i = 0; i < arena.class_count(); ++i) {
+    const SizeClass c{i};
+    if (for_class == c) continue;
+    const ArenaStats stats = arena.stats(c);
+    const std::uint64_t free_extents = stats.extents - stats.extents_in_use;
+    arena.for_each_slab(c, [&](SlabId slab) {
+      if (arena.slab(slab).draining) return;
+      const BlockPool::SlabUse use = pool.slab_use(slab);
+      std::uint64_t to_move = use.busy;
+      double loss = 0;
+      pool.for_each_block(slab, [&](BlockId b) {
+        if (pool.state(b) != BlockState::cached) return;
+        if (store.protects(b))
+          ++to_move;
+        else
+          loss += store.value(b);
+      });
+      if (to_move > 0 && (!may_move || to_move > free_extents - use.free)) return;
+      constexpr double kMoveCost = 1e4;  // nanoseconds of copying a block
+      loss = (loss + kMoveCost * static_cast<double>(to_move)) /
+             static_cast<double>(arena.slab_bytes(c));
+      if (loss >= worth) return;
+      worth = loss;
+      best = slab;
+    });
+  }
+  if (!best) return false;
+
+  const SizeClass c = arena.slab(*best).size_class;
+  const std::uint64_t slabs = arena.stats(c).slabs;
+  slab_blocks.clear();
+  pool.for_each_block(*best, [&](BlockId b) { slab_blocks.push_back(b); });
+  arena.drain(*best);
+  for (const BlockId b : slab_blocks) {
+    if (!pool.alive(b)) continue;  // left with the subtree of one before it
+    if (pool.state(b) == BlockState::cached && !store.protects(b) &&
+        store.evict_with_descendants(b, reason))
+      continue;
+    if (pool.movable(b) && pool.move(b)) continue;
+    break;
+  }
+  if (arena.stats(c).slabs < slabs) return true;
+  arena.stop_draining(*best);
+  return false;
+}
+
+void CacheCore::park(SequenceState& s) {
+  s.phase = Phase::parked;
+  s.parked_next = nullptr;
+  s.parked_previous = parked_last;
+  (parked_last ? parked_last->parked_next : parked_first) = &s;
+  parked_last = &s;
+  ++parked_count;
+}
+
+void CacheCore::unpark(SequenceState& s) {
+  (s.parked_previous ? s.parked_previous->parked_next : parked_first) = s.parked_next;
+  (s.parked_next ? s.parked_next->parked_previous : parked_last) = s.parked_previous;
+  s.parked_next = s.parked_previous = nullptr;
+  s.phase = Phase::running;
+  --parked_count;
+}
+
+bool CacheCore::unpark_one() {
+  for (SequenceState* s = parked_first; s != nullptr; s = s->parked_next) {
+    if (!s->options.recomputable) continue;
+    preempt(*s, Preempt::recompute);
+    return true;
+  }
+  return false;
+}
+
+std::uint64_t CacheCore::resize(std::uint64_t budget_bytes) {
+  arena.set_budget(std::min<std::uint64_t>(budget_bytes, arena.memory().reserved_bytes()));
+  while (arena.over_budget_bytes() > 0)
+    if (!empty_slab({}, Reason::evicted_shrink) && !store.evict_leased() && !unpark_one()) break;
+  return std::max(arena.budget_bytes(), arena.stats().committed_bytes);
+}
+
+}  // namespace quire

@@ -1,0 +1,95 @@
+// kv/sequence.h - one token sequence and the blocks that hold its keys and values.
+//
+// The engine owns Sequences; the cache owns what is behind them. A Sequence is a move-only handle:
+// closing it (or letting it go out of scope) gives every block back, at once or, while a step still
+// touches them, when that step's Reservation ends.
+//
+//   known tokens   |------------- tokens() -------------------------------|
+//   in the cache   |------- length() -------|--- reserved, not committed --|
+//   published      |-- published_blocks() --|           (full, named, pure)
+//
+// A sequence is *placed* when its tokens are known but it holds no block: it keeps a cursor in the
+// prefix index, which publish and evict move, so that nothing is matched twice. KvCache::attach
+// turns the cursor into references; KvCache::preempt turns them back into a cursor.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "base/clock.h"
+#include "kernels/kv_view.h"
+#include "kv/key.h"
+#include "kv/token.h"
+
+namespace quire {
+
+class CacheCore;
+class KvCache;
+struct SequenceState;
+
+// What may be chosen per sequence. Whatever changes numbers is in `root` or in `changes` (design
+// D2); the rest is not.
+struct SequenceOptions {
+  RootId root{};                     // from KvCache::root(): weights, layout, tenant, ...
+  std::uint32_t token_capacity = 0;  // most tokens it may ever hold; tables are sized once, here
+  bool reuse = true;                 // look for cached blocks
+  bool publish = true;               // leave blocks for others
+  bool publish_generated = true;     // false: only blocks that lie within the prompt
+  bool inline_keys =
+      true;  // the cache computes keys itself; false: they come through supply_keys()
+  bool recomputable =
+      true;  // false: parked blocks are never dropped (a retainer's state cannot be recomputed)
+  std::uint8_t priority = 50;               // 0-100, of the blocks it publishes
+  Nanoseconds ttl = 0;                      // lease on the blocks it publishes; 0: none
+  std::span<const KeyChange> changes = {};  // where a salt starts, media, ...; copied
+  std::uint64_t request = 0;                // for the journal
+};
+
+class Sequence {
+ public:
+  Sequence() = default;
+  Sequence(Sequence&& o) noexcept : state_(std::exchange(o.state_, nullptr)) {}
+  Sequence& operator=(Sequence&& o) noexcept {
+    Sequence(std::move(o)).swap(*this);
+    return *this;
+  }
+  ~Sequence() { close(); }
+
+  void close();
+  bool is_open() const { return state_ != nullptr; }
+
+  std::span<const TokenId> tokens()
+      const;                       // known tokens: the prompt, then what was committed beyond it
+  std::uint32_t length() const;    // tokens whose K/V are in the cache
+  std::uint32_t reserved() const;  // tokens of steps that are still in flight
+  std::uint32_t prompt_length() const;
+  std::uint32_t published_blocks() const;
+  std::uint32_t pure_until() const;  // the first token that may not be published
+  RootId root() const;
+
+  // Where blocks start, for kernels: entry i holds tokens [i*P, (i+1)*P). Stable until the
+  // sequence's next reserve, attach, truncate or preempt. Entries that left a window are stale.
+  const ArenaOffset* table(std::uint32_t group) const;
+
+  // Keys of the next full blocks, in order, computed elsewhere (`inline_keys` false).
+  void supply_keys(std::span<const BlockKey> keys);
+  std::uint32_t keys_known() const;
+
+  // Tokens from `token` on read something other than their full chain: they are never published.
+  void limit_purity(std::uint32_t token);
+  // A step produced NaN or Inf, or failed halfway: nothing of it is published any more, its private
+  // blocks are scrubbed.
+  void mark_faulted();
+  bool faulted() const;
+
+ private:
+  friend class KvCache;
+  friend class CacheCore;
+  explicit Sequence(SequenceState* state) : state_(state) {}
+  void swap(Sequence& o) noexcept { std::swap(state_, o.state_); }
+
+  SequenceState* state_ = nullptr;
+};
+
+}  // namespace quire

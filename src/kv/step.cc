@@ -1,0 +1,276 @@
+// Reserve, commit, publish: the way of every token into the cache.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kv/core.h"
+
+namespace quire {
+namespace {
+
+std::uint32_t blocks_for(std::uint32_t tokens, std::uint32_t tokens_per_block) {
+  return (tokens + tokens_per_block - 1) / tokens_per_block;
+}
+
+}  // namespace
+
+Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
+  const auto free_step =
+      std::find_if(steps.begin(), steps.end(), [](const Step& s) { return !s.live; });
+  if (free_step == steps.end())
+    return Error{Code::exhausted,
+                 fmt::format("{} steps are in flight; end one first", steps.size())};
+  if (needs.size() > options.step_items_max)
+    return Error{Code::invalid, fmt::format("a step takes at most {} sequences, this one has {}",
+                                            options.step_items_max, needs.size())};
+  const auto writes_into_shared = [&](const SequenceState& s, const BlockTable& t) {
+    const std::uint32_t start = s.length + s.reserved, block = start / s.tokens_per_block();
+    return start % s.tokens_per_block() != 0 && block < t.count() && !t.refs[block].unique();
+  };
+
+  std::fill(needed.begin(), needed.end(), 0);
+  for (const StepNeed& need : needs) {
+    const SequenceState& s = *need.sequence->state_;
+    CHECK(s.phase == Phase::running && need.count > 0);
+    const std::uint32_t end = s.length + s.reserved + need.count;
+    if (end > s.options.token_capacity)
+      return Error{Code::invalid, fmt::format("a sequence opened for {} tokens cannot have {}",
+                                              s.options.token_capacity, end)};
+    if (s.layout->state != 0 && s.steps > 0)
+      return Error{Code::unsupported, "a sequence with recurrent state takes one step at a time"};
+    for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
+      const BlockTable& t = s.tables[g];
+      std::uint32_t& count = needed[static_cast<std::size_t>(s.layout->groups[g].size_class)];
+      if (s.layout->state >> g & 1)
+        ++count;
+      else
+        count += blocks_for(end, s.tokens_per_block()) -
+                 std::min(t.count(), blocks_for(end, s.tokens_per_block())) +
+                 writes_into_shared(s, t);
+    }
+  }
+  if (arena.over_budget_bytes() > 0) resize(arena.budget_bytes());
+  if (!feasible(needed)) return no_room();
+  taken.clear();
+  for (std::size_t c = 0; c < needed.size(); ++c) {
+    for (std::uint32_t i = 0; i < needed[c]; ++i) {
+      taken.push_back(take(static_cast<SizeClass>(c)));
+      if (!taken.back().empty()) continue;
+      taken.clear();
+      return no_room();
+    }
+  }
+
+  // From here on nothing fails. Blocks were taken class by class; `next` walks each class's part.
+  std::size_t start = 0;
+  for (std::uint32_t& c : needed) start += std::exchange(c, static_cast<std::uint32_t>(start));
+  const auto next = [&](SizeClass c) -> BlockRef& {
+    return taken[needed[static_cast<std::size_t>(c)]++];
+  };
+  Step& step = *free_step;
+  step.items.clear();
+  for (const StepNeed& need : needs) {
+    SequenceState& s = *need.sequence->state_;
+    refresh_offsets(s);
+    const std::uint32_t base = s.length + s.reserved;
+    for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
+      BlockTable& t = s.tables[g];
+      const SizeClass c = s.layout->groups[g].size_class;
+      if (s.layout->state >> g & 1) {
+        BlockRef& fresh = next(c);
+        if (t.count() == 0) {
+          arena.memory().fill(static_cast<std::size_t>(fresh.offset()) * kArenaUnit,
+                              pool.bytes(fresh.id()), std::byte{0});
+          t.push(std::move(fresh));
+        } else {
+          pool.copy(fresh.id(), t.refs[0].id());
+          t.saved = std::move(t.refs[0]);
+          t.replace(0, std::move(fresh));
+        }
+        continue;
+      }
+      if (writes_into_shared(s, t)) {
+        BlockRef& copy = next(c);
+        const std::uint32_t block = base / s.tokens_per_block();
+        pool.copy(copy.id(), t.refs[block].id());
+        ++counters.blocks_copied;
+        journal.add({.time = tick(),
+                     .request = s.options.request,
+                     .bytes = pool.bytes(copy.id()),
+                     .block = block,
+                     .tokens = base % s.tokens_per_block(),
+                     .group = static_cast<std::uint16_t>(g),
+                     .reason = Reason::copied_on_write});
+        t.replace(block, std::move(copy));
+      }
+      while (t.count() < blocks_for(base + need.count, s.tokens_per_block()))
+        t.push(std::move(next(c)));
+    }
+    s.reserved += need.count;
+    ++s.steps;
+    step.items.push_back({&s, s.serial, base, need.count, false});
+  }
+  taken.clear();
+  step.ticket = pool.submit_step();
+  step.completed = false;
+  step.live = true;
+  return static_cast<std::uint32_t>(free_step - steps.begin());
+}
+
+Error CacheCore::no_room() const {
+  std::string text = "the KV cache has no room for this step: it needs";
+  for (std::size_t c = 0; c < needed.size(); ++c)
+    if (needed[c] > 0)
+      text += fmt::format(" {} blocks of {} bytes", needed[c], arena.class_bytes(SizeClass(c)));
+  const Ledger l = pool.ledger();
+  text += fmt::format(
+      "; {} blocks are in use, {} bytes pinned, the budget is {} bytes; preempt a sequence or "
+      "raise it",
+      l.referenced + l.fenced, store.stats().pinned_bytes, arena.budget_bytes());
+  return {Code::exhausted, std::move(text)};
+}
+
+void CacheCore::refresh_offsets(SequenceState& s) {
+  if (s.moves_seen == store.moves()) return;
+  for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
+    for (std::uint32_t i = s.tables[g].first; i < s.tables[g].count(); ++i)
+      if (!s.tables[g].refs[i].empty()) s.tables[g].offsets[i] = s.tables[g].refs[i].offset();
+  s.moves_seen = store.moves();
+}
+
+// The step's work is over: what was let go while it ran can be used again.
+void CacheCore::complete(Step& step) {
+  if (!std::exchange(step.completed, true)) pool.complete_step(step.ticket);
+}
+
+void CacheCore::end_step(std::uint32_t number) {
+  Step& step = steps[number];
+  tick();
+  complete(step);
+  for (Item& item : step.items)
+    if (!item.done) finish_item(item, 0);
+  step.live = false;
+}
+
+std::uint32_t CacheCore::commit(std::uint32_t number, std::size_t which,
+                                std::span<const TokenId> accepted) {
+  Step& step = steps[number];
+  Item& item = step.items[which];
+  SequenceState& s = *item.sequence;
+  CHECK(step.live && !item.done && accepted.size() <= item.count);
+  tick();
+  complete(step);
+  if (item.serial == s.serial) {
+    CHECK(accepted.empty() || s.length == item.base);
+    for (std::size_t i = 0; i < accepted.size(); ++i) {
+      if (item.base + i < s.tokens.size())
+        CHECK(s.tokens[item.base + i] == accepted[i]);
+      else
+        s.tokens.push_back(accepted[i]);
+    }
+  }
+  finish_item(item, static_cast<std::uint32_t>(accepted.size()));
+  return item.serial == s.serial ? s.length : 0;
+}
+
+void CacheCore::finish_item(Item& item, std::uint32_t accepted) {
+  item.done = true;
+  SequenceState& s = *item.sequence;
+  if (item.serial != s.serial) return;  // closed meanwhile
+  s.reserved -= item.count;
+  --s.steps;
+  if (s.layout->state != 0) {
+    // A state holds all tokens of the step or none of them.
+    if (accepted < item.count) accepted = 0;
+    for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
+      BlockTable& t = s.tables[g];
+      if (!(s.layout->state >> g & 1)) continue;
+      if (accepted == 0) {
+        if (t.saved.empty())
+          t.cut(0);
+        else
+          t.replace(0, std::move(t.saved));
+      }
+      t.saved = {};
+    }
+  }
+  if (accepted > 0) s.length = item.base + accepted;
+  if (s.steps == 0)
+    for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
+      if (!(s.layout->state >> g & 1)) s.tables[g].cut(blocks_for(s.length, s.tokens_per_block()));
+  publish(s);
+  leave_window(s);
+}
+
+void CacheCore::leave_window(SequenceState& s) {
+  for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
+    if (!(s.layout->windowed >> g & 1)) continue;
+    BlockTable& t = s.tables[g];
+    const std::uint32_t first = std::min(
+        CacheLayout::window_start(s.layout->groups[g], s.length) / s.tokens_per_block(), t.count());
+    for (; t.first < first; ++t.first) t.refs[t.first] = {};
+  }
+}
+
+void CacheCore::publish(SequenceState& s) {
+  if (!s.options.publish || s.faulted) return;
+  if (s.options.inline_keys) compute_keys(s);
+  const std::uint32_t limit = std::min(
+      {s.length, s.pure_until, s.options.publish_generated ? UINT32_MAX : s.prompt_length});
+  while ((s.published + 1) * s.tokens_per_block() <= limit && s.published < s.keys.size())
+    if (!publish_block(s, s.published)) return;
+}
+
+bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
+  std::vector<NodeId>& path = s.cursor.path;
+  if (i < path.size()) {
+    store.end_computing(path[i]);
+  } else {
+    const NodeId above = i == 0 ? s.cursor.root : path[i - 1];
+    const NodeId made =
+        store.need(above, s.keys[i], s.chain().change_at(i), &s.tokens[i * s.tokens_per_block()]);
+    if (made == kNoNode) return false;
+    store.anchor(made);
+    if (i > 0) store.unanchor(above);
+    path.push_back(made);
+  }
+  const NodeId n = path[i];
+  ++s.published;
+  bool stored = false;
+  for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
+    BlockTable& t = s.tables[g];
+    if (s.layout->state >> g & 1 || t.refs[i].empty()) continue;
+    if (!store.has(n, g)) {
+      store.put(n, g, t.refs[i].id());
+      stored = true;
+      ++counters.blocks_published;
+    } else if (store.block_id(n, g) != t.refs[i].id() && s.steps == 0) {
+      t.replace(i, store.hold(n, g));  // the same bytes, computed twice: one copy stays
+      ++counters.blocks_deduplicated;
+    }
+  }
+  if (stored) counters.tokens_published += s.tokens_per_block();
+  const Nanoseconds now = tick();
+  store.touch(n, s.options.priority, s.options.ttl ? now + s.options.ttl : 0, false);
+  store.became_ready(n);
+  journal.add({.time = now,
+               .request = s.options.request,
+               .key = s.keys[i].prefix(),
+               .bytes = store.bytes(n),
+               .block = i,
+               .tokens = s.tokens_per_block(),
+               .reason = stored ? Reason::stored : Reason::stored_duplicate});
+  return true;
+}
+
+void CacheCore::snapshot(SequenceState& s) {
+  CHECK(s.phase == Phase::running && s.steps == 0);
+  if (s.layout->state == 0 || s.length == 0 || s.published * s.tokens_per_block() != s.length)
+    return;
+  const NodeId n = s.cursor.path[s.published - 1];
+  for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
+    if (s.layout->state >> g & 1 && !store.has(n, g)) store.put(n, g, s.tables[g].refs[0].id());
+  store.became_ready(n);
+}
+
+}  // namespace quire

@@ -1,0 +1,19 @@
+// kv/token.h - the small names that everything in kv/ shares.
+#pragma once
+
+#include <cstdint>
+
+#include "base/token.h"
+
+namespace quire {
+
+enum class RootId : std::uint32_t {};  // a tree of the prefix index: one identity, one geometry
+
+// A block whose key has changes (kv/key.h): `tag` is a digest of them. Blocks without one have tag
+// 0.
+struct BlockChange {
+  std::uint32_t block;
+  std::uint64_t tag;
+};
+
+}  // namespace quire
