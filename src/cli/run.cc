@@ -84,6 +84,7 @@ int run(const Options& o) {
   GenerateEvents events;
   const bool stream = !o.json && options.value().choices == 1;
   events.prefill = [](std::uint32_t, std::uint32_t) { return !interrupted; };
+  events.step = [] { return !interrupted; };
   events.text = [&](std::uint32_t, std::string_view text) {
     if (stream) {
       std::fwrite(text.data(), 1, text.size(), stdout);

@@ -50,6 +50,13 @@ class Generator {
       return Error{Code::invalid, "choices must be 1 to 64, and beams at most 64"};
     if (options_.beams > 0 && options_.choices > options_.beams)
       return Error{Code::invalid, "beam search cannot return more choices than it has beams"};
+    const SamplingOptions& s = options_.sampling;
+    if (options_.beams > 0 && (s.temperature > 0 || !s.logit_bias.empty() || s.repetition_penalty != 1 ||
+                               s.presence_penalty != 0 || s.frequency_penalty != 0))
+      return Error{Code::invalid, "beam search ranks by the model's own probabilities; leave out temperature, "
+                                  "logit_bias and penalties, or the beams"};
+    if (options_.beams > 0 && !options_.stop.empty())
+      return Error{Code::invalid, "beam search knows no stop strings; leave out stop or the beams"};
     if (prompt_.size() + options_.tokens_max > runtime_.context())
       return Error{Code::invalid, "a prompt of " + std::to_string(prompt_.size()) + " tokens and " +
                                       std::to_string(options_.tokens_max) + " new ones do not fit the context of " +
@@ -72,6 +79,8 @@ class Generator {
     result_.timings.prefill_seconds = seconds_since(started);
     return {};
   }
+
+  bool may_step() const { return !events_.step || events_.step(); }
 
   Stream new_stream() const {
     Stream s{.sequence = {},
@@ -113,6 +122,10 @@ class Generator {
         live.push_back(c);
       }
       if (items.empty()) break;
+      if (!may_step()) {
+        running = false;
+        break;
+      }
       TRY(const std::span<float> logits, runtime_.step(items));
       for (std::size_t i = 0; i < live.size() && running; ++i)
         running = accept(streams[live[i]], live[i], logits.subspan(i * vocabulary, vocabulary));
@@ -168,6 +181,12 @@ class Generator {
     return b.score / std::pow(static_cast<double>(std::max<std::size_t>(b.tokens.size(), 1)), options_.length_penalty);
   }
 
+  // The best final score that a beam can still reach.
+  double attainable(const Beam& b) const {
+    const std::size_t length = options_.length_penalty > 0 ? options_.tokens_max : b.tokens.size();
+    return b.score / std::pow(static_cast<double>(std::max<std::size_t>(length, 1)), options_.length_penalty);
+  }
+
   Status beam_search() {
     const std::uint32_t vocabulary = runtime_.config().vocabulary, width = options_.beams;
     std::vector<Beam> beams, finished;
@@ -180,19 +199,24 @@ class Generator {
         double score;
       };
       std::vector<Extension> extensions;
-      for (std::size_t b = 0; b < beams.size(); ++b)
-        for (const TokenLogprob& t : runtime_.sampler().top(logits.subspan(b * vocabulary, vocabulary), 2 * width))
-          extensions.push_back({b, t, beams[b].score + t.logprob});
+      std::vector<std::vector<TokenLogprob>> best(beams.size());  // next tokens of each beam
+      for (std::size_t b = 0; b < beams.size(); ++b) {
+        best[b] = runtime_.sampler().top(logits.subspan(b * vocabulary, vocabulary),
+                                         std::max(2 * width, options_.sampling.logprobs));
+        for (std::size_t i = 0; i < std::min<std::size_t>(2 * width, best[b].size()); ++i)
+          extensions.push_back({b, best[b][i], beams[b].score + best[b][i].logprob});
+      }
       // Twice the width per beam, so that `width` remain even when half of them end here. Ties: earlier beam, lower id.
       std::stable_sort(extensions.begin(), extensions.end(),
                        [](const Extension& a, const Extension& b) { return a.score > b.score; });
       std::vector<Beam> next;
-      std::vector<std::size_t> uses(beams.size());
       for (const Extension& e : extensions) {
         if (next.size() == width) break;
         Beam grown{{}, beams[e.beam].tokens, beams[e.beam].choices, e.score};
         grown.tokens.push_back(e.token.token);
-        grown.choices.push_back({e.token.token, e.token.logprob, {}});
+        std::vector<TokenLogprob>& top = best[e.beam];
+        top.resize(std::min<std::size_t>(top.size(), options_.sampling.logprobs));
+        grown.choices.push_back({e.token.token, e.token.logprob, top});
         ++result_.timings.decoded_tokens;
         if (!options_.ignore_end && runtime_.tokenizer().is_end_of_generation(e.token.token)) {
           finished.push_back(std::move(grown));
@@ -202,11 +226,13 @@ class Generator {
         next.push_back(std::move(grown));
       }
       beams = std::move(next);
-      // Enough ended ones that no open beam can still beat: scores only fall as tokens are added.
+      // Enough ended ones that no open beam can still beat: sums only fall as tokens are added, and a positive penalty
+      // makes most of them at the full length.
       std::stable_sort(finished.begin(), finished.end(),
                        [&](const Beam& a, const Beam& b) { return final_score(a) > final_score(b); });
-      if (beams.empty() || (finished.size() >= width && final_score(finished[width - 1]) >= final_score(beams[0]))) break;
+      if (beams.empty() || (finished.size() >= width && final_score(finished[width - 1]) >= attainable(beams[0]))) break;
       if (step + 1 == options_.tokens_max) break;
+      if (!may_step()) return Error{Code::cancelled, "stopped during beam search"};
       std::vector<StepItem> items;
       for (Beam& b : beams) items.push_back({&b.sequence, {&b.tokens.back(), 1}, Logits::last});
       TRY(logits, runtime_.step(items));
@@ -216,7 +242,8 @@ class Generator {
                      [&](const Beam& a, const Beam& b) { return final_score(a) > final_score(b); });
     for (std::size_t i = 0; i < std::min<std::size_t>(options_.choices, finished.size()); ++i) {
       Beam& b = finished[i];
-      const bool ended = runtime_.tokenizer().is_end_of_generation(b.tokens.back()) && !options_.ignore_end;
+      const bool ended = !options_.ignore_end && !b.tokens.empty() &&
+                         runtime_.tokenizer().is_end_of_generation(b.tokens.back());
       Generated answer{.tokens = b.tokens,
                        .text = {},
                        .choices = std::move(b.choices),

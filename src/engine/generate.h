@@ -14,14 +14,14 @@
 namespace quire {
 
 struct GenerateOptions {
-  SamplingOptions sampling;
+  SamplingOptions sampling = {};
   std::uint32_t tokens_max = 128;
   std::uint32_t choices = 1;     // n
   std::uint32_t beams = 0;       // > 0: beam search of that width; `choices` best are returned
   float length_penalty = 1;      // beam scores are divided by length^penalty
   bool ignore_end = false;       // do not stop at the model's end-of-generation tokens
   bool skip_special = true;      // leave control tokens out of the text
-  std::vector<std::string> stop;
+  std::vector<std::string> stop = {};
   std::uint32_t chunk = 0;       // rows per prefill step; 0: as many as fit
 };
 
@@ -44,9 +44,10 @@ struct GenerateTimings {
 };
 
 struct GenerateEvents {
-  // Text that became certain, of one choice. Returning false stops everything.
-  std::function<bool(std::uint32_t choice, std::string_view text)> text;
-  std::function<bool(std::uint32_t done, std::uint32_t total)> prefill;
+  // Text that became certain, of one choice. Returning false stops everything, here and below.
+  std::function<bool(std::uint32_t choice, std::string_view text)> text = {};
+  std::function<bool(std::uint32_t done, std::uint32_t total)> prefill = {};
+  std::function<bool()> step = {};  // before each step after the prompt, also where no text comes yet (beams)
 };
 
 struct GenerateResult {

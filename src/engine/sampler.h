@@ -23,7 +23,7 @@ struct SamplingOptions {
   float top_p = 1, min_p = 0, typical_p = 1;
   float repetition_penalty = 1;  // of tokens in prompt or answer: divides positive logits, multiplies negative ones
   float presence_penalty = 0, frequency_penalty = 0;  // of tokens in the answer: subtracted once, and per occurrence
-  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<std::pair<TokenId, float>> logit_bias = {};
   std::uint64_t seed = 0;
   std::uint32_t logprobs = 0;  // how many alternatives to report; the chosen one always has its own
 
