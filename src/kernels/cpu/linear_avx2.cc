@@ -39,8 +39,21 @@ struct Avx2 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane), v);
   }
-  static I low_nibbles(I v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
-  static I high_nibbles(I v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+  static I load_bytes(const std::byte* p) {  // eight int8, widened
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  template <int kBits>
+  static I shift_left_16(I v) {
+    return _mm256_slli_epi16(v, kBits);
+  }
+  template <int kBits>
+  static I shift_right_16(I v) {
+    return _mm256_srli_epi16(v, kBits);
+  }
+  static I mask(I v, int byte) {
+    return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(byte)));
+  }
+  static I merge(I a, I v, int byte) { return _mm256_or_si256(a, mask(v, byte)); }
   static I look_up(I v) {
     const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Codes));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), v);
