@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 
 #include "kv/slab_shape.h"
 
@@ -32,9 +33,11 @@ std::uint64_t group_blocks(const Geometry& g, const LayerGroup& group, const Pla
 
 std::uint64_t pool_bytes(const Geometry& g, const PlanRequest& r, std::uint64_t context, std::uint64_t concurrency,
                          bool sharing) {
-  std::uint64_t bytes = 0;
+  std::map<std::uint64_t, std::uint64_t> blocks;  // by size: groups whose blocks are equally large share slabs
   for (const LayerGroup& group : g.groups)
-    bytes += slab_bytes_for(g.block_bytes(group), group_blocks(g, group, r, context, concurrency, sharing));
+    blocks[g.block_bytes(group)] += group_blocks(g, group, r, context, concurrency, sharing);
+  std::uint64_t bytes = 0;
+  for (const auto& [block_bytes, count] : blocks) bytes += slab_bytes_for(block_bytes, count);
   return bytes;
 }
 

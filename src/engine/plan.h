@@ -46,7 +46,8 @@ struct Plan {
 
 Plan make_plan(const Geometry& geometry, const PlanRequest& request);
 
-// Tokens of one sequence that a group keeps at this length: all, or what its window can still need, in whole blocks.
+// Blocks of one sequence that a group keeps at this length: all, or those its window can still need. That is between
+// steps: while a chunk is computed, a window also holds the blocks that the chunk's first rows still see.
 std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group, std::uint64_t tokens);
 
 }  // namespace quire
