@@ -38,8 +38,9 @@ Result<GenerateOptions> SamplingOptionsCli::generate_options() const {
   for (const std::string& b : bias) {
     const std::size_t at = b.find('=');
     try {
-      o.sampling.logit_bias.emplace_back(static_cast<TokenId>(std::stoul(b.substr(0, at))),
-                                         std::stof(b.substr(at == std::string::npos ? b.size() : at + 1)));
+      o.sampling.logit_bias.emplace_back(
+          static_cast<TokenId>(std::stoul(b.substr(0, at))),
+          std::stof(b.substr(at == std::string::npos ? b.size() : at + 1)));
     } catch (const std::exception&) {
       return Error{Code::invalid, "--logit-bias '" + b + "' is not TOKEN=BIAS"};
     }
