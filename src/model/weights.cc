@@ -22,6 +22,7 @@ struct PackJob {
   std::uint32_t outputs, inputs;
   std::function<const std::byte*(std::uint32_t)> row;
   std::vector<TensorView> sources;  // pages to give back afterwards
+  bool in_file_order = false;       // output o is row o of the only source: pages can go on the way
   std::size_t offset = 0;           // into Weights::memory
   PackedMatrix* into = nullptr;
 };
@@ -33,7 +34,7 @@ class Packer {
 
   void add(PackedMatrix* into, DType type, std::uint32_t outputs, std::uint32_t inputs,
            std::function<const std::byte*(std::uint32_t)> row, std::vector<TensorView> sources) {
-    PackJob job{type, outputs, inputs, std::move(row), std::move(sources), bytes_, into};
+    PackJob job{type, outputs, inputs, std::move(row), std::move(sources), false, bytes_, into};
     bytes_ += (packed_bytes(type, outputs, inputs) + kPackedAlignment - 1) / kPackedAlignment *
               kPackedAlignment;
     jobs_.push_back(std::move(job));
@@ -42,6 +43,7 @@ class Packer {
   void add(PackedMatrix* into, const TensorView& t) {
     add(into, t.type, static_cast<std::uint32_t>(t.rows()), static_cast<std::uint32_t>(t.columns()),
         [t](std::uint32_t o) { return t.row(o); }, {t});
+    jobs_.back().in_file_order = true;
   }
 
   HugeBuffer pack(ThreadPool& pool) {
@@ -52,17 +54,34 @@ class Packer {
     std::atomic<std::size_t> next{0};
     pool.run([&](ThreadPool::Lane) {
       for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) {
-        const PackJob& job = jobs_[i];
-        const std::size_t size = packed_bytes(job.type, job.outputs, job.inputs);
-        *job.into = pack_matrix(job.type, job.outputs, job.inputs, job.row,
-                                {memory.data() + job.offset, size});
-        for (const TensorView& t : job.sources) source_.drop_pages(t);
+        pack(jobs_[i], memory);
       }
     });
     return memory;
   }
 
  private:
+  void pack(const PackJob& job, const HugeBuffer& memory) const {
+    const std::size_t size = packed_bytes(job.type, job.outputs, job.inputs);
+    std::uint32_t dropped = 0;
+    const auto row = [&](std::uint32_t o) {
+      // A vocabulary is most of a small model's file: it should not be in memory twice, not even
+      // for a moment.
+      if (job.in_file_order && o >= dropped + 2 * kRowsDroppedAtOnce) {
+        TensorView part = job.sources[0];
+        const std::size_t bytes = row_bytes(part.type, part.columns());
+        part.data = part.data.subspan(dropped * bytes, kRowsDroppedAtOnce * bytes);
+        source_.drop_pages(part);
+        dropped += kRowsDroppedAtOnce;
+      }
+      return job.row(o);
+    };
+    *job.into =
+        pack_matrix(job.type, job.outputs, job.inputs, row, {memory.data() + job.offset, size});
+    for (const TensorView& t : job.sources) source_.drop_pages(t);
+  }
+
+  static constexpr std::uint32_t kRowsDroppedAtOnce = 8192;
   const ModelSource& source_;
   std::vector<PackJob> jobs_;
   std::size_t bytes_ = 0;
