@@ -88,7 +88,14 @@ int run(const Options& o) {
   std::signal(SIGINT, [](int) { interrupted = 1; });
   GenerateEvents events;
   const bool stream = !o.json && options.value().choices == 1;
-  events.prefill = [](std::uint32_t, std::uint32_t) { return !interrupted; };
+  // A long prompt takes a while: say how far it is, where somebody is looking.
+  const bool progress = isatty(STDERR_FILENO) && prompt.value().size() > 1024;
+  events.prefill = [progress](std::uint32_t done, std::uint32_t total) {
+    if (progress)
+      fmt::print(stderr, "\rreading {}/{} tokens{}", done, total,
+                 done + 1 >= total ? "\r\033[K" : "");
+    return !interrupted;
+  };
   events.step = [] { return !interrupted; };
   events.text = [&](std::uint32_t, std::string_view text) {
     if (stream) {

@@ -95,8 +95,14 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
-  for (const StepItem& item : items)
+  std::size_t rows = 0;
+  for (const StepItem& item : items) {
     needs_.push_back({item.sequence, static_cast<std::uint32_t>(item.tokens.size())});
+    rows += item.tokens.size();
+  }
+  if (rows > model_->options().rows_max)
+    return Error{Code::invalid, "a step of " + std::to_string(rows) + " rows does not fit " +
+                                    std::to_string(model_->options().rows_max) + "; raise --batch-rows"};
   TRY(Reservation room, cache_->reserve(needs_));
 
   const std::size_t group_count = geometry().groups.size();
