@@ -117,6 +117,7 @@ class Chat {
     std::string text;
     GenerateEvents events;
     events.prefill = [](std::uint32_t, std::uint32_t) { return !interrupted; };
+    events.step = [] { return !interrupted; };
     events.text = [&](std::uint32_t, std::string_view piece) {
       text += piece;
       std::fwrite(piece.data(), 1, piece.size(), stdout);
@@ -255,7 +256,7 @@ std::function<int()> declare(CLI::App& app) {
   o->sampling.values.sampling.top_p = 0.9f;
   add_model_options(app, o->model);
   app.add_option("--system", o->system, "system message");
-  o->sampling.add(app);
+  o->sampling.add(app, true);
   return [o] { return run(*o); };
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/help.h"
 
 namespace quire::cli {
 namespace {
@@ -23,12 +24,13 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")
+      ->group(kRare)
       ->check(CLI::IsMember({16, 32, 64}));
   app.add_option("--activations", o.activations, "int8, or int16 for more precision")
       ->check(CLI::IsMember({"int8", "int16"}));
-  app.add_option("--isa", o.isa,
-                 "scalar, avx2, avx512 or vnni (the best there is; all agree bit for bit)");
+  app.add_option("--isa", o.isa, "scalar, avx2, avx512 or vnni (the best there is)")->group(kRare);
   app.add_option("--batch-rows,--max-num-batched-tokens", o.batch_rows, "rows per step (512)")
+      ->group(kRare)
       ->check(CLI::Range(1, 65536));
 }
 
@@ -102,17 +104,18 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
                    .rows_max = o.batch_rows};
   if (o.threads > 1024) return Error{Code::invalid, "--threads must be at most 1024"};
   if (!o.isa.empty()) {
-    TRY(r.isa, find_isa(o.isa));
-    if (!cpu_has(r.isa)) return Error{Code::invalid, "this processor has no " + o.isa};
+    const auto isa = find_isa(o.isa);
+    if (!isa.ok()) return Error{Code::invalid, "--isa: " + isa.error().message};
+    if (!cpu_has(isa.value())) return Error{Code::invalid, "this processor has no " + o.isa};
+    r.isa = isa.value();
   }
   if (!o.kv_cache_memory.empty()) {
     TRY(r.kv_cache_bytes, parse_size(o.kv_cache_memory));
   }
-  if (o.kv_format != "auto")
-    TRY_STATUS([&]() -> Status {
-      TRY([[maybe_unused]] const Format* format, find_format(o.kv_format));
-      return {};
-    }());
+  if (o.kv_format != "auto") {
+    const auto format = find_format(o.kv_format);
+    if (!format.ok()) return Error{Code::invalid, "--kv-format: " + format.error().message};
+  }
   return r;
 }
 

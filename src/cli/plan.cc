@@ -155,8 +155,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("-m,--model,MODEL", o->model, "a file, a folder, or a name from --list");
   app.add_option("-c,--context", o->context, "tokens per sequence (the model's context)");
   app.add_option("--concurrency", o->concurrency, "sequences at a time");
-  app.add_option("--memory", o->memory,
-                 "memory for weights and cache, e.g. 80GiB: solves for what is left open");
+  app.add_option("--memory", o->memory, "for weights and cache, e.g. 80GiB: solves for the rest");
   app.add_option("--weights", o->weights, "size of the weights (from the model)");
   app.add_option("-f,--format", o->format, "cache format (f16)");
   app.add_option("--shared-prefix", o->shared_prefix, "first tokens that sequences have in common");

@@ -44,7 +44,7 @@ int tokenize(const Options& o) {
     print_json(out);
     return kOk;
   }
-  for (const TokenId id : ids) {
+  for (const TokenId& id : ids) {
     if (o.pieces)
       fmt::print("{:>7}  {}\n", id,
                  Json(t.piece(id)).dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -51,7 +51,7 @@ int completion(const Options& o) {
   for (const Command& c : commands()) names += std::string(c.name) + " ";
   if (o.shell == "fish") {
     for (const Command& c : commands()) {
-      fmt::print("complete -c quire -n __fish_use_subcommand -a {} -d '{}'\n", c.name, c.summary);
+      fmt::print("complete -c quire -n __fish_use_subcommand -a {} -d \"{}\"\n", c.name, c.summary);
       std::string words = options_of(c), word;
       for (const char ch : words) {
         if (ch != ' ') {

@@ -4,7 +4,7 @@
 #include <csignal>
 #include <string>
 
-#include "cli/command.h"
+#include "cli/help.h"
 
 namespace {
 
@@ -33,19 +33,8 @@ int main(int argc, char** argv) {
     return quire::cli::kOk;
   }
   const std::string wanted = name == "--version" ? "version" : name;
-  for (const Command& command : quire::cli::commands()) {
-    if (command.name != wanted) continue;
-    CLI::App app{std::string(command.summary), "quire " + wanted};
-    app.footer(std::string(command.examples));
-    app.get_formatter()->column_width(34);
-    const std::function<int()> run = command.declare(app);
-    try {
-      app.parse(argc - 1, argv + 1);
-    } catch (const CLI::ParseError& e) {
-      return app.exit(e) == 0 ? quire::cli::kOk : quire::cli::kUsage;
-    }
-    return run();
-  }
+  for (const Command& command : quire::cli::commands())
+    if (command.name == wanted) return quire::cli::run_command(command, argc - 1, argv + 1);
   std::string near;
   for (const Command& c : quire::cli::commands())
     if (c.name.substr(0, 2) == std::string_view(wanted).substr(0, 2)) near = c.name;
