@@ -19,7 +19,8 @@ struct quire_session {
   std::vector<float> logits;           // after the last computed token
   quire::TokenCounts counts;
   std::uint32_t capacity, cached = 0;
-  std::uint32_t prompt_length = 0;  // tokens fed before the first step; penalties tell them from the answer
+  std::uint32_t prompt_length =
+      0;  // tokens fed before the first step; penalties tell them from the answer
   bool attached = false;
 
   void count_tokens() {
@@ -40,12 +41,18 @@ thread_local std::string last_error;
 int code_of(const Error& error) {
   last_error = error.message;
   switch (error.code) {
-    case Code::invalid: return QUIRE_INVALID;
-    case Code::not_found: return QUIRE_NOT_FOUND;
-    case Code::exhausted: return QUIRE_EXHAUSTED;
-    case Code::corrupt: return QUIRE_CORRUPT;
-    case Code::unsupported: return QUIRE_UNSUPPORTED;
-    default: return QUIRE_FAILED;
+    case Code::invalid:
+      return QUIRE_INVALID;
+    case Code::not_found:
+      return QUIRE_NOT_FOUND;
+    case Code::exhausted:
+      return QUIRE_EXHAUSTED;
+    case Code::corrupt:
+      return QUIRE_CORRUPT;
+    case Code::unsupported:
+      return QUIRE_UNSUPPORTED;
+    default:
+      return QUIRE_FAILED;
   }
 }
 
@@ -77,8 +84,10 @@ quire::Status catch_up(quire_session& s) {
   }
   const std::uint32_t rows = r.model().options().rows_max;
   while (s.sequence.length() + 1 < s.tokens.size()) {
-    const std::size_t at = s.sequence.length(), count = std::min<std::size_t>(rows, s.tokens.size() - 1 - at);
-    const quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, count), quire::Logits::none};
+    const std::size_t at = s.sequence.length(),
+                      count = std::min<std::size_t>(rows, s.tokens.size() - 1 - at);
+    const quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, count),
+                               quire::Logits::none};
     TRY([[maybe_unused]] const auto logits, r.step({&item, 1}));
   }
   return {};
@@ -92,17 +101,25 @@ const char* quire_last_error(void) { return last_error.c_str(); }
 quire_options quire_options_default(void) { return {}; }
 
 quire_sampling quire_sampling_default(void) {
-  return {.temperature = 0, .top_p = 1, .min_p = 0, .typical_p = 1, .top_k = 0, .repetition_penalty = 1,
-          .presence_penalty = 0, .frequency_penalty = 0, .seed = 0};
+  return {.temperature = 0,
+          .top_p = 1,
+          .min_p = 0,
+          .typical_p = 1,
+          .top_k = 0,
+          .repetition_penalty = 1,
+          .presence_penalty = 0,
+          .frequency_penalty = 0,
+          .seed = 0};
 }
 
 quire_model* quire_open(const char* path, const quire_options* options) {
   const quire_options o = options ? *options : quire_options_default();
   if (path == nullptr) return invalid("quire_open: path is NULL"), nullptr;
-  quire::RuntimeOptions r{.threads = o.threads,
-                          .activations = o.activations_int16 ? quire::Activations::int16 : quire::Activations::int8,
-                          .kv_cache_bytes = o.kv_cache_bytes,
-                          .context = o.context};
+  quire::RuntimeOptions r{
+      .threads = o.threads,
+      .activations = o.activations_int16 ? quire::Activations::int16 : quire::Activations::int8,
+      .kv_cache_bytes = o.kv_cache_bytes,
+      .context = o.context};
   if (o.kv_format) r.kv_format = o.kv_format;
   if (o.block_size) r.tokens_per_block = o.block_size;
   if (r.tokens_per_block != 16 && r.tokens_per_block != 32 && r.tokens_per_block != 64)
@@ -116,9 +133,10 @@ void quire_close(quire_model* model) { delete model; }
 uint32_t quire_vocabulary(const quire_model* model) { return model->runtime->config().vocabulary; }
 uint32_t quire_context(const quire_model* model) { return model->runtime->context(); }
 
-int64_t quire_tokenize(const quire_model* model, const char* text, size_t bytes, int parse_special, uint32_t* ids,
-                       size_t capacity) {
-  const auto tokens = model->runtime->tokenizer().encode({text, bytes}, {.parse_special = parse_special != 0});
+int64_t quire_tokenize(const quire_model* model, const char* text, size_t bytes, int parse_special,
+                       uint32_t* ids, size_t capacity) {
+  const auto tokens =
+      model->runtime->tokenizer().encode({text, bytes}, {.parse_special = parse_special != 0});
   std::copy_n(tokens.begin(), std::min(capacity, tokens.size()), ids);
   return static_cast<int64_t>(tokens.size());
 }
@@ -138,16 +156,22 @@ quire_session* quire_session_new(quire_model* model, uint32_t capacity) {
     return invalid("quire_session_new: capacity must be 1 to the model's context"), nullptr;
   auto sequence = model->runtime->open_sequence(capacity);
   if (!sequence.ok()) return code_of(sequence.error()), nullptr;
-  return new quire_session{.model = model, .sequence = std::move(sequence.value()), .tokens = {}, .logits = {},
-                           .counts = {}, .capacity = capacity};
+  return new quire_session{.model = model,
+                           .sequence = std::move(sequence.value()),
+                           .tokens = {},
+                           .logits = {},
+                           .counts = {},
+                           .capacity = capacity};
 }
 
 void quire_session_free(quire_session* session) { delete session; }
 
 int quire_feed(quire_session* s, const uint32_t* ids, size_t count) {
-  if (count > s->capacity - s->tokens.size()) return invalid("quire_feed: the session's capacity is spent");
+  if (count > s->capacity - s->tokens.size())
+    return invalid("quire_feed: the session's capacity is spent");
   for (size_t i = 0; i < count; ++i)
-    if (ids[i] >= quire_vocabulary(s->model)) return invalid("quire_feed: a token is outside the vocabulary");
+    if (ids[i] >= quire_vocabulary(s->model))
+      return invalid("quire_feed: a token is outside the vocabulary");
   if (s->attached)
     for (size_t i = 0; i < count; ++i) s->counts.add_generated(ids[i]);
   s->tokens.insert(s->tokens.end(), ids, ids + count);
@@ -180,13 +204,16 @@ int quire_step(quire_session* const* sessions, size_t count) {
   return QUIRE_OK;
 }
 
-const float* quire_logits(const quire_session* s) { return s->logits.empty() ? nullptr : s->logits.data(); }
+const float* quire_logits(const quire_session* s) {
+  return s->logits.empty() ? nullptr : s->logits.data();
+}
 
 int quire_sample(quire_session* s, const quire_sampling* sampling, uint32_t* id) {
   if (s->logits.empty() || s->sequence.length() < s->tokens.size())
     return invalid("quire_sample: step the session first");
   const quire::SamplingOptions options = sampling_of(sampling);
-  if (const auto fine = options.check(quire_vocabulary(s->model)); !fine.ok()) return code_of(fine.error());
+  if (const auto fine = options.check(quire_vocabulary(s->model)); !fine.ok())
+    return code_of(fine.error());
   std::vector<float> row = s->logits;
   *id = s->model->runtime->sampler()
             .sample(row, options, s->counts, 0, static_cast<std::uint32_t>(s->tokens.size()))
@@ -207,9 +234,15 @@ quire_session* quire_fork(quire_session* s) {
   }
   auto sequence = s->model->runtime->cache().fork(s->sequence);
   if (!sequence.ok()) return code_of(sequence.error()), nullptr;
-  return new quire_session{.model = s->model, .sequence = std::move(sequence.value()), .tokens = s->tokens,
-                           .logits = s->logits, .counts = s->counts, .capacity = s->capacity, .cached = s->cached,
-                           .prompt_length = s->prompt_length, .attached = true};
+  return new quire_session{.model = s->model,
+                           .sequence = std::move(sequence.value()),
+                           .tokens = s->tokens,
+                           .logits = s->logits,
+                           .counts = s->counts,
+                           .capacity = s->capacity,
+                           .cached = s->cached,
+                           .prompt_length = s->prompt_length,
+                           .attached = true};
 }
 
 int quire_truncate(quire_session* s, uint32_t length) {

@@ -1,4 +1,5 @@
-// cli/chat.cc - `quire chat`: a conversation in the terminal. Only what is new in a turn is computed.
+// cli/chat.cc - `quire chat`: a conversation in the terminal. Only what is new in a turn is
+// computed.
 #include <editline/readline.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -36,7 +37,8 @@ constexpr const char* kHelp =
     "  Enter sends; a line that ends in \\ goes on, and so does text between two lines of \"\"\"\n"
     "  Ctrl-C stops the answer, Ctrl-D ends\n"
     "  /new          start over             /undo         take the last turn back\n"
-    "  /system TEXT  set the system message /set NAME V   temperature, top_p, top_k, max_tokens, seed\n"
+    "  /system TEXT  set the system message /set NAME V   temperature, top_p, top_k, max_tokens, "
+    "seed\n"
     "  /save FILE    /load FILE             /kv           what the cache holds      /quit\n";
 
 // One line from the terminal, or several when it asks to go on. False at the end of input.
@@ -101,10 +103,13 @@ class Chat {
       return;
     }
     GenerateOptions options = options_;
-    const std::size_t left = runtime_.context() - std::min<std::size_t>(runtime_.context(), prompt.value().size());
-    options.tokens_max = static_cast<std::uint32_t>(std::min<std::size_t>(options.tokens_max, left));
+    const std::size_t left =
+        runtime_.context() - std::min<std::size_t>(runtime_.context(), prompt.value().size());
+    options.tokens_max =
+        static_cast<std::uint32_t>(std::min<std::size_t>(options.tokens_max, left));
     if (left == 0) {
-      fmt::print(stderr, "the conversation fills the context of {} tokens; /undo, or /new\n", runtime_.context());
+      fmt::print(stderr, "the conversation fills the context of {} tokens; /undo, or /new\n",
+                 runtime_.context());
       turns_.erase(turns_.size() - 1);
       return;
     }
@@ -132,25 +137,34 @@ class Chat {
   void status(const GenerateResult& r) const {
     const GenerateTimings& t = r.timings;
     const bool color = isatty(STDOUT_FILENO) && std::getenv("NO_COLOR") == nullptr;
-    fmt::print("\n{}cached {}/{} · ttft {:.0f} ms · {} tokens at {:.0f}/s{}{}\n", color ? "\033[2m" : "",
-               t.cached_tokens, t.prompt_tokens, t.prefill_seconds * 1e3, t.decoded_tokens,
-               t.decode_seconds > 0 ? t.decoded_tokens / t.decode_seconds : 0,
+    fmt::print("\n{}cached {}/{} · ttft {:.0f} ms · {} tokens at {:.0f}/s{}{}\n",
+               color ? "\033[2m" : "", t.cached_tokens, t.prompt_tokens, t.prefill_seconds * 1e3,
+               t.decoded_tokens, t.decode_seconds > 0 ? t.decoded_tokens / t.decode_seconds : 0,
                interrupted ? " · stopped" : "", color ? "\033[0m" : "");
   }
 
   // False to end.
   bool command(const std::string& line) {
     const std::size_t space = line.find(' ');
-    const std::string name = line.substr(0, space), rest = space == std::string::npos ? "" : line.substr(space + 1);
+    const std::string name = line.substr(0, space),
+                      rest = space == std::string::npos ? "" : line.substr(space + 1);
     if (name == "/quit" || name == "/exit") return false;
-    if (name == "/new") turns_ = Json::array();
-    else if (name == "/undo") undo();
-    else if (name == "/system") system_ = rest;
-    else if (name == "/kv" || name == "/stats") show_cache();
-    else if (name == "/set") set(rest);
-    else if (name == "/save") save(rest);
-    else if (name == "/load") load(rest);
-    else fmt::print("{}", kHelp);
+    if (name == "/new")
+      turns_ = Json::array();
+    else if (name == "/undo")
+      undo();
+    else if (name == "/system")
+      system_ = rest;
+    else if (name == "/kv" || name == "/stats")
+      show_cache();
+    else if (name == "/set")
+      set(rest);
+    else if (name == "/save")
+      save(rest);
+    else if (name == "/load")
+      load(rest);
+    else
+      fmt::print("{}", kHelp);
     return true;
   }
 
@@ -161,26 +175,40 @@ class Chat {
   void show_cache() const {
     const CacheStats s = runtime_.cache().stats();
     fmt::print("{} blocks cached, {:.1f} MB; {} of {} prompt tokens were served from the cache\n",
-               s.cached_blocks + s.referenced_blocks, static_cast<double>(s.cached_bytes + s.referenced_bytes) / 1e6,
-               s.tokens_hit, s.tokens_queried);
+               s.cached_blocks + s.referenced_blocks,
+               static_cast<double>(s.cached_bytes + s.referenced_bytes) / 1e6, s.tokens_hit,
+               s.tokens_queried);
   }
 
   void set(const std::string& rest) {
     const std::size_t space = rest.find(' ');
     const std::string name = rest.substr(0, space);
     const double value = space == std::string::npos ? 0 : std::atof(rest.c_str() + space);
-    SamplingOptions& s = options_.sampling;
-    if (name == "temperature") s.temperature = static_cast<float>(value);
-    else if (name == "top_p") s.top_p = static_cast<float>(value);
-    else if (name == "top_k") s.top_k = static_cast<std::uint32_t>(value);
-    else if (name == "max_tokens") options_.tokens_max = static_cast<std::uint32_t>(value);
-    else if (name == "seed") s.seed = static_cast<std::uint64_t>(value);
-    else fmt::print("there is no setting '{}'; there are: temperature top_p top_k max_tokens seed\n", name);
-    if (const Status fine = s.check(runtime_.config().vocabulary); !fine.ok()) fail(fine.error());
+    GenerateOptions changed = options_;
+    SamplingOptions& s = changed.sampling;
+    if (name == "temperature")
+      s.temperature = static_cast<float>(value);
+    else if (name == "top_p")
+      s.top_p = static_cast<float>(value);
+    else if (name == "top_k")
+      s.top_k = static_cast<std::uint32_t>(value);
+    else if (name == "max_tokens")
+      changed.tokens_max = static_cast<std::uint32_t>(value);
+    else if (name == "seed")
+      s.seed = static_cast<std::uint64_t>(value);
+    else
+      fmt::print("there is no setting '{}'; there are: temperature top_p top_k max_tokens seed\n",
+                 name);
+    if (const Status fine = s.check(runtime_.config().vocabulary); !fine.ok())
+      fail(fine.error());
+    else
+      options_ = std::move(changed);
   }
 
   void save(const std::string& file) const {
-    if (const Status done = write_file(file, Json{{"system", system_}, {"messages", turns_}}.dump(1)); !done.ok())
+    if (const Status done =
+            write_file(file, Json{{"system", system_}, {"messages", turns_}}.dump(1));
+        !done.ok())
       fail(done.error());
   }
 
@@ -210,7 +238,8 @@ int run(const Options& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   if (runtime.value()->chat_template() == nullptr)
-    return fail(kUsage, "this model has no chat template", "use `quire run --raw` to continue a text with it");
+    return fail(kUsage, "this model has no chat template",
+                "use `quire run --raw` to continue a text with it");
   auto options = o.sampling.generate_options();
   if (!options.ok()) return fail(options.error());
   // Ctrl-C ends the answer, not the program; at the prompt it clears the line.
@@ -218,8 +247,9 @@ int run(const Options& o) {
   action.sa_handler = [](int) { interrupted = 1; };
   sigaction(SIGINT, &action, nullptr);
   const Runtime& r = *runtime.value();
-  fmt::print("{} · context {} · {} threads · /help\n", r.config().name.empty() ? r.source().path() : r.config().name,
-             r.context(), r.threads());
+  fmt::print("{} · context {} · {} threads · /help\n",
+             r.config().name.empty() ? r.source().path() : r.config().name, r.context(),
+             r.threads());
   return Chat(*runtime.value(), std::move(options.value()), o.system).run();
 }
 

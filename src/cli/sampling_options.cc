@@ -19,7 +19,8 @@ void SamplingOptionsCli::add(CLI::App& app, bool one_answer) {
   option("--min-p", s.min_p, "drop tokens below this share of the likeliest");
   option("--typical-p", s.typical_p, "locally typical sampling")->group(kRare);
   option("--repetition-penalty", s.repetition_penalty, "1: none");
-  option("--presence-penalty", s.presence_penalty, "subtracted once a token was used")->group(kRare);
+  option("--presence-penalty", s.presence_penalty, "subtracted once a token was used")
+      ->group(kRare);
   option("--frequency-penalty", s.frequency_penalty, "subtracted per use")->group(kRare);
   option("--logit-bias", bias, "TOKEN=BIAS, repeatable")->group(kRare);
   option("--seed", seed, "the same seed draws the same tokens");
@@ -42,8 +43,9 @@ Result<GenerateOptions> SamplingOptionsCli::generate_options() const {
   for (const std::string& b : bias) {
     const std::size_t at = b.find('=');
     try {
-      o.sampling.logit_bias.emplace_back(static_cast<TokenId>(std::stoul(b.substr(0, at))),
-                                         std::stof(b.substr(at == std::string::npos ? b.size() : at + 1)));
+      o.sampling.logit_bias.emplace_back(
+          static_cast<TokenId>(std::stoul(b.substr(0, at))),
+          std::stof(b.substr(at == std::string::npos ? b.size() : at + 1)));
     } catch (const std::exception&) {
       return Error{Code::invalid, "--logit-bias '" + b + "' is not TOKEN=BIAS"};
     }

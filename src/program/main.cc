@@ -14,9 +14,12 @@ std::string overview() {
   std::string text =
       "Quire runs language models and looks after their KV cache.\n\n"
       "usage: quire COMMAND [options]\n\ncommands:\n";
-  for (const Command& c : quire::cli::commands()) text += fmt::format("  {:<12}{}\n", c.name, c.summary);
-  text += "\n`quire COMMAND --help` tells more. MODEL is a GGUF file or a Hugging Face folder; without one, the\n"
-          "default model in the cache folder is used.\n";
+  for (const Command& c : quire::cli::commands())
+    text += fmt::format("  {:<12}{}\n", c.name, c.summary);
+  text +=
+      "\n`quire COMMAND --help` tells more. MODEL is a GGUF file or a Hugging Face folder; without "
+      "one, the\n"
+      "default model in the cache folder is used.\n";
   return text;
 }
 
@@ -35,6 +38,7 @@ int main(int argc, char** argv) {
   std::string near;
   for (const Command& c : quire::cli::commands())
     if (c.name.substr(0, 2) == std::string_view(wanted).substr(0, 2)) near = c.name;
-  return quire::cli::fail(quire::cli::kUsage, "there is no command '" + wanted + "'",
-                          near.empty() ? "`quire help` lists them" : "did you mean `quire " + near + "`?");
+  return quire::cli::fail(
+      quire::cli::kUsage, "there is no command '" + wanted + "'",
+      near.empty() ? "`quire help` lists them" : "did you mean `quire " + near + "`?");
 }

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "text/nfc.h"
 
@@ -48,10 +48,9 @@ TEST(PreTokenizer, EveryRowCompilesAndTakesLongTextInLinearTime) {
       while (text.size() < 100'000) text += unit;
       text += 'x';
       std::vector<std::size_t> ends;
-      const auto begin = std::chrono::steady_clock::now();
+      const std::clock_t begin = std::clock();  // of this process: others may be busy
       pre.value().split(text, ends);
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10))
-          << row.name << " '" << unit << "'";
+      EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC) << row.name << " '" << unit << "'";
       EXPECT_EQ(ends.back(), text.size());
     }
   }

@@ -287,7 +287,8 @@ class Builder {
   void ends(const json& generation) {
     const json& eos = member(generation, "eos_token_id");
     for (const json& id : eos.is_array() ? eos : json::array({eos}))
-      if (id.is_number_unsigned() && id.get<std::uint64_t>() < spec_.tokens.size())
+      if (id.is_number_integer() && id.get<std::int64_t>() >= 0 &&
+          id.get<std::uint64_t>() < spec_.tokens.size())
         spec_.end_of_generation.push_back(id.get<TokenId>());
   }
 

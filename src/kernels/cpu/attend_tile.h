@@ -33,6 +33,8 @@ struct Prefetch {
   std::size_t part_bytes = 0;
   const char *at = nullptr, *end = nullptr;
 
+  bool done() const { return at == end && part == count; }
+
   QUIRE_INLINE void step() {
     if (at == end) {
       if (part == count) return;

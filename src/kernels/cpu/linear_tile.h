@@ -119,17 +119,48 @@ inline void load_heads(const std::byte* head, typename S::F (&into)[S::kVectors]
       S::load_half(head + (kWhich * 16 + c * S::kLanes) * 2);
 }
 
-// One step of four inputs: vectors w[c] of codes against R broadcast activations.
+// Sums of products of one group of inputs, for R rows. VNNI adds four products to 32 bits at once.
+// Without it a step gives sums of two in 16 bits, of which kFold steps fit before they are widened:
+// a code of n bits times 127, twice, leaves room for 8 steps (4 bits), 4 (5 bits) or 2 (6 bits).
 template <class S, DType kType, int R>
-inline void add_products(const typename S::I (&w)[S::kVectors], const std::byte* activations,
-                         typename S::I (&dot)[R][S::kVectors]) {
-  constexpr bool kByteCodes = kType == DType::q8_0 || kType == DType::iq4_nl;  // past 127
-  UNROLL for (int r = 0; r < R; ++r) {
-    const auto a = S::broadcast(activations + r * 32);
-    UNROLL for (int c = 0; c < S::kVectors; ++c) dot[r][c] =
-        S::template dot<kByteCodes>(dot[r][c], w[c], a);
+struct Dots {
+  static constexpr int V = S::kVectors;
+  static constexpr int kBits = linear_layout(kType).code_bits;
+  static constexpr bool kByteCodes = kBits == 8 || linear_layout(kType).table;
+  static constexpr bool kNarrow = !S::kHasVnni && !kByteCodes;
+  static constexpr int kFold = kBits <= 4 ? 8 : kBits == 5 ? 4 : 2;
+  // Without VNNI byte codes are taken as signed numbers, which are the codes less their offset.
+  static constexpr bool kOffsetIsGone = !S::kHasVnni && kByteCodes;
+
+  typename S::I sums[R][V], narrow[R][V];
+
+  Dots() {
+    UNROLL for (int r = 0; r < R; ++r) {
+      UNROLL for (int c = 0; c < V; ++c) sums[r][c] = narrow[r][c] = S::zero_int();
+    }
   }
-}
+
+  // One step of four inputs: vectors w[c] of codes against R broadcast activations.
+  template <int kStep, int kSteps>
+  void add(const typename S::I (&w)[V], const std::byte* activations) {
+    UNROLL for (int r = 0; r < R; ++r) {
+      const auto a = S::broadcast(activations + r * 32);
+      UNROLL for (int c = 0; c < V; ++c) {
+        if constexpr (kNarrow) {
+          narrow[r][c] = S::add_16(narrow[r][c], S::multiply_pairs(w[c], a));
+          if constexpr (kStep % kFold == kFold - 1 || kStep == kSteps - 1) {
+            sums[r][c] = S::add_int(sums[r][c], S::widen_pairs(narrow[r][c]));
+            narrow[r][c] = S::zero_int();
+          }
+        } else if constexpr (kByteCodes) {
+          sums[r][c] = S::dot_bytes(sums[r][c], w[c], a);
+        } else {
+          sums[r][c] = S::dot(sums[r][c], w[c], a);
+        }
+      }
+    }
+  }
+};
 
 // The minimum terms of one record.
 template <class S, DType kType, int R>
@@ -158,6 +189,8 @@ __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
   constexpr int kSteps = kLayout.group / 4, kGroups = 32 / kLayout.group;
   constexpr std::size_t kCell = cell_bytes(kTwoTerms ? Activations::int16 : Activations::int8);
   constexpr std::size_t kSums = kGroups == 1 ? kCellSums : kCellHalfSums;
+  using Sums = Dots<S, kType, R>;
+  constexpr bool kExcess = kLayout.offset != 0 && !Sums::kOffsetIsGone;
   // Registers enough to sum the minima on the way?
   constexpr bool kLowToo = R * V <= S::kRegisters / 4;
   const std::size_t records = t.inputs / 32;
@@ -183,30 +216,29 @@ __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
     }
     unrolled<kGroups>([&](auto group) {
       constexpr int g = group;
-      I dot[R][V], fine[R][V];
-      UNROLL for (int r = 0; r < R; ++r) {
-        UNROLL for (int c = 0; c < V; ++c) dot[r][c] = fine[r][c] = S::zero_int();
-      }
+      Sums dots, fine;
       unrolled<kSteps>([&](auto in_group) {
         constexpr int kStep = g * kSteps + in_group;
         I w[V];
         UNROLL for (int c = 0; c < V; ++c) w[c] =
             unpack<S, kType, kStep>(record + c * S::kLanes * 4);
-        add_products<S, kType, R>(w, cell + kCellCodes + kStep * 4, dot);
-        if constexpr (kTwoTerms) add_products<S, kType, R>(w, cell + kCellFine + kStep * 4, fine);
+        dots.template add<in_group, kSteps>(w, cell + kCellCodes + kStep * 4);
+        if constexpr (kTwoTerms)
+          fine.template add<in_group, kSteps>(w, cell + kCellFine + kStep * 4);
       });
       F d[V];
       UNROLL for (int c = 0; c < V; ++c) d[c] = load_scale<S, kType, 0>(record, g, c, head);
       UNROLL for (int r = 0; r < R; ++r) {
         const F s = S::broadcast_float(values + kCellScales + r * 4);
         I excess;  // offset * sum of a
-        if constexpr (kLayout.offset != 0)
+        if constexpr (kExcess)
           excess = S::template shift_left<shift_of(kLayout.offset)>(
               S::broadcast(values + kSums + g * 32 + r * 4));
         UNROLL for (int c = 0; c < V; ++c) {
-          I sum = dot[r][c];
-          if constexpr (kTwoTerms) sum = S::add_int(S::template shift_left<7>(sum), fine[r][c]);
-          if constexpr (kLayout.offset != 0) sum = S::sub_int(sum, excess);
+          I sum = dots.sums[r][c];
+          if constexpr (kTwoTerms)
+            sum = S::add_int(S::template shift_left<7>(sum), fine.sums[r][c]);
+          if constexpr (kExcess) sum = S::sub_int(sum, excess);
           acc[r][c] = S::fma(S::to_float(sum), S::mul(d[c], s), acc[r][c]);
         }
       }
