@@ -184,7 +184,8 @@ class Chat {
     const std::size_t space = rest.find(' ');
     const std::string name = rest.substr(0, space);
     const double value = space == std::string::npos ? 0 : std::atof(rest.c_str() + space);
-    SamplingOptions& s = options_.sampling;
+    GenerateOptions changed = options_;
+    SamplingOptions& s = changed.sampling;
     if (name == "temperature")
       s.temperature = static_cast<float>(value);
     else if (name == "top_p")
@@ -192,13 +193,16 @@ class Chat {
     else if (name == "top_k")
       s.top_k = static_cast<std::uint32_t>(value);
     else if (name == "max_tokens")
-      options_.tokens_max = static_cast<std::uint32_t>(value);
+      changed.tokens_max = static_cast<std::uint32_t>(value);
     else if (name == "seed")
       s.seed = static_cast<std::uint64_t>(value);
     else
       fmt::print("there is no setting '{}'; there are: temperature top_p top_k max_tokens seed\n",
                  name);
-    if (const Status fine = s.check(runtime_.config().vocabulary); !fine.ok()) fail(fine.error());
+    if (const Status fine = s.check(runtime_.config().vocabulary); !fine.ok())
+      fail(fine.error());
+    else
+      options_ = std::move(changed);
   }
 
   void save(const std::string& file) const {

@@ -260,6 +260,11 @@ TEST_P(GenerateTest, CancellingLeavesNothingBehind) {
   ASSERT_FALSE(beams.ok());
   EXPECT_EQ(beams.error().code, Code::cancelled);
   EXPECT_EQ(steps, 3);
+  steps = 0;
+  const GenerateResult few =
+      run({.tokens_max = 30, .ignore_end = true}, {.step = [&] { return ++steps < 3; }});
+  EXPECT_EQ(few.answers[0].tokens.size(), 3u);
+  EXPECT_EQ(few.answers[0].finish, Finish::cancelled);
   EXPECT_EQ(runtime_->cache().stats().referenced_blocks, 0u);
   EXPECT_EQ(runtime_->cache().stats().sequences, 0u);
 }

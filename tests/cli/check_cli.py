@@ -419,6 +419,7 @@ class Chat(unittest.TestCase):
         self.assertEqual(saved["messages"][0], {"role": "user", "content": "What is the capital\nof France?"})
         self.assertEqual([m["role"] for m in saved["messages"]], ["user", "assistant"])
         self.ask(f"/new\n/load {path}", "2 messages")
+        self.ask("Thank you.")  # what was refused has not been set
         self.terminal.send("/quit\n")
         self.assertEqual(self.terminal.exit_code(), 0)
 
