@@ -8,6 +8,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(edit REQUIRED IMPORTED_TARGET libedit)
 if(QUIRE_TESTS)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)
@@ -15,8 +16,10 @@ endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+  # Paths relative to the checkout, so that every clone of it shares the compiler cache.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
 endif()
 find_program(MOLD mold)
 if(MOLD AND NOT QUIRE_FUZZERS)
@@ -24,7 +27,7 @@ if(MOLD AND NOT QUIRE_FUZZERS)
 endif()
 
 # Contraction is off everywhere: an fma happens where the source says so, and nowhere else (same answer, everywhere).
-add_compile_options(-Wall -Wextra -Wshadow -Wno-unused-parameter -ffp-contract=off -fno-math-errno -g1)
+add_compile_options(-Wall -Wextra -Wshadow -Wno-unused-parameter -Wno-restrict -ffp-contract=off -fno-math-errno -g1)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   add_compile_options(-fstack-protector-strong)
   add_compile_definitions(_FORTIFY_SOURCE=2)
@@ -35,12 +38,20 @@ if(QUIRE_SANITIZE)
   add_link_options(-fsanitize=${QUIRE_SANITIZE})
   add_compile_definitions(QUIRE_SANITIZED=1)
 endif()
+if(QUIRE_FUZZERS)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # coverage of the libraries steers the fuzzers
+endif()
 
 # Files named *_avx2.cc, *_avx512.cc and *_vnni.cc are compiled for that instruction set and chosen at run time. They
 # keep everything in anonymous namespaces, so that the linker cannot pick their copy of a shared inline function.
 set(QUIRE_ISA_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(QUIRE_ISA_avx512 ${QUIRE_ISA_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(QUIRE_ISA_vnni ${QUIRE_ISA_avx512} -mavx512vnni)
+
+# `checks` builds the programs of the tests labelled unit, fuzz and sim, which is all that the sanitizer builds run;
+# `fuzzers` the libFuzzer programs.
+add_custom_target(checks)
+add_custom_target(fuzzers)
 
 # quire_module(NAME [USES modules and libraries...]) makes library quire_NAME of the folder's .cc files, a test of each
 # *_test.cc, a fuzzer of each *_fuzz.cc and a benchmark of each *_bench.cc.
@@ -82,6 +93,7 @@ function(quire_side_program source target module)
     target_link_libraries(${module}_${stem} PRIVATE ${target} GTest::gtest GTest::gmock GTest::gtest_main)
     add_test(NAME ${module}.${stem} COMMAND ${module}_${stem} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${module}.${stem} PROPERTIES LABELS unit)
+    add_dependencies(checks ${module}_${stem})
   elseif(stem MATCHES "_fuzz$")
     # Under clang a libFuzzer binary; under gcc the same entry point replays the corpus and mutates it a little.
     string(REGEX REPLACE "_fuzz$" "" noun ${stem})
@@ -91,10 +103,12 @@ function(quire_side_program source target module)
     if(QUIRE_FUZZERS)
       target_compile_options(${module}_${stem} PRIVATE -fsanitize=fuzzer)
       target_link_options(${module}_${stem} PRIVATE -fsanitize=fuzzer)
+      add_dependencies(fuzzers ${module}_${stem})
     else()
       target_sources(${module}_${stem} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz_main.cc)
       add_test(NAME ${module}.${stem} COMMAND ${module}_${stem} ${corpus} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
       set_tests_properties(${module}.${stem} PROPERTIES LABELS fuzz)
+      add_dependencies(checks ${module}_${stem})
     endif()
   elseif(stem MATCHES "_bench$")
     add_executable(${module}_${stem} ${source})

@@ -1,13 +1,24 @@
 // kernels/attend.h - attention over paged keys and values, in one fixed order of sums.
 //
-// Slots are taken in units of kUnit, aligned to absolute slot numbers. For one query head and row, a unit gives
-//   s[j] = scale * dot         dot: fma over the dimensions in order, f32, from 0;  masked slots do not take part
-//   m = max s,  p[j] = exp(s[j] - m),  l = sum of p by 16 lanes (slot mod 16) and the tree of kernels/vector.h
-//   o[d] = fma over the slots in order of p[j] * v[j][d], from 0
-// Units merge left to right into their split of kSplit slots, finished splits merge left to right into the row:
+// Slots are taken in units of kUnit, aligned to absolute slot numbers. For one query head and row,
+// a unit gives
+//   s[j] = scale * dot         dot: fma over the dimensions in order, f32, from 0;  masked slots do
+//   not take part m = max s,  p[j] = exp(s[j] - m),  l = sum of p by 16 lanes (slot mod 16) and the
+//   tree of kernels/vector.h o[d] = fma over the slots in order of p[j] * v[j][d], from 0
+// Units merge left to right into their split of kAttendSplit slots, splits left to right into the
+// row; a split and a row start as (-inf, 0, 0):
 //   merge (m, l, o) with (m', l', o'):  M = max(m, m'), a = exp(m - M), b = exp(m' - M),
-//   l = fma(l', b, l * a),  o[d] = fma(o'[d], b, o[d] * a);   the first of a row or split is copied, not merged
-// and the result is o[d] / l. Nothing depends on batch, chunk or thread count: a task may walk one split or all.
+//   l = fma(l', b, l * a),  o[d] = fma(o'[d], b, o[d] * a)
+// and the result is o[d] / l. Nothing depends on batch, chunk or thread count: a task may walk one
+// split or all, one row or many. Slots a row does not see are never multiplied in, so they may hold
+// anything, NaN included.
+//
+// One step, once its keys and values are stored (the plan serves every layer of the group):
+//
+//   plan_attention(kv, shape, plan);                                    // partials:
+//   plan.partial_count * partial_floats for (task : plan.tasks) kernels.attend(step, task,
+//   scratch);        // any thread, any order for (merge : plan.merges) kernels.merge(step, merge);
+//   // after all tasks; none in most steps
 #pragma once
 
 #include <cstddef>
@@ -20,24 +31,30 @@
 
 namespace quire {
 
+inline constexpr std::uint32_t kAttendVersion = 1;  // bumped when the bits of an answer may change
 inline constexpr std::uint32_t kAttendUnit = 64;
 inline constexpr std::uint32_t kAttendSplit = 512;
 inline constexpr std::uint32_t kAllSplits = 0xffffffffu;
 
-// The layer at hand. All query heads of a KV head are taken together, so that each K/V byte is read once.
+// The layer at hand. All query heads of a KV head are taken together, so that each K/V byte is read
+// once.
 struct AttendShape {
   std::uint32_t query_heads, kv_heads, head_dim;
   float scale;
-  RowType rows;              // element type of the pages (exact formats)
+  RowType rows;               // element type of the pages (exact formats)
   std::uint32_t layer_index;  // within the group: lane = layer_index * kv_heads + kv_head
   std::size_t page_bytes, key_bytes;
 };
 
 struct AttendTask {
-  std::uint32_t sequence, kv_head;
-  std::uint32_t first_row, row_count;  // rows of the sequence, counted from its first
-  std::uint32_t split;                 // one split of one row (row_count == 1), or kAllSplits
-  std::uint32_t partial;               // where a single split leaves its (m, l, o); see partial_floats
+  std::uint32_t sequence;
+  std::uint32_t kv_head,
+      kv_head_count;                   // one head after the other; just one if the task has splits
+  std::uint32_t first_row, row_count;  // counted from the sequence's first; attend_rows_max at most
+  std::uint32_t split, split_count;    // the splits it leaves as partials, or kAllSplits
+  std::uint32_t partial;               // where `split` of first_row goes; the next split's follows
+  std::uint32_t partial_stride;        // from one row's partials to the next row's
+  std::uint32_t cost;                  // slots its rows see in it: what the plan is sorted by
 };
 
 struct AttendStep {
@@ -49,23 +66,33 @@ struct AttendStep {
   float* partials;
 };
 
+// Rows one task may hold.
+std::uint32_t attend_rows_max(const AttendShape& shape);
+
 // Floats one split partial takes: (m, l, o) for each query head of a KV head.
 std::size_t partial_floats(const AttendShape& shape);
 
-// The tasks of one step, for any thread count. Rows that see many slots are cut into splits, to be merged after all
-// tasks are done; `split_rows` counts them. Returns how many partials are needed.
+// The tasks of one step, longest first, for any thread count. Where rows are few and see many slots
+// they are cut into splits, to be merged after all tasks are done. Depends on the shape's heads
+// only, so one plan serves all layers.
 struct AttendPlan {
+  std::uint32_t threads = 8;  // set before planning; only balance depends on it
   std::vector<AttendTask> tasks;
-  struct Merge { std::uint32_t sequence, kv_head, row, first_partial, partial_count; };
+  struct Merge {
+    std::uint32_t sequence, kv_head, row, first_partial, partial_count;
+  };
   std::vector<Merge> merges;
   std::uint32_t partial_count = 0;
 };
 void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan);
 
 struct AttendKernels {
-  // Writes one row's key and value of one KV head into its page: slot is within the page. Rounds once, to the row type.
-  void (*store)(const AttendShape& shape, std::uint32_t tokens_per_block, const float* key, const float* value,
-                std::uint32_t slot, std::byte* page);
+  // Writes one row's key, or value, of one KV head into its page: slot is within the page. Rounds
+  // once, to the row type. Separate, as the projection phase has them at different times.
+  void (*store_key)(const AttendShape& shape, std::uint32_t tokens_per_block, const float* key,
+                    std::uint32_t slot, std::byte* page);
+  void (*store_value)(const AttendShape& shape, std::uint32_t tokens_per_block, const float* value,
+                      std::uint32_t slot, std::byte* page);
   // `scratch` is the calling thread's own, attend_scratch_bytes long, 64-byte aligned.
   void (*attend)(const AttendStep& step, const AttendTask& task, std::byte* scratch);
   void (*merge)(const AttendStep& step, const AttendPlan::Merge& merge);
@@ -74,5 +101,7 @@ struct AttendKernels {
 std::size_t attend_scratch_bytes(const AttendShape& shape);
 
 const AttendKernels& attend_kernels(Isa isa);
+
+extern const AttendKernels kAttendScalar, kAttendAvx2, kAttendAvx512;  // by attend_kernels
 
 }  // namespace quire

@@ -1,15 +1,31 @@
 // kernels/linear.h - matrix times rows, the same bits for one row or a thousand.
 //
-// A weight matrix is repacked once, at load: 16 outputs side by side, so that each vector lane is one output and adds
-// its inputs in order. What one output is, whatever the kernel, batch or thread count:
+// A weight matrix is repacked once, at load: 16 outputs side by side, so that each vector lane is
+// one output and adds its inputs in order. What one output is, whatever the kernel, batch or thread
+// count:
 //
 //   plain weights (f32, f16, bf16):   acc = 0; for k: acc = fma(w[k], x[k], acc)
-//   quantized weights, activations as int8 codes a with one scale s per 32 inputs, for each group g of the weight's
-//   scale groups (32 inputs; 16 for Q2_K, Q3_K and Q6_K), in order:
-//       dot = sum over the group of (code - offset) * a            exact, in integers
-//       acc = fma(float(dot), d[g] * s, acc)                       d[g]*s is one f32 product
-//       acc = fma(m[g], s * float(sum of a over the group), acc)   only for types with a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K)
-//   with int16 activations `dot` and the sum are those of 128 * coarse + fine, the two int8 terms of an activation.
+//   quantized weights, activations as int8 codes a with one scale s per 32 inputs, for each group g
+//   of the weight's scale groups (32 inputs; 16 for Q2_K, Q3_K, Q6_K), in order, both sums from 0:
+//     dot = sum over the group of (code - offset) * a            exact, in integers
+//     acc = fma(float(dot), d[g] * s, acc)                       d[g] * s is one f32 product
+//     low = fma(m[g], s * float(sum of a over the group), low)   only for types with a minimum
+//   and the output is acc, or acc + low where there is a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K).
+//   Two sums, because the minima are then a small product of their own that shares no registers
+//   with the dots. With int16 activations `dot` and the sum of a are those of 128 * coarse + fine,
+//   the two int8 terms of an activation.
+//
+// How 32 activations x become codes, with amax the largest |x|; round is to nearest, ties to even:
+//   int8    s = amax / 127,    a = round(x * (127 / amax))
+//   int16   s = amax / 16319,  q = round(x * (16319 / amax)),
+//           coarse = floor((q + 64) / 128),  fine = q - 128 * coarse
+//   amax below 2^-100 gives s = 0 and codes 0. An Inf or NaN among them gives s = NaN and codes 0,
+//   so that every output of the row is NaN; which NaN is all that instruction sets may differ in.
+//
+//   PackedMatrix w = pack_matrix(type, outputs, inputs, row, memory);
+//   const LinearKernels& k = linear_kernels(best_isa());
+//   k.quantize(x, 0, 0, inputs, rows);  // row 0; any cut into multiples of 32 will do
+//   k.multiply(w, rows, 0, 1, 0, w.padded_outputs(), out, outputs);  // a thread: its own columns
 #pragma once
 
 #include <cstddef>
@@ -24,30 +40,40 @@ namespace quire {
 
 enum class Activations : std::uint8_t { int8, int16 };
 
-inline constexpr std::uint32_t kLinearLanes = 16;  // outputs per panel; column ranges are multiples of it
+// Part of the numerics id: changes whenever the definition above does.
+inline constexpr std::uint32_t kLinearVersion = 1;
+
+// Outputs per panel; column ranges are multiples of it.
+inline constexpr std::uint32_t kLinearLanes = 16;
+
+// Inputs of quantized weights are a multiple of it.
+inline constexpr std::uint32_t kActivationBlock = 32;
 
 // A repacked matrix. Points into memory that the loader owns.
 struct PackedMatrix {
-  DType type = DType::f32;     // of the source
-  std::uint32_t outputs = 0;   // as the model knows them
+  DType type = DType::f32;    // of the source
+  std::uint32_t outputs = 0;  // as the model knows them
   std::uint32_t inputs = 0;
   const std::byte* data = nullptr;
-  std::uint32_t padded_outputs() const { return (outputs + kLinearLanes - 1) / kLinearLanes * kLinearLanes; }
+  std::uint32_t padded_outputs() const {
+    return (outputs + kLinearLanes - 1) / kLinearLanes * kLinearLanes;
+  }
 };
 
 std::size_t packed_bytes(DType type, std::uint32_t outputs, std::uint32_t inputs);
 
-// Fills `into` (64-byte aligned, packed_bytes long). row(o) is the encoded source row of output o, so that matrices can
-// be concatenated, interleaved or permuted on the way in.
+// Fills `into` (64-byte aligned, packed_bytes long). row(o) is the encoded source row of output o,
+// so that matrices can be concatenated, interleaved or permuted on the way in.
 PackedMatrix pack_matrix(DType type, std::uint32_t outputs, std::uint32_t inputs,
-                         const std::function<const std::byte*(std::uint32_t)>& row, std::span<std::byte> into);
+                         const std::function<const std::byte*(std::uint32_t)>& row,
+                         std::span<std::byte> into);
 
 // Activation rows as the kernels want them. The buffer is the caller's; sized by activation_bytes.
 struct ActivationRows {
   Activations mode = Activations::int8;
   std::uint32_t rows = 0, inputs = 0;
-  std::byte* data = nullptr;      // codes, scales and sums (layout private to kernels/)
-  const float* plain = nullptr;   // the f32 rows themselves, [rows][inputs], for plain weights
+  std::byte* data = nullptr;     // codes, scales and sums (layout private to kernels/)
+  const float* plain = nullptr;  // the f32 rows themselves, [rows][inputs], for plain weights
 };
 
 std::size_t activation_bytes(Activations mode, std::uint32_t rows, std::uint32_t inputs);
@@ -56,15 +82,18 @@ struct LinearKernels {
   // Encodes inputs [first, first + count) of row `row` (both multiples of 32) from x[0..count).
   void (*quantize)(const float* x, std::uint32_t row, std::uint32_t first, std::uint32_t count,
                    const ActivationRows& into);
-  // out[r * out_stride + o] for r in [row_begin, row_end), o in [column_begin, column_end); column bounds are
-  // multiples of kLinearLanes, except that the last may be padded_outputs (padding columns are not written).
-  void (*multiply)(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin, std::uint32_t row_end,
-                   std::uint32_t column_begin, std::uint32_t column_end, float* out, std::size_t out_stride);
+  // out[r * out_stride + o] for r in [row_begin, row_end), o in [column_begin, column_end); column
+  // bounds are multiples of kLinearLanes, except that the last may be padded_outputs (padding
+  // columns are not written).
+  void (*multiply)(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin,
+                   std::uint32_t row_end, std::uint32_t column_begin, std::uint32_t column_end,
+                   float* out, std::size_t out_stride);
 };
 
 const LinearKernels& linear_kernels(Isa isa);
 
-// True where activations of this weight type are quantized; plain weights read ActivationRows::plain.
+// True where activations of this weight type are quantized; plain weights read
+// ActivationRows::plain.
 bool uses_quantized_activations(DType type);
 
 }  // namespace quire

@@ -1,7 +1,13 @@
-// kernels/vector.h - the small operations between matrix products. Every instruction set gives the same bits.
+// kernels/vector.h - the small operations between matrix products. Every instruction set gives the
+// same bits.
 //
-// Sums run over 16 lanes (element i belongs to lane i mod 16, added in order) and the lanes are then added as a tree:
-// 8 apart, 4, 2, 1. exp is one polynomial, defined in kernels/ref/.
+// Sums run over 16 lanes (element i belongs to lane i mod 16, added in order) and the lanes are
+// then added as a tree: 8 apart, 4, 2, 1. exp and tanh are one polynomial each, defined in
+// kernels/ref/math.h. NaN never wins a maximum; what else becomes of a NaN is a NaN of any sign and
+// payload.
+//
+//   const VectorKernels& vector = vector_kernels(best_isa());
+//   vector.rms_norm(x, weight, 1e-5f, 576, normed);
 #pragma once
 
 #include <cstddef>
@@ -12,21 +18,26 @@
 namespace quire {
 
 struct VectorKernels {
-  // out[i] = x[i] * (1 / sqrt(mean(x^2) + epsilon)) * weight[i]
+  // out[i] = x[i] * (1 / sqrt(mean(x^2) + epsilon)) * weight[i]; out may be x, here and below
   void (*rms_norm)(const float* x, const float* weight, float epsilon, std::uint32_t n, float* out);
-  // Rotates the pairs (x[i], x[i + dim/2]) by the angles whose cosines and sines are given, [dim/2] each.
+  // Rotates the pairs (x[i], x[i + dim/2]) by the angles whose cosines and sines are given, [dim/2]
+  // each.
   void (*rope)(float* x, std::uint32_t dim, const float* cosines, const float* sines);
-  void (*add)(float* x, const float* y, std::uint32_t n);                                // x += y
-  void (*silu_mul)(const float* gate, const float* up, std::uint32_t n, float* out);     // silu(gate) * up
-  void (*gelu_mul)(const float* gate, const float* up, std::uint32_t n, float* out);     // gelu_tanh(gate) * up
+  void (*add)(float* x, const float* y, std::uint32_t n);  // x += y
+  void (*silu_mul)(const float* gate, const float* up, std::uint32_t n,
+                   float* out);  // silu(gate) * up
+  void (*gelu_mul)(const float* gate, const float* up, std::uint32_t n,
+                   float* out);  // gelu_tanh(gate) * up
   void (*scale)(float* x, float by, std::uint32_t n);
-  void (*softcap)(float* x, float cap, std::uint32_t n);                                 // cap * tanh(x / cap)
-  float (*max)(const float* x, std::uint32_t n);
-  std::uint32_t (*argmax)(const float* x, std::uint32_t n);                              // ties: the lowest index
+  void (*softcap)(float* x, float cap, std::uint32_t n);     // cap * tanh(x / cap)
+  float (*max)(const float* x, std::uint32_t n);             // never -0
+  std::uint32_t (*argmax)(const float* x, std::uint32_t n);  // ties: the lowest
   // sum of exp(x[i] - max), in f32 by the lanes above
   float (*sum_exp)(const float* x, float max, std::uint32_t n);
 };
 
 const VectorKernels& vector_kernels(Isa isa);
+
+extern const VectorKernels kVectorScalar, kVectorAvx2, kVectorAvx512;  // by vector_kernels
 
 }  // namespace quire

@@ -1,6 +1,8 @@
 #include "kv/arena.h"
 #include "kv/planted.h"
 
+#include "kv/slab_shape.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,25 +44,6 @@ Arena::~Arena() {
   CHECK(committed_bytes_ == 0);  // every extent came home
 }
 
-// The fewest pages whose unused tail is under 2 %. One slab may not take more than an eighth of the
-// budget, unless one extent does: a small budget is better shared out than perfectly filled.
-std::uint32_t Arena::slab_pages_for(std::size_t extent_bytes) const {
-  const std::size_t least = (extent_bytes + page_bytes_ - 1) / page_bytes_;
-  const std::size_t most = std::max(least, budget_bytes_ / 8 / page_bytes_);
-  std::size_t best = least;
-  double best_slack = 1;
-  for (std::size_t pages = least; pages <= most; ++pages) {  // at most 50 + least rounds
-    const double slack = static_cast<double>(pages * page_bytes_ % extent_bytes) /
-                         static_cast<double>(pages * page_bytes_);
-    if (slack < best_slack) {
-      best = pages;
-      best_slack = slack;
-    }
-    if (slack < 0.02) break;
-  }
-  return static_cast<std::uint32_t>(best);
-}
-
 SizeClass Arena::size_class(std::size_t bytes) {
   CHECK(bytes > 0 && bytes <= memory_->reserved_bytes());
   const std::size_t rounded = (bytes + kArenaUnit - 1) / kArenaUnit * kArenaUnit;
@@ -73,7 +56,7 @@ SizeClass Arena::size_class(std::size_t bytes) {
   c.extent_bytes = rounded;
   c.payload_bytes = bytes;
   c.extent_units = static_cast<std::uint32_t>(rounded / kArenaUnit);
-  c.slab_pages = slab_pages_for(rounded);
+  c.slab_pages = static_cast<std::uint32_t>(slab_shape(rounded, budget_bytes_, page_bytes_).bytes / page_bytes_);
   c.capacity = static_cast<std::uint32_t>(c.slab_pages * page_bytes_ / rounded);
   if (planted(Bug::overlapping_extents)) ++c.capacity;
   std::fill(std::begin(c.heads), std::end(c.heads), kNone);

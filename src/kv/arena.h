@@ -201,7 +201,6 @@ class Arena {
     return (std::size_t{s} << units_per_page_log2_) + extent_of(s, offset);
   }
 
-  std::uint32_t slab_pages_for(std::size_t extent_bytes) const;
   void link(std::uint32_t s, std::uint32_t bucket);
   void unlink(std::uint32_t s);
   void rebucket(std::uint32_t s) {

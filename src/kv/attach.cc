@@ -32,7 +32,7 @@ void CacheCore::supply_keys(SequenceState& s, std::span<const BlockKey> keys) {
 
 void CacheCore::place(SequenceState& s, std::span<const TokenId> prompt,
                       std::span<const BlockKey> keys) {
-  CHECK(s.phase == Phase::fresh && !prompt.empty() && prompt.size() <= s.options.token_capacity);
+  CHECK(s.phase == Phase::fresh && prompt.size() <= s.options.token_capacity);
   CHECK(keys.size() * s.tokens_per_block() <= prompt.size());
   s.tokens.assign(prompt.begin(), prompt.end());
   s.keys.assign(keys.begin(), keys.end());

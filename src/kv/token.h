@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace quire {
+#include "base/token.h"
 
-using TokenId = std::uint32_t;
+namespace quire {
 
 enum class RootId : std::uint32_t {};  // a tree of the prefix index: one identity, one geometry
 

@@ -1,0 +1,60 @@
+#include "cli/command.h"
+
+#include <fmt/core.h>
+
+#include <cstdio>
+
+namespace quire::cli {
+
+#define QUIRE_COMMAND(name) extern const Command k##name
+QUIRE_COMMAND(Run);
+QUIRE_COMMAND(Chat);
+
+QUIRE_COMMAND(Bench);
+QUIRE_COMMAND(Show);
+QUIRE_COMMAND(Plan);
+QUIRE_COMMAND(Eval);
+QUIRE_COMMAND(Selftest);
+QUIRE_COMMAND(Tokenize);
+QUIRE_COMMAND(Detokenize);
+QUIRE_COMMAND(Template);
+QUIRE_COMMAND(Version);
+QUIRE_COMMAND(Completion);
+#undef QUIRE_COMMAND
+
+std::span<const Command> commands() {
+  static const Command all[] = {kRun,  kChat,     kBench,      kShow,     kPlan,       kSelftest,
+                                kEval, kTokenize, kDetokenize, kTemplate, kCompletion, kVersion};
+  return all;
+}
+
+int fail(int exit_code, const std::string& message, const std::string& hint) {
+  fmt::print(stderr, "error: {}\n", message);
+  if (!hint.empty()) fmt::print(stderr, "  hint: {}\n", hint);
+  return exit_code;
+}
+
+int fail(const Error& error) {
+  switch (error.code) {
+    case Code::invalid:
+      return fail(kUsage, error.message);
+    case Code::not_found:
+    case Code::corrupt:
+    case Code::unsupported:
+      return fail(kNoModel, error.message);
+    case Code::exhausted:
+      return fail(kNoMemory, error.message);
+    case Code::cancelled:
+      return fail(kInterrupted, error.message);
+    case Code::unavailable:
+      return fail(kFailed, error.message);
+  }
+  return fail(kFailed, error.message);
+}
+
+void print_json(const Json& value) {
+  // Replaces what is not UTF-8, so that a half-finished character cannot break the output.
+  fmt::print("{}\n", value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace quire::cli

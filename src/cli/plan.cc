@@ -1,0 +1,180 @@
+// cli/plan.cc - `quire plan`: how many tokens and sequences fit, for a file or a well-known model.
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/model_options.h"
+#include "engine/plan.h"
+#include "model/catalog.h"
+#include "model/weights_source.h"
+
+namespace quire::cli {
+namespace {
+
+struct Options {
+  std::string model, format = "f16", memory, weights;
+  std::uint64_t context = 0, concurrency = 0, shared_prefix = 0, prefix_groups = 1;
+  std::uint32_t block_size = 32;
+  bool json = false, list = false;
+};
+
+// Where the geometry comes from, and what its weights weigh.
+struct Subject {
+  std::string name;
+  std::uint64_t weights_bytes = 0, context = 0;
+  std::function<Geometry(const Format*)> geometry;
+};
+
+Result<Subject> find_subject(const Options& o) {
+  const Result<const CatalogEntry*> entry = find_in_catalog(o.model);
+  if (entry.ok()) {
+    const CatalogEntry& e = *entry.value();
+    return Subject{std::string(e.name), static_cast<std::uint64_t>(e.parameters * 2e9), e.context,
+                   [&e, p = o.block_size](const Format* f) { return catalog_geometry(e, p, f); }};
+  }
+  if (!o.model.empty() && !std::filesystem::exists(o.model) && !find_model(o.model).ok())
+    return entry.error();
+  TRY(const std::string path, find_model(o.model));
+  TRY(const ModelSource source, ModelSource::open(path));
+  return Subject{
+      path, source.tensor_bytes(), source.config().context,
+      [c = source.config(), p = o.block_size](const Format* f) { return make_geometry(c, p, f); }};
+}
+
+std::string human(double bytes) {
+  if (bytes >= 0x1p30) return fmt::format("{:.2f} GiB", bytes / 0x1p30);
+  if (bytes >= 0x1p20) return fmt::format("{:.2f} MiB", bytes / 0x1p20);
+  return fmt::format("{:g} B", bytes);
+}
+
+int list_models() {
+  fmt::print("{:<18}{:>7}{:>9}{:>6}{:>10}{:>14}\n", "model", "layers", "KV heads", "dim", "context",
+             "f16 B/token");
+  for (const CatalogEntry& e : catalog()) {
+    const Plan p = make_plan(catalog_geometry(e, 32, find_format("f16").value()),
+                             {.context = 1, .concurrency = 1});
+    fmt::print("{:<18}{:>7}{:>9}{:>6}{:>10}{:>14g}\n", e.name, e.layers, e.latent ? 1 : e.kv_heads,
+               e.latent ? e.latent : e.head_dim, e.context,
+               p.bytes_per_token + p.window_bytes_per_token);
+  }
+  return kOk;
+}
+
+int run(const Options& o) {
+  if (o.list) return list_models();
+  const auto subject = find_subject(o);
+  if (!subject.ok()) return fail(subject.error());
+  const auto format = find_format(o.format);
+  if (!format.ok()) return fail(kUsage, format.error().message);
+  PlanRequest request{.context = o.context,
+                      .concurrency = o.concurrency,
+                      .shared_prefix = o.shared_prefix,
+                      .prefix_groups = o.prefix_groups};
+  if (!o.memory.empty()) {
+    const auto memory = parse_size(o.memory);
+    if (!memory.ok()) return fail(memory.error());
+    request.memory_bytes = memory.value();
+    request.weights_bytes = subject.value().weights_bytes;
+    if (!o.weights.empty()) {
+      const auto weights = parse_size(o.weights);
+      if (!weights.ok()) return fail(weights.error());
+      request.weights_bytes = weights.value();
+    }
+  }
+  if (request.context == 0 && (request.memory_bytes == 0 || request.concurrency == 0))
+    request.context = subject.value().context;
+  const Geometry geometry = subject.value().geometry(format.value());
+  const Plan plan = make_plan(geometry, request);
+
+  Json by_format = Json::array();
+  for (const Format* f : formats()) {
+    const Plan other = make_plan(subject.value().geometry(f), request);
+    by_format.push_back({{"format", f->name},
+                         {"bytes_per_token", other.bytes_per_token},
+                         {"bytes_per_sequence", other.bytes_per_sequence},
+                         {"max_concurrency", other.concurrency}});
+  }
+  Json warnings = Json::array();
+  if (request.memory_bytes > 0 && request.memory_bytes <= request.weights_bytes)
+    warnings.push_back("the weights alone do not fit this memory");
+  if (plan.context > subject.value().context)
+    warnings.push_back(fmt::format("the model was trained for {} tokens", subject.value().context));
+  if (o.json) {
+    Json groups = Json::array();
+    for (const PlanGroup& g : plan.groups) {
+      Json j{{"layers", g.layers},
+             {"lanes", g.lanes},
+             {"block_bytes", g.block_bytes},
+             {"bytes_per_token", g.bytes_per_token},
+             {"bytes_per_sequence", g.bytes_per_sequence}};
+      if (g.window) j["window"] = g.window;
+      groups.push_back(std::move(j));
+    }
+    print_json(
+        {{"model", subject.value().name},
+         {"format", o.format},
+         {"bytes_per_token", plan.bytes_per_token + plan.window_bytes_per_token},
+         {"growing_bytes_per_token", plan.bytes_per_token},
+         {"context", plan.context},
+         {"bytes_per_sequence", plan.bytes_per_sequence},
+         {"max_concurrency", plan.concurrency},
+         {"kv_pool_bytes", plan.kv_pool_bytes},
+         {"blocks", plan.blocks},
+         {"block_size", o.block_size},
+         {"max_tokens", plan.max_tokens},
+         {"weights_bytes", subject.value().weights_bytes},
+         {"with_sharing",
+          {{"dedup_ratio", plan.deduplication}, {"max_concurrency", plan.shared_concurrency}}},
+         {"by_format", by_format},
+         {"groups", groups},
+         {"formula", plan.formula},
+         {"assumptions",
+          {"K and V as allocated: whole blocks, whole slabs",
+           "weights at 2 bytes per parameter unless a file or --weights says otherwise"}},
+         {"warnings", warnings}});
+    return kOk;
+  }
+  fmt::print("{} in {}\n  {}\n\n", subject.value().name, o.format, plan.formula);
+  fmt::print("  one sequence of {} tokens: {}\n", plan.context,
+             human(static_cast<double>(plan.bytes_per_sequence)));
+  if (request.memory_bytes > 0)
+    fmt::print("  {} holds weights of {} and {} such sequences ({} with {} shared tokens)\n",
+               human(static_cast<double>(request.memory_bytes)),
+               human(static_cast<double>(request.weights_bytes)), plan.concurrency,
+               plan.shared_concurrency, request.shared_prefix);
+  else
+    fmt::print("  {} sequence{}: {} of cache\n", plan.concurrency, plan.concurrency == 1 ? "" : "s",
+               human(static_cast<double>(plan.kv_pool_bytes)));
+  for (const Json& w : warnings) fmt::print(stderr, "warning: {}\n", w.get<std::string>());
+  return kOk;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("-m,--model,MODEL", o->model, "a file, a folder, or a name from --list");
+  app.add_option("-c,--context", o->context, "tokens per sequence (the model's context)");
+  app.add_option("--concurrency", o->concurrency, "sequences at a time");
+  app.add_option("--memory", o->memory, "for weights and cache, e.g. 80GiB: solves for the rest");
+  app.add_option("--weights", o->weights, "size of the weights (from the model)");
+  app.add_option("-f,--format", o->format, "cache format (f16)");
+  app.add_option("--shared-prefix", o->shared_prefix, "first tokens that sequences have in common");
+  app.add_option("--prefix-groups", o->prefix_groups, "how many different shared prefixes (1)");
+  app.add_option("--block-size", o->block_size, "tokens per block (32)")
+      ->check(CLI::IsMember({16, 32, 64}));
+  app.add_flag("--list", o->list, "the models known by name");
+  app.add_flag("--json", o->json, "print one JSON object");
+  return [o] { return run(*o); };
+}
+
+}  // namespace
+
+extern const Command kPlan = {
+    "plan", "how much cache a model needs, how much fits",
+    "examples:\n"
+    "  quire plan --model llama-3-70b --context 131072 --format f16\n"
+    "  quire plan --model llama-3.1-8b --memory 80GiB --context 8192 --shared-prefix 6000\n"
+    "  quire plan --model model.gguf --concurrency 32 --json",
+    declare};
+
+}  // namespace quire::cli

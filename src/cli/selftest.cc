@@ -1,0 +1,68 @@
+// cli/selftest.cc - `quire selftest`: proves on this machine and model that the answer does not
+// depend on how it was made.
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "base/random.h"
+#include "cli/command.h"
+#include "cli/model_options.h"
+#include "engine/selftest.h"
+
+namespace quire::cli {
+namespace {
+
+struct Options {
+  ModelOptionsCli model;
+  bool all = false, json = false;
+};
+
+int run(const Options& o) {
+  const auto path = find_model(o.model.path);
+  if (!path.ok()) return fail(path.error());
+  const auto base = runtime_options(o.model);
+  if (!base.ok()) return fail(base.error());
+  const auto started = std::chrono::steady_clock::now();
+  Json checks = Json::array();
+  const auto report = [&](const SelftestCheck& c) {
+    if (o.json)
+      checks.push_back(
+          {{"check", c.name}, {"ok", c.ok}, {"compared", c.compared}, {"detail", c.detail}});
+    else
+      fmt::print("{}  {}{}\n", c.ok ? "same" : "DIFFERS", c.name,
+                 c.detail.empty() ? "" : ": " + c.detail);
+    std::fflush(stdout);
+  };
+  const auto result = selftest(path.value(), base.value(), o.all, report);
+  if (!result.ok()) return fail(result.error());
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  if (o.json)
+    print_json({{"ok", result.value()}, {"seconds", seconds}, {"checks", checks}});
+  else
+    fmt::print("{} in {:.1f} s\n",
+               result.value() ? "every answer is bit for bit the same," : "FAILED,", seconds);
+  return result.value() ? kOk : kUnverified;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  add_model_options(app, o->model);
+  app.add_flag("--all", o->all, "every format, block size, thread count and instruction set");
+  app.add_flag("--json", o->json, "print one JSON object");
+  return [o] { return run(*o); };
+}
+
+}  // namespace
+
+extern const Command kSelftest = {"selftest",
+                                  "prove that batching, chunking and caching change no answer",
+                                  "Compares logits bit for bit and exits 7 when any differ.\n"
+                                  "examples:\n"
+                                  "  quire selftest model.gguf\n"
+                                  "  quire selftest model.gguf --all --json",
+                                  declare};
+
+}  // namespace quire::cli

@@ -1,0 +1,120 @@
+// cli/show.cc - `quire show`: a model's architecture and what its cache costs.
+#include <fmt/core.h>
+
+#include "cli/command.h"
+#include "cli/model_options.h"
+#include "engine/plan.h"
+#include "engine/text_parts.h"
+#include "model/weights_source.h"
+
+namespace quire::cli {
+namespace {
+
+struct Options {
+  std::string path;
+  std::uint32_t block_size = 32;
+  bool json = false;
+};
+
+const char* kind_name(GroupKind kind) {
+  constexpr const char* names[] = {"full", "window", "latent", "state"};
+  return names[static_cast<int>(kind)];
+}
+
+Json group_json(const Geometry& geometry, const LayerGroup& g) {
+  Json j{{"kind", kind_name(g.kind)},
+         {"layers", g.layers},
+         {"kv_heads", g.kv_heads},
+         {"head_dim", g.key_dim},
+         {"bytes_per_token", geometry.bytes_per_token(g)},
+         {"block_bytes", geometry.block_bytes(g)}};
+  if (g.window) j["window"] = g.window;
+  return j;
+}
+
+int run(const Options& o) {
+  const auto path = find_model(o.path);
+  if (!path.ok()) return fail(path.error());
+  const auto source = ModelSource::open(path.value());
+  if (!source.ok()) return fail(source.error());
+  const ModelConfig& c = source.value().config();
+  const auto text = read_text_parts(source.value());
+
+  Json out{{"path", path.value()},
+           {"architecture", c.architecture},
+           {"name", c.name},
+           {"layers", c.layers},
+           {"hidden", c.hidden},
+           {"feed_forward", c.feed_forward},
+           {"query_heads", c.query_heads},
+           {"kv_heads", c.kv_heads},
+           {"head_dim", c.head_dim},
+           {"vocabulary", c.vocabulary},
+           {"context", c.context},
+           {"weights_bytes", source.value().tensor_bytes()}};
+  out["tokenizer"] = text.ok() ? Json{{"tokens", text.value().tokenizer.size()},
+                                      {"chat_template", text.value().chat_template.has_value()}}
+                               : Json{{"error", text.error().message}};
+  out["kv"] = Json::object();
+  for (const Format* f : formats()) {
+    const Geometry geometry = make_geometry(c, o.block_size, f);
+    Json groups = Json::array();
+    double growing = 0;
+    for (const LayerGroup& g : geometry.groups) {
+      groups.push_back(group_json(geometry, g));
+      if (g.window == 0) growing += geometry.bytes_per_token(g);
+    }
+    const Plan plan = make_plan(geometry, {.context = c.context, .concurrency = 1});
+    out["kv"][std::string(f->name)] = {{"bytes_per_token", growing},
+                                       {"bytes_at_context", plan.bytes_per_sequence},
+                                       {"groups", groups}};
+  }
+  if (o.json) {
+    print_json(out);
+    return kOk;
+  }
+  fmt::print("{}  ({})\n", c.name.empty() ? path.value() : c.name, c.architecture);
+  fmt::print("  {} layers, {} wide, feed-forward {}, {} query and {} KV heads of {}\n", c.layers,
+             c.hidden, c.feed_forward, c.query_heads, c.kv_heads, c.head_dim);
+  fmt::print("  vocabulary {}, context {}, weights {:.1f} MB\n", c.vocabulary, c.context,
+             static_cast<double>(source.value().tensor_bytes()) / 1e6);
+  if (text.ok())
+    fmt::print("  chat template: {}\n", text.value().chat_template ? "yes"
+                                        : text.value().template_problem.empty()
+                                            ? "none"
+                                            : text.value().template_problem);
+  else
+    fmt::print("  tokenizer: {}\n", text.error().message);
+  fmt::print("\n  KV cache    bytes/token   at {} tokens   by layer group\n", c.context);
+  for (const Format* f : formats()) {
+    const Json& kv = out["kv"][std::string(f->name)];
+    std::string groups;
+    for (const Json& g : kv["groups"])
+      groups +=
+          fmt::format("{}{} {} layers{}: {:g} B", groups.empty() ? "" : ", ", g["layers"].size(),
+                      g["kind"].get<std::string>(),
+                      g.contains("window") ? fmt::format(" of {}", g["window"].get<int>()) : "",
+                      g["bytes_per_token"].get<double>());
+    fmt::print("  {:<10}  {:>11g}   {:>9.1f} MB   {}\n", f->name,
+               kv["bytes_per_token"].get<double>(), kv["bytes_at_context"].get<double>() / 1e6,
+               groups);
+  }
+  return kOk;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("MODEL", o->path, "GGUF file or Hugging Face folder");
+  app.add_option("--block-size", o->block_size, "tokens per cache block (32)")
+      ->check(CLI::IsMember({16, 32, 64}));
+  app.add_flag("--json", o->json, "print one JSON object");
+  return [o] { return run(*o); };
+}
+
+}  // namespace
+
+extern const Command kShow = {"show", "describe a model and the size of its cache",
+                              "examples:\n  quire show model.gguf\n  quire show model.gguf --json",
+                              declare};
+
+}  // namespace quire::cli

@@ -1,0 +1,40 @@
+#include "engine/chat.h"
+
+namespace quire {
+namespace {
+
+Result<std::vector<Segment>> segments(const Runtime& runtime, const Json& messages,
+                                      const ChatOptions& options) {
+  const ChatTemplate* chat = runtime.chat_template();
+  if (chat == nullptr)
+    return Error{Code::unsupported,
+                 "this model has no chat template; give plain text (--raw) or a --chat-template"};
+  const Tokenizer& t = runtime.tokenizer();
+  Json context = options.variables.is_object() ? options.variables : Json::object();
+  context["messages"] = messages;
+  context["add_generation_prompt"] = options.add_generation_prompt;
+  context["bos_token"] = t.piece(t.bos());
+  context["eos_token"] = t.piece(t.eos());
+  if (!options.tools.is_null()) context["tools"] = options.tools;
+  return chat->render_segments(context);
+}
+
+}  // namespace
+
+Result<std::string> render_chat_text(const Runtime& runtime, const Json& messages,
+                                     const ChatOptions& options) {
+  TRY(const std::vector<Segment> parts, segments(runtime, messages, options));
+  std::string text;
+  for (const Segment& s : parts) text += s.text;
+  return text;
+}
+
+Result<std::vector<TokenId>> render_chat(const Runtime& runtime, const Json& messages,
+                                         const ChatOptions& options) {
+  TRY(const std::vector<Segment> parts, segments(runtime, messages, options));
+  std::vector<TextSpan> spans;
+  for (const Segment& s : parts) spans.push_back({s.text, !s.from_data});
+  return runtime.tokenizer().encode(spans);
+}
+
+}  // namespace quire

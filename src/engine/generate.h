@@ -1,0 +1,63 @@
+// engine/generate.h - from a prompt to answers: sampling, `n` choices and beam search by forking
+// the cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/runtime.h"
+#include "engine/sampler.h"
+
+namespace quire {
+
+struct GenerateOptions {
+  SamplingOptions sampling = {};
+  std::uint32_t tokens_max = 128;
+  std::uint32_t choices = 1;  // n
+  std::uint32_t beams = 0;    // > 0: beam search of that width; `choices` best are returned
+  float length_penalty = 1;   // beam scores are divided by length^penalty
+  bool ignore_end = false;    // do not stop at the model's end-of-generation tokens
+  bool skip_special = true;   // leave control tokens out of the text
+  std::vector<std::string> stop = {};
+  std::uint32_t chunk = 0;  // rows per prefill step; 0: as many as fit
+};
+
+enum class Finish : std::uint8_t { length, end_token, stop_string, cancelled };
+std::string_view finish_name(Finish finish);
+
+struct Generated {
+  std::vector<TokenId> tokens;  // the end token included when it was sampled
+  std::string text;
+  std::vector<Choice> choices;  // one per token
+  Finish finish = Finish::length;
+  std::string stopped_by;  // the stop string that matched
+  double score = 0;        // sum of log-probabilities (beams: divided by the length penalty)
+};
+
+struct GenerateTimings {
+  std::uint32_t prompt_tokens = 0, cached_tokens = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+  std::uint32_t decoded_tokens = 0;
+};
+
+struct GenerateEvents {
+  // Text that became certain, of one choice. Returning false stops everything, here and below.
+  std::function<bool(std::uint32_t choice, std::string_view text)> text = {};
+  std::function<bool(std::uint32_t done, std::uint32_t total)> prefill = {};
+  std::function<bool()> step =
+      {};  // before each step after the prompt, also where no text comes yet (beams)
+};
+
+struct GenerateResult {
+  std::vector<Generated> answers;
+  GenerateTimings timings;
+};
+
+Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt,
+                                const GenerateOptions& options, const GenerateEvents& events = {});
+
+}  // namespace quire

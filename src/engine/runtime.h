@@ -1,0 +1,109 @@
+// engine/runtime.h - a model, its text and its cache, opened together: what `run`, `chat`, `bench`,
+// the C API and the server stand on.
+//
+//   TRY(auto runtime, Runtime::open("model.gguf", {}));
+//   TRY(Sequence s, runtime->open_sequence(4096));
+//   runtime->cache().attach(s, prompt);
+//   TRY_STATUS(runtime->prefill(s));                                   // all but the last token
+//   TRY(std::span<float> logits, runtime->step({{{&s, {&last, 1}, Logits::last}}}));
+//
+// One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/thread_pool.h"
+#include "base/token.h"
+#include "engine/sampler.h"
+#include "kv/cache.h"
+#include "model/model.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace quire {
+
+struct RuntimeOptions {
+  std::uint32_t threads = 0;  // 0: one per core
+  Isa isa = best_isa();
+  Activations activations = Activations::int8;
+  std::string kv_format = "auto";  // f16, or f32 for models in F32
+  std::uint32_t tokens_per_block = 32;
+  std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading
+  std::uint32_t context = 0;         // 0: the model's own
+  std::uint32_t rows_max = 512;      // rows of one step
+  std::string evictor = "cost";
+};
+
+enum class Logits : std::uint8_t { none, last, all };
+
+// One sequence's part of a step: these tokens come after what it holds.
+struct StepItem {
+  Sequence* sequence;
+  std::span<const TokenId> tokens;
+  Logits logits = Logits::last;
+};
+
+class Runtime {
+ public:
+  static Result<std::unique_ptr<Runtime>> open(const std::string& path,
+                                               const RuntimeOptions& options);
+
+  Model& model() { return *model_; }
+  KvCache& cache() { return *cache_; }
+  const ModelConfig& config() const { return model_->config(); }
+  const ModelSource& source() const { return source_; }
+  const Geometry& geometry() const { return cache_->geometry(root_); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
+  Sampler& sampler() { return *sampler_; }
+  std::uint32_t context() const { return context_; }
+  std::uint32_t threads() const { return pool_->size(); }
+  const std::string& kv_format() const { return kv_format_; }
+
+  Result<Sequence> open_sequence(std::uint32_t token_capacity);  // to be attached to a prompt
+  Result<Sequence> empty_sequence(
+      std::uint32_t token_capacity);  // fed token by token, without looking for cached ones
+
+  // Runs rows of all items through the model in one forward pass. Returns the wanted logits,
+  // [rows][vocabulary], in the order of the items; they stay valid until the next step. Room that
+  // is not there is an error and changes nothing.
+  Result<std::span<float>> step(std::span<const StepItem> items);
+
+  // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
+  // `chunk` rows. `progress` is called between steps and may stop it by returning false
+  // (Code::cancelled).
+  Status prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk = 0,
+                 const std::function<bool(std::uint32_t done)>& progress = {});
+
+ private:
+  Runtime() = default;
+
+  ModelSource source_;
+  SteadyClock clock_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatTemplate> template_;
+  std::string kv_format_;
+  std::unique_ptr<Sampler> sampler_;
+  RootId root_{};
+  std::uint32_t context_ = 0;
+
+  // Of the step at hand; kept so that a step allocates nothing once they have grown.
+  std::vector<StepNeed> needs_;
+  std::vector<TokenId> tokens_;
+  std::vector<std::uint32_t> positions_, logit_rows_;
+  std::vector<std::vector<KvSequenceView>> sequence_views_;  // by group
+  std::vector<KvView> views_;
+  std::vector<float> logits_;
+};
+
+}  // namespace quire

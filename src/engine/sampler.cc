@@ -1,0 +1,197 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/random.h"
+
+namespace quire {
+namespace {
+
+Error out_of_range(const char* field, const char* range) {
+  return Error{Code::invalid, std::string(field) + " must be " + range};
+}
+
+}  // namespace
+
+Status SamplingOptions::check(std::uint32_t vocabulary) const {
+  // Written so that NaN fails too.
+  if (!(temperature >= 0 && temperature <= 100))
+    return out_of_range("temperature", "between 0 and 100");
+  if (!(top_p > 0 && top_p <= 1)) return out_of_range("top_p", "above 0 and at most 1");
+  if (!(min_p >= 0 && min_p <= 1)) return out_of_range("min_p", "between 0 and 1");
+  if (!(typical_p > 0 && typical_p <= 1)) return out_of_range("typical_p", "above 0 and at most 1");
+  if (!(repetition_penalty > 0 && repetition_penalty <= 10))
+    return out_of_range("repetition_penalty", "above 0 and at most 10");
+  if (!(std::abs(presence_penalty) <= 2))
+    return out_of_range("presence_penalty", "between -2 and 2");
+  if (!(std::abs(frequency_penalty) <= 2))
+    return out_of_range("frequency_penalty", "between -2 and 2");
+  for (const auto& [token, bias] : logit_bias) {
+    if (token >= vocabulary)
+      return Error{Code::invalid, "logit_bias names token " + std::to_string(token) +
+                                      "; the vocabulary has " + std::to_string(vocabulary)};
+    if (!(std::abs(bias) <= 100)) return out_of_range("logit_bias values", "between -100 and 100");
+  }
+  return {};
+}
+
+void TokenCounts::add_prompt(std::span<const TokenId> tokens) {
+  for (const TokenId t : tokens) counts_[t].in_prompt = true;
+}
+
+void TokenCounts::add_generated(TokenId token) { ++counts_[token].generated; }
+
+Sampler::Sampler(const VectorKernels& vector, std::uint32_t vocabulary) : vector_(vector) {
+  candidates_.reserve(vocabulary);
+}
+
+double Sampler::log_sum_exp(std::span<const float> logits) const {
+  const auto n = static_cast<std::uint32_t>(logits.size());
+  const float max = vector_.max(logits.data(), n);
+  return max + std::log(static_cast<double>(vector_.sum_exp(logits.data(), max, n)));
+}
+
+// Fills candidates_ with the `count` best (or all), best first; ties by id.
+void Sampler::take_best(std::span<const float> logits, std::size_t count) {
+  const auto better = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  candidates_.clear();
+  if (count < 64) {  // a small heap whose top is the worst kept: one pass, almost no writes
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      const Candidate c{logits[i], static_cast<TokenId>(i), 0};
+      if (candidates_.size() == count && !better(c, candidates_.front())) continue;
+      if (candidates_.size() == count) {
+        std::pop_heap(candidates_.begin(), candidates_.end(), better);
+        candidates_.pop_back();
+      }
+      candidates_.push_back(c);
+      std::push_heap(candidates_.begin(), candidates_.end(), better);
+    }
+    std::sort_heap(candidates_.begin(), candidates_.end(), better);
+    return;
+  }
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    candidates_.push_back({logits[i], static_cast<TokenId>(i), 0});
+  if (count < candidates_.size()) {
+    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
+    std::nth_element(candidates_.begin(), end, candidates_.end(), better);
+    candidates_.erase(end, candidates_.end());
+  }
+  std::sort(candidates_.begin(), candidates_.end(), better);
+}
+
+std::vector<TokenLogprob> Sampler::top(std::span<const float> logits, std::uint32_t count) {
+  const double sum = log_sum_exp(logits);
+  take_best(logits, std::min<std::size_t>(count, logits.size()));
+  std::vector<TokenLogprob> best;
+  for (const Candidate& c : candidates_)
+    best.push_back({c.token, static_cast<float>(c.logit - sum)});
+  return best;
+}
+
+void Sampler::shape(std::span<float> logits, const SamplingOptions& o,
+                    const TokenCounts& counts) const {
+  for (const auto& [token, bias] : o.logit_bias) logits[token] += bias;
+  if (o.repetition_penalty == 1 && o.presence_penalty == 0 && o.frequency_penalty == 0) return;
+  for (const auto& [token, count] : counts.counts_) {
+    float& logit = logits[token];
+    logit = logit > 0 ? logit / o.repetition_penalty : logit * o.repetition_penalty;
+    if (count.generated > 0)
+      logit -= o.presence_penalty + o.frequency_penalty * static_cast<float>(count.generated);
+  }
+}
+
+Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
+                       const TokenCounts& counts, std::uint32_t choice, std::uint32_t position) {
+  Choice chosen;
+  const double sum = log_sum_exp(logits);
+  if (options.logprobs > 0) chosen.alternatives = top(logits, options.logprobs);
+  const bool shaped = !options.logit_bias.empty() || options.repetition_penalty != 1 ||
+                      options.presence_penalty != 0 || options.frequency_penalty != 0;
+  // The logprob is the model's own, so remember the raw logits that shaping is about to change.
+  std::vector<std::pair<TokenId, float>> raw;
+  if (shaped) {
+    for (const auto& [token, bias] : options.logit_bias) raw.emplace_back(token, logits[token]);
+    for (const auto& [token, count] : counts.counts_) raw.emplace_back(token, logits[token]);
+    shape(logits, options, counts);
+  }
+  const auto n = static_cast<std::uint32_t>(logits.size());
+  if (options.temperature == 0 || options.top_k == 1) {
+    chosen.token = static_cast<TokenId>(vector_.argmax(logits.data(), n));
+  } else {
+    chosen.token = draw(logits, options, counter_unit(options.seed, choice, position));
+  }
+  float logit = logits[chosen.token];
+  for (const auto& [token, value] : raw)
+    if (token == chosen.token) {
+      logit = value;
+      break;
+    }
+  chosen.logprob = static_cast<float>(logit - sum);
+  return chosen;
+}
+
+TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, double unit) {
+  const auto n = static_cast<std::uint32_t>(logits.size());
+  const double max = vector_.max(logits.data(), n), inverse = 1.0 / o.temperature;
+  const auto weight = [&](float logit) { return std::exp((logit - max) * inverse); };
+
+  // Top-p alone needs only the head of the distribution: take more of it until the mass is there.
+  const bool need_all = o.typical_p < 1 || (o.top_k == 0 && o.top_p >= 1);
+  double total = 0;
+  if (o.top_k == 0 && !need_all)
+    for (const float l : logits) total += weight(l);
+  std::size_t count = o.top_k > 0 ? std::min<std::size_t>(o.top_k, n)
+                      : need_all  ? n
+                                  : std::min<std::size_t>(256, n);
+  for (;;) {
+    take_best(logits, count);
+    double mass = 0;
+    for (Candidate& c : candidates_) mass += c.weight = weight(c.logit);
+    if (o.top_k > 0 || need_all) total = mass;
+    if (count == n || o.top_k > 0 || mass >= o.top_p * total) break;
+    count = std::min<std::size_t>(count * 8, n);
+  }
+
+  if (o.typical_p <
+      1) {  // keep the tokens whose surprise is closest to the entropy, up to that mass
+    double entropy = 0;
+    for (const Candidate& c : candidates_)
+      if (c.weight > 0) entropy -= c.weight / total * std::log(c.weight / total);
+    const auto distance = [&](const Candidate& c) {
+      return c.weight > 0 ? std::abs(-std::log(c.weight / total) - entropy) : INFINITY;
+    };
+    std::stable_sort(
+        candidates_.begin(), candidates_.end(),
+        [&](const Candidate& a, const Candidate& b) { return distance(a) < distance(b); });
+    double mass = 0;
+    std::size_t kept = 0;
+    while (kept < candidates_.size() && mass < o.typical_p * total)
+      mass += candidates_[kept++].weight;
+    candidates_.resize(kept);
+    std::stable_sort(candidates_.begin(), candidates_.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.weight > b.weight; });
+    total = mass;
+  }
+  if (o.top_p < 1) {
+    double mass = 0;
+    std::size_t kept = 0;
+    while (kept < candidates_.size() && mass < o.top_p * total) mass += candidates_[kept++].weight;
+    candidates_.resize(std::max<std::size_t>(kept, 1));
+  }
+  if (o.min_p > 0) {
+    const double floor = o.min_p * candidates_.front().weight;
+    while (candidates_.size() > 1 && candidates_.back().weight < floor) candidates_.pop_back();
+  }
+  double mass = 0;
+  for (const Candidate& c : candidates_) mass += c.weight;
+  double left = unit * mass;
+  for (const Candidate& c : candidates_)
+    if ((left -= c.weight) < 0) return c.token;
+  return candidates_.front().token;  // rounding left nothing
+}
+
+}  // namespace quire

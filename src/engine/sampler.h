@@ -1,0 +1,88 @@
+// engine/sampler.h - from logits to a token: greedy, or drawn from a shaped distribution.
+//
+// The order is: logit bias, penalties, temperature, top-k, typical, top-p, min-p, draw. Temperature
+// 0 (or top-k 1) is greedy; ties go to the lowest id. The draw depends on (seed, choice, position)
+// and nothing else, so that a sequence samples the same tokens alone or in any batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/token.h"
+#include "kernels/vector.h"
+
+namespace quire {
+
+struct SamplingOptions {
+  float temperature = 0;
+  std::uint32_t top_k = 0;  // 0: all
+  float top_p = 1, min_p = 0, typical_p = 1;
+  float repetition_penalty =
+      1;  // of tokens in prompt or answer: divides positive logits, multiplies negative ones
+  float presence_penalty = 0,
+        frequency_penalty = 0;  // of tokens in the answer: subtracted once, and per occurrence
+  std::vector<std::pair<TokenId, float>> logit_bias = {};
+  std::uint64_t seed = 0;
+  std::uint32_t logprobs = 0;  // how many alternatives to report; the chosen one always has its own
+
+  Status check(std::uint32_t vocabulary) const;  // names the field that makes no sense
+};
+
+// Which tokens a sequence has seen; kept only where a penalty needs it.
+class TokenCounts {
+ public:
+  void add_prompt(std::span<const TokenId> tokens);
+  void add_generated(TokenId token);
+
+ private:
+  friend class Sampler;
+  struct Count {
+    bool in_prompt = false;
+    std::uint32_t generated = 0;
+  };
+  std::unordered_map<TokenId, Count> counts_;
+};
+
+struct TokenLogprob {
+  TokenId token;
+  float logprob;
+};
+
+struct Choice {
+  TokenId token = 0;
+  float logprob = 0;                       // of the model's own distribution, before any shaping
+  std::vector<TokenLogprob> alternatives;  // most likely first
+};
+
+class Sampler {
+ public:
+  Sampler(const VectorKernels& vector, std::uint32_t vocabulary);
+
+  // `logits` is working space and may be changed.
+  Choice sample(std::span<float> logits, const SamplingOptions& options, const TokenCounts& counts,
+                std::uint32_t choice, std::uint32_t position);
+
+  // The `count` most likely tokens with their log-probabilities, most likely first.
+  std::vector<TokenLogprob> top(std::span<const float> logits, std::uint32_t count);
+  double log_sum_exp(std::span<const float> logits) const;
+
+ private:
+  struct Candidate {
+    float logit;
+    TokenId token;
+    double weight;  // exp(logit - max), unnormalized
+  };
+  void take_best(std::span<const float> logits, std::size_t count);
+  void shape(std::span<float> logits, const SamplingOptions& options,
+             const TokenCounts& counts) const;
+  TokenId draw(std::span<const float> logits, const SamplingOptions& options, double unit);
+
+  const VectorKernels& vector_;
+  std::vector<Candidate> candidates_;  // best first after take_best
+};
+
+}  // namespace quire

@@ -1,0 +1,23 @@
+// engine/selftest.h - the same prompt computed in many ways, compared bit for bit.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "engine/runtime.h"
+
+namespace quire {
+
+struct SelftestCheck {
+  std::string name;
+  bool ok = false;
+  std::uint64_t compared = 0;  // logits compared
+  std::string detail;          // where they first differ
+};
+
+// Opens the model several times (threads, instruction sets, formats). True when every check held;
+// an error when the model could not be run at all.
+Result<bool> selftest(const std::string& path, const RuntimeOptions& base, bool all,
+                      const std::function<void(const SelftestCheck&)>& report);
+
+}  // namespace quire

@@ -1,0 +1,52 @@
+// kernels/attend_scratch.h - what a thread holds while it works on a tile of (row, query head)
+// pairs.
+//
+// Shared by attend.cc, which sizes it, and the fast kernels, which use it. A pair is one query head
+// of one row; pairs of a tile are numbered row by row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quire {
+
+inline constexpr std::uint32_t kAttendTileHeads = 48;  // pairs in a tile, unless one row has more
+
+struct AttendScratch {
+  float *queries, *split_out, *row_out;  // [pairs][dim]
+  float* weights;                        // [pairs][unit]: scores, then exp
+  float *split_max, *split_sum, *row_max, *row_sum, *unit_max, *unit_sum;  // [pairs]
+  float *keep, *take;  // [pairs]: a and b of a merge
+};
+
+namespace {
+constexpr std::size_t attend_padded(std::size_t pairs) { return (pairs + 15) / 16 * 16 + 16; }
+
+constexpr std::size_t attend_scratch_floats(std::size_t pairs, std::size_t dim) {
+  return pairs * (3 * dim + 64) + 8 * attend_padded(pairs);
+}
+
+inline AttendScratch attend_scratch(float* at, std::size_t pairs, std::size_t dim) {
+  AttendScratch s;
+  const auto take = [&](std::size_t floats) {
+    float* here = at;
+    at += floats;
+    return here;
+  };
+  s.queries = take(pairs * dim);
+  s.split_out = take(pairs * dim);
+  s.row_out = take(pairs * dim);
+  s.weights = take(pairs * 64);
+  s.split_max = take(attend_padded(pairs));
+  s.split_sum = take(attend_padded(pairs));
+  s.row_max = take(attend_padded(pairs));
+  s.row_sum = take(attend_padded(pairs));
+  s.unit_max = take(attend_padded(pairs));
+  s.unit_sum = take(attend_padded(pairs));
+  s.keep = take(attend_padded(pairs));
+  s.take = take(attend_padded(pairs));
+  return s;
+}
+}  // namespace
+
+}  // namespace quire

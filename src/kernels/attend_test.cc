@@ -1,0 +1,263 @@
+#include "kernels/attend.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "base/half.h"
+#include "kernels/attend_testing.h"
+
+namespace quire {
+namespace {
+
+using Rows = std::vector<std::vector<float>>;
+using Tasks = AttendWorld::Tasks;
+
+std::string name_of(const AttendCase& c) {
+  return "rows " + std::to_string(static_cast<int>(c.rows)) + ", dim " +
+         std::to_string(c.head_dim) + ", " + std::to_string(c.kv_heads) + " x " +
+         std::to_string(c.heads_per_kv) + " heads, P " + std::to_string(c.tokens_per_block) +
+         ", window " + std::to_string(c.window);
+}
+
+// The first (sequence, index) whose bits differ, or nothing.
+testing::AssertionResult same_bits(const Rows& a, const Rows& b) {
+  for (std::size_t s = 0; s < a.size(); ++s)
+    for (std::size_t i = 0; i < a[s].size(); ++i)
+      if (std::memcmp(&a[s][i], &b[s][i], 4) != 0)
+        return testing::AssertionFailure()
+               << "sequence " << s << " element " << i << ": " << a[s][i] << " and " << b[s][i];
+  return testing::AssertionSuccess();
+}
+
+std::vector<Isa> fast_isas() {
+  std::vector<Isa> isas;
+  for (const Isa isa : {Isa::avx2, Isa::avx512})
+    if (cpu_has(isa)) isas.push_back(isa);
+  return isas;
+}
+
+float rounded(RowType type, float x) {
+  if (type == RowType::f16) return f16_to_f32(f32_to_f16(x));
+  if (type == RowType::bf16) return bf16_to_f32(f32_to_bf16(x));
+  return x;
+}
+
+// Softmax attention in double, from its definition.
+Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
+  Rows out;
+  const std::size_t dim = c.head_dim, kv_width = c.kv_heads * dim;
+  for (std::size_t s = 0; s < c.sequences.size(); ++s) {
+    const auto [history, queries] = c.sequences[s];
+    out.emplace_back(queries * world.width());
+    for (std::uint32_t row = 0; row < queries; ++row) {
+      const std::uint32_t end = history + row + 1;
+      const std::uint32_t begin = c.window != 0 && end > c.window ? end - c.window : 0;
+      for (std::uint32_t head = 0; head < c.kv_heads * c.heads_per_kv; ++head) {
+        const std::size_t kv_at = head / c.heads_per_kv * dim;
+        const float* q = &world.queries(s)[row * world.width() + head * dim];
+        std::vector<double> p(end - begin), o(dim);
+        double top = -INFINITY, sum = 0;
+        for (std::uint32_t t = begin; t < end; ++t) {
+          for (std::size_t d = 0; d < dim; ++d)
+            p[t - begin] += double{q[d]} * rounded(c.rows, world.keys(s)[t * kv_width + kv_at + d]);
+          p[t - begin] /= std::sqrt(static_cast<double>(dim));
+          top = std::max(top, p[t - begin]);
+        }
+        for (double& x : p) sum += x = std::exp(x - top);
+        for (std::uint32_t t = begin; t < end; ++t)
+          for (std::size_t d = 0; d < dim; ++d)
+            o[d] += p[t - begin] * rounded(c.rows, world.values(s)[t * kv_width + kv_at + d]);
+        for (std::size_t d = 0; d < dim; ++d)
+          out[s][row * world.width() + head * dim + d] = static_cast<float>(o[d] / sum);
+      }
+    }
+  }
+  return out;
+}
+
+double worst_difference(const Rows& a, const Rows& b) {
+  double worst = 0;
+  for (std::size_t s = 0; s < a.size(); ++s)
+    for (std::size_t i = 0; i < a[s].size(); ++i) {
+      const double difference = std::fabs(double{a[s][i]} - b[s][i]);
+      worst = difference <= worst ? worst : difference;  // a NaN stays
+    }
+  return worst;
+}
+
+TEST(Attend, ReferenceIsSoftmaxAttention) {
+  for (const RowType rows : {RowType::f32, RowType::f16, RowType::bf16})
+    for (const std::uint32_t window : {0u, 40u, 700u})
+      for (const float spread : {0.1f, 1.0f, 3.0f}) {
+        const AttendCase c{.rows = rows,
+                           .kv_heads = 2,
+                           .heads_per_kv = 2,
+                           .head_dim = 32,
+                           .tokens_per_block = 16,
+                           .window = window,
+                           .sequences = {{0, 70}, {1100, 3}},
+                           .spread = spread};
+        SCOPED_TRACE(name_of(c));
+        AttendWorld world(c);
+        EXPECT_LT(worst_difference(world.run(Isa::scalar, 1, Tasks::planned),
+                                   attention_in_double(c, world)),
+                  1e-5);
+      }
+}
+
+// Every dimension, head ratio, block size and window, against the reference run row by row.
+TEST(Attend, EveryInstructionSetChunkAndPlanGivesTheSameBits) {
+  Random random(7);
+  for (const RowType rows : {RowType::f32, RowType::f16, RowType::bf16})
+    for (const std::uint32_t dim : {16u, 64u, 80u, 96u, 128u, 256u})
+      for (std::uint32_t variant = 0; variant < 4; ++variant) {
+        constexpr std::uint32_t kHeads[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16};
+        constexpr std::uint32_t kWindows[] = {0, 1, 33, 64, 100, 513};
+        const std::uint32_t heads = kHeads[random.below(std::size(kHeads))];
+        // About as much work whatever the shape.
+        const auto queries = static_cast<std::uint32_t>(std::max(3u, 6000 / (heads * dim)) + 20);
+        AttendCase c{.rows = rows,
+                     .kv_heads = static_cast<std::uint32_t>(1 + random.below(2)),
+                     .heads_per_kv = heads,
+                     .head_dim = dim,
+                     .tokens_per_block = 16u << random.below(3),
+                     .window = kWindows[random.below(std::size(kWindows))],
+                     .sequences = {{0, queries}, {static_cast<std::uint32_t>(random.below(90)), 9}},
+                     .seed = random.next()};
+        if (variant == 0)
+          c.sequences = {{static_cast<std::uint32_t>(500 + random.below(700)), 2}, {63, 2}};
+        SCOPED_TRACE(name_of(c));
+        AttendWorld world(c);
+        const Rows wanted = world.run(Isa::scalar, 1, Tasks::whole);
+        EXPECT_TRUE(same_bits(wanted, world.run(Isa::scalar, 1000, Tasks::shuffled)));
+        for (const Isa isa : fast_isas()) {
+          SCOPED_TRACE(isa_name(isa));
+          for (const std::uint32_t chunk : {1u, 7u, 32u, 1000u})
+            EXPECT_TRUE(same_bits(wanted, world.run(isa, chunk, Tasks::planned))) << chunk;
+          EXPECT_TRUE(same_bits(wanted, world.run(isa, 1000, Tasks::whole, true)));
+          EXPECT_TRUE(same_bits(wanted, world.run(isa, 7, Tasks::split, true)));
+          EXPECT_TRUE(same_bits(wanted, world.run(isa, 1000, Tasks::shuffled)));
+        }
+      }
+}
+
+TEST(Attend, LongRowsCutIntoSplitsGiveTheSameBits) {
+  for (const std::uint32_t window : {0u, 1000u}) {
+    const AttendCase c{.kv_heads = 3,
+                       .heads_per_kv = 3,
+                       .window = window,
+                       .sequences = {{2600, 3}, {512, 1}, {511, 1}, {1023, 2}, {5, 1}}};
+    SCOPED_TRACE(name_of(c));
+    AttendWorld world(c);
+    const Rows wanted = world.run(Isa::scalar, 1, Tasks::whole);
+    for (const Isa isa : fast_isas())
+      for (const std::uint32_t chunk : {1u, 3u})
+        for (const Tasks tasks : {Tasks::planned, Tasks::whole, Tasks::split, Tasks::shuffled})
+          EXPECT_TRUE(same_bits(wanted, world.run(isa, chunk, tasks))) << isa_name(isa);
+  }
+}
+
+TEST(Attend, HugeAndTinyScoresStayFiniteAndEqual) {
+  for (const float spread : {1e-18f, 30.0f, 1e4f}) {
+    const AttendCase c{
+        .rows = RowType::f32, .heads_per_kv = 3, .sequences = {{600, 8}}, .spread = spread};
+    AttendWorld world(c);
+    const Rows wanted = world.run(Isa::scalar, 1, Tasks::whole);
+    for (const float x : wanted[0]) ASSERT_TRUE(std::isfinite(x)) << spread;
+    for (const Isa isa : fast_isas())
+      EXPECT_TRUE(same_bits(wanted, world.run(isa, 8, Tasks::planned))) << spread;
+  }
+}
+
+TEST(Attend, PlanCoversEveryRowOnceAndPutsLongTasksFirst) {
+  const AttendShape shape{.query_heads = 9,
+                          .kv_heads = 3,
+                          .head_dim = 64,
+                          .scale = 1,
+                          .rows = RowType::f16,
+                          .layer_index = 0,
+                          .page_bytes = 8192,
+                          .key_bytes = 4096};
+  const KvSequenceView sequences[] = {
+      {nullptr, 0, 1, 7000}, {nullptr, 1, 100, 40}, {nullptr, 101, 1, 3}, {nullptr, 102, 5, 3000}};
+  for (const std::uint32_t window : {0u, 600u}) {
+    const KvView kv{nullptr, sequences, 4, 32, window};
+    AttendPlan plan;
+    plan_attention(kv, shape, plan);
+    EXPECT_FALSE(plan.merges.empty());
+    for (std::size_t i = 1; i < plan.tasks.size(); ++i)
+      EXPECT_LE(plan.tasks[i].cost, plan.tasks[i - 1].cost);
+    std::uint64_t seen = 0, wanted = 0;
+    for (const AttendTask& t : plan.tasks) {
+      EXPECT_LE(t.row_count, attend_rows_max(shape));
+      seen += t.cost;
+    }
+    for (const KvSequenceView& s : sequences)
+      for (std::uint32_t i = 0; i < s.row_count; ++i)
+        wanted += 3 * (window != 0 ? std::min(window, s.past + i + 1) : s.past + i + 1);
+    EXPECT_EQ(seen, wanted);
+  }
+}
+
+TEST(Attend, PlanOfManyShortSequencesNeedsNoMerge) {
+  const AttendShape shape{.query_heads = 9,
+                          .kv_heads = 3,
+                          .head_dim = 64,
+                          .scale = 1,
+                          .rows = RowType::f16,
+                          .layer_index = 0,
+                          .page_bytes = 8192,
+                          .key_bytes = 4096};
+  std::vector<KvSequenceView> sequences;
+  for (std::uint32_t i = 0; i < 32; ++i) sequences.push_back({nullptr, i, 1, 900 + i});
+  AttendPlan plan;
+  plan_attention({nullptr, sequences.data(), 32, 32, 0}, shape, plan);
+  EXPECT_TRUE(plan.merges.empty());
+  EXPECT_EQ(plan.tasks.size(), 96u);
+  plan.threads = 2;  // enough sequences for a task to take all heads
+  plan_attention({nullptr, sequences.data(), 32, 32, 0}, shape, plan);
+  EXPECT_TRUE(plan.merges.empty());
+  EXPECT_EQ(plan.tasks.size(), 32u);
+}
+
+// All bit patterns a rounding has to decide on, through the page and back.
+TEST(Attend, StoreRoundsAsTheReferenceDoes) {
+  Random random(3);
+  for (const RowType rows : {RowType::f32, RowType::f16, RowType::bf16}) {
+    const std::size_t element = rows == RowType::f32 ? 4 : 2, half = element * 16 * 32;
+    const AttendShape shape{.query_heads = 1,
+                            .kv_heads = 1,
+                            .head_dim = 32,
+                            .scale = 1,
+                            .rows = rows,
+                            .layer_index = 0,
+                            .page_bytes = 2 * half,
+                            .key_bytes = half};
+    for (int round = 0; round < 2000; ++round) {
+      std::uint32_t bits[32];
+      for (std::uint32_t& b : bits) {
+        b = static_cast<std::uint32_t>(random.next());
+        if (random.chance(0.5)) b = (b & 0x8fffffffu) | 0x30000000u;  // around the range of f16
+        if (random.chance(0.3)) b &= 0xfffff000u;
+        if (random.chance(0.1)) b = random.chance(0.5) ? 0x7f800000u : 0xffc00001u;
+      }
+      float row[32];
+      std::memcpy(row, bits, sizeof row);
+      const auto slot = static_cast<std::uint32_t>(random.below(16));
+      std::vector<std::byte> wanted(2 * half);
+      kAttendScalar.store_key(shape, 16, row, slot, wanted.data());
+      kAttendScalar.store_value(shape, 16, row, slot, wanted.data());
+      for (const Isa isa : fast_isas()) {
+        std::vector<std::byte> page(2 * half);
+        attend_kernels(isa).store_key(shape, 16, row, slot, page.data());
+        attend_kernels(isa).store_value(shape, 16, row, slot, page.data());
+        ASSERT_EQ(page, wanted) << isa_name(isa) << " rows " << static_cast<int>(rows);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire

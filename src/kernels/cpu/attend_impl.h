@@ -1,0 +1,275 @@
+// kernels/cpu/attend_impl.h - the walk of a task over its splits and units; attend_avx2.cc and
+// attend_avx512.cc are this file. Rows that see a whole unit take it together, the others (at the
+// diagonal and at a window's edge) one by one.
+#pragma once
+
+#include "kernels/cpu/attend_tile.h"
+
+namespace quire {
+namespace {
+
+inline void fill(float* x, std::size_t n, float value) {
+  for (std::size_t i = 0; i < n; ++i) x[i] = value;
+}
+
+// out = o / l for n query heads.
+inline void finish(const float* o, const float* l, std::uint32_t n, std::size_t dim, float* out) {
+  for (std::uint32_t i = 0; i < n; ++i)
+    for (std::size_t d = i * dim; d < (i + 1) * dim; d += 16)
+      store(out + d, div(load(o + d), all(l[i])));
+}
+
+template <class E>
+class Walk {
+ public:
+  Walk(const AttendStep& step, const AttendTask& task, std::byte* scratch)
+      : step_(step),
+        shape_(step.shape),
+        task_(task),
+        sequence_(step.kv.sequences[task.sequence]),
+        heads_(shape_.query_heads / shape_.kv_heads),
+        dim_(shape_.head_dim),
+        tokens_(step.kv.tokens_per_block),
+        lane_(reinterpret_cast<const char*>(step.kv.arena) +
+              (std::size_t{shape_.layer_index} * shape_.kv_heads + task.kv_head) *
+                  shape_.page_bytes),
+        kv_head_(task.kv_head),
+        s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)) {
+    position_ = sequence_.past + task.first_row;
+    begin_ = row_begin(0);
+    end_ = row_end(task.row_count - 1);
+  }
+
+  void run() {
+    if (task_.split != kAllSplits) {
+      begin_ = most(begin_, task_.split * kAttendSplit);
+      end_ = least(end_, (task_.split + task_.split_count) * kAttendSplit);
+    }
+    Prefetch keys = prefetch(begin_ / kAttendUnit * kAttendUnit, 0);
+    while (!keys.done()) keys.step();
+    for (std::uint32_t left = task_.kv_head_count; left > 0; --left) {
+      attend_head(left == 1);
+      lane_ += shape_.page_bytes;
+      ++kv_head_;
+    }
+  }
+
+ private:
+  void attend_head(bool last_head) {
+    const bool whole = task_.split == kAllSplits;
+    const std::uint32_t pairs = task_.row_count * heads_;
+    for (std::uint32_t i = 0; i < task_.row_count; ++i) {
+      const float* from = step_.queries + row_at(i);
+      for (std::size_t d = 0; d < heads_ * dim_; d += 16)
+        store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
+    }
+    if (whole) {
+      fill(s_.row_max, pairs, kLowest);
+      fill(s_.row_sum, pairs, 0);
+      fill(s_.row_out, pairs * dim_, 0);
+    }
+    for (std::uint32_t at = begin_; at < end_;) {
+      const std::uint32_t stop = least(end_, (at / kAttendSplit + 1) * kAttendSplit);
+      fill(s_.split_max, pairs, kLowest);
+      fill(s_.split_sum, pairs, 0);
+      fill(s_.split_out, pairs * dim_, 0);
+      for (std::uint32_t unit = at / kAttendUnit * kAttendUnit; unit < stop; unit += kAttendUnit)
+        attend_slots(unit, last_head);
+      whole ? merge_split(at, stop) : leave_partials(at / kAttendSplit - task_.split);
+      at = stop;
+    }
+    if (!whole) return;
+    for (std::uint32_t i = 0; i < task_.row_count; ++i)
+      finish(s_.row_out + i * heads_ * dim_, s_.row_sum + i * heads_, heads_, dim_,
+             step_.out + row_at(i));
+  }
+
+  std::uint32_t row_end(std::uint32_t row) const { return position_ + row + 1; }
+  std::uint32_t row_begin(std::uint32_t row) const {
+    const std::uint32_t window = step_.kv.window, end = row_end(row);
+    return window != 0 && end > window ? end - window : 0;
+  }
+  std::size_t row_at(std::uint32_t row) const {
+    return (sequence_.first_row + task_.first_row + row) * step_.row_stride +
+           std::size_t{kv_head_} * heads_ * dim_;
+  }
+  const char* page(std::uint32_t slot) const {
+    return lane_ + static_cast<std::size_t>(sequence_.blocks[slot / tokens_]) * kArenaUnit;
+  }
+
+  // Slots [first, first + 64) as far as any row sees them. A group nobody sees repeats one that
+  // somebody does: its scores are computed and masked.
+  Unit<E> unit_at(std::uint32_t first) const {
+    Unit<E> unit;
+    const std::uint32_t from = most(begin_, first), to = least(end_, first + kAttendUnit) - 1;
+    for (std::uint32_t g = 0; g < kGroups; ++g) {
+      const std::uint32_t slot = least(most(from / 16 * 16, first + 16 * g), to / 16 * 16);
+      const char* here = page(slot);
+      unit.keys[g] = reinterpret_cast<const E*>(here) + slot % tokens_;
+      unit.values[g] = reinterpret_cast<const E*>(here + shape_.key_bytes) + slot % tokens_ * dim_;
+    }
+    return unit;
+  }
+
+  // The keys of slots [first, first + 64), or what lies `offset` after them: values, the next head.
+  Prefetch prefetch(std::uint32_t first, std::size_t offset) const {
+    Prefetch next;
+    next.part_bytes = shape_.key_bytes;
+    const std::uint32_t to = least(end_, first + kAttendUnit);
+    for (std::uint32_t slot = most(begin_, first) / tokens_ * tokens_; slot < to; slot += tokens_)
+      next.parts[next.count++] = page(slot) + offset;
+    return next;
+  }
+
+  void attend_slots(std::uint32_t first, bool last_head) {
+    const Unit<E> unit = unit_at(first);
+    Prefetch values = prefetch(first, shape_.key_bytes);
+    Prefetch keys = first + kAttendUnit < end_ || last_head
+                        ? prefetch(first + kAttendUnit, 0)
+                        : prefetch(begin_ / kAttendUnit * kAttendUnit, shape_.page_bytes);
+    // Rows [whole_begin, whole_end) see all 64 slots: those that end late enough and begin early
+    // enough.
+    const std::uint32_t stop = first + kAttendUnit, window = step_.kv.window;
+    std::uint32_t whole_begin = stop > row_end(0) ? stop - row_end(0) : 0;
+    std::uint32_t whole_end = task_.row_count;
+    if (window != 0)
+      whole_end = least(whole_end, first + window > position_ ? first + window - position_ : 0);
+    if (whole_begin >= whole_end) whole_begin = whole_end = task_.row_count;
+    const auto attend_row = [&](std::uint32_t row) {
+      const std::uint32_t from = most(row_begin(row), first), to = least(row_end(row), stop);
+      if (from < to)
+        attend_unit(s_, shape_, tokens_, unit, row * heads_, heads_, from - first, to - first,
+                    values, keys);
+    };
+    for (std::uint32_t i = 0; i < whole_begin; ++i) attend_row(i);
+    if (whole_begin < whole_end)
+      attend_unit(s_, shape_, tokens_, unit, whole_begin * heads_,
+                  (whole_end - whole_begin) * heads_, 0, kAttendUnit, values, keys);
+    for (std::uint32_t i = whole_end; i < task_.row_count; ++i) attend_row(i);
+  }
+
+  // Rows that see something of slots [begin, end) merge their split into what they have.
+  void merge_split(std::uint32_t begin, std::uint32_t end) {
+    std::uint32_t from = 0, to = task_.row_count;
+    while (from < to && row_end(from) <= begin) ++from;
+    while (from < to && row_begin(to - 1) >= end) --to;
+    const std::uint32_t first = from * heads_, n = (to - from) * heads_;
+    merge_sums(s_.split_max + first, s_.split_sum + first, n, s_.row_max + first,
+               s_.row_sum + first, s_.keep, s_.take);
+    merge_outputs(s_.split_out + first * dim_, n, dim_, s_.keep, s_.take,
+                  s_.row_out + first * dim_);
+  }
+
+  void leave_partials(std::uint32_t split) {
+    for (std::uint32_t i = 0; i < task_.row_count; ++i) {
+      float* partial = step_.partials +
+                       (task_.partial + i * task_.partial_stride + split) * partial_floats(shape_);
+      for (std::uint32_t h = 0; h < heads_; ++h) {
+        partial[h] = s_.split_max[i * heads_ + h];
+        partial[heads_ + h] = s_.split_sum[i * heads_ + h];
+      }
+      for (std::size_t d = 0; d < heads_ * dim_; d += 16)
+        store(partial + 2 * heads_ + d, load(s_.split_out + i * heads_ * dim_ + d));
+    }
+  }
+
+  const AttendStep& step_;
+  const AttendShape& shape_;
+  const AttendTask& task_;
+  const KvSequenceView& sequence_;
+  const std::uint32_t heads_;
+  const std::size_t dim_;
+  const std::uint32_t tokens_;
+  const char* lane_;  // kv_head_'s page in a block at the arena's first byte
+  std::uint32_t kv_head_;
+  const AttendScratch s_;
+  std::uint32_t position_, begin_, end_;  // of row 0; slots any row sees in this task
+};
+
+void attend(const AttendStep& step, const AttendTask& task, std::byte* scratch) {
+  switch (step.shape.rows) {
+    case RowType::f32:
+      return Walk<float>(step, task, scratch).run();
+    case RowType::f16:
+      return Walk<F16>(step, task, scratch).run();
+    case RowType::bf16:
+      return Walk<Bf16>(step, task, scratch).run();
+  }
+}
+
+void merge(const AttendStep& step, const AttendPlan::Merge& m) {
+  const AttendShape& shape = step.shape;
+  const std::uint32_t heads = shape.query_heads / shape.kv_heads;
+  const std::size_t dim = shape.head_dim;
+  float* out = step.out + (step.kv.sequences[m.sequence].first_row + m.row) * step.row_stride +
+               std::size_t{m.kv_head} * heads * dim;
+  const float* partials = step.partials + m.first_partial * partial_floats(shape);
+  for (std::uint32_t h = 0; h < heads; ++h) {
+    float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // one lane of each is used
+    fill(out + h * dim, dim, 0);
+    for (std::uint32_t i = 0; i < m.partial_count; ++i) {
+      const float* partial = partials + i * partial_floats(shape);
+      merge_sums(partial + h, partial + heads + h, 1, top, sum, keep, take);
+      merge_outputs(partial + 2 * heads + h * dim, 1, dim, keep, take, out + h * dim);
+    }
+    finish(out + h * dim, sum, 1, dim, out + h * dim);
+  }
+}
+
+inline std::uint16_t bf16_bits(float f) {
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &f, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Rounds 16 floats to the row type.
+QUIRE_INLINE void round_16(const float* x, float* to) { store(to, load(x)); }
+QUIRE_INLINE void round_16(const float* x, F16* to) { store(to, load(x)); }
+QUIRE_INLINE void round_16(const float* x, Bf16* to) {
+  for (int i = 0; i < 16; ++i) to[i] = static_cast<Bf16>(bf16_bits(x[i]));
+}
+
+template <class E>
+void store_key_as(const AttendShape& s, std::size_t tokens, const float* key, std::uint32_t slot,
+                  std::byte* page) {
+  E* to = reinterpret_cast<E*>(page) + slot;
+  for (std::size_t d = 0; d < s.head_dim; d += 16) {
+    E row[16];
+    round_16(key + d, row);
+    for (int i = 0; i < 16; ++i) to[(d + i) * tokens] = row[i];
+  }
+}
+
+template <class E>
+void store_value_as(const AttendShape& s, const float* value, std::uint32_t slot, std::byte* page) {
+  E* to = reinterpret_cast<E*>(page + s.key_bytes) + std::size_t{slot} * s.head_dim;
+  for (std::size_t d = 0; d < s.head_dim; d += 16) round_16(value + d, to + d);
+}
+
+void store_key(const AttendShape& s, std::uint32_t tokens, const float* key, std::uint32_t slot,
+               std::byte* page) {
+  switch (s.rows) {
+    case RowType::f32:
+      return store_key_as<float>(s, tokens, key, slot, page);
+    case RowType::f16:
+      return store_key_as<F16>(s, tokens, key, slot, page);
+    case RowType::bf16:
+      return store_key_as<Bf16>(s, tokens, key, slot, page);
+  }
+}
+
+void store_value(const AttendShape& s, std::uint32_t, const float* value, std::uint32_t slot,
+                 std::byte* page) {
+  switch (s.rows) {
+    case RowType::f32:
+      return store_value_as<float>(s, value, slot, page);
+    case RowType::f16:
+      return store_value_as<F16>(s, value, slot, page);
+    case RowType::bf16:
+      return store_value_as<Bf16>(s, value, slot, page);
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,283 @@
+// kernels/cpu/lanes.h - sixteen floats as one value: one AVX-512 register, or two of AVX2.
+//
+// Included only by *_avx2.cc and *_avx512.cc, which write their kernels once in these terms. Lane i
+// means element i mod 16 everywhere, so both instruction sets add the same numbers in the same
+// order. All of it is in an anonymous namespace: each file keeps its own copy, compiled for its own
+// instruction set.
+#pragma once
+
+// GCC 12 takes the undefined values inside its own intrinsics for ours.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <cstddef>
+#include <cstdint>
+
+#include "format/format.h"
+#include "kernels/terms.h"
+
+namespace quire {
+namespace {
+
+#define QUIRE_INLINE [[gnu::always_inline]] inline
+#define QUIRE_LAMBDA __attribute__((always_inline))
+
+// Unrolls the next loop; sanitizers would take minutes to instrument what comes out.
+#define QUIRE_PRAGMA(x) _Pragma(#x)
+#ifdef QUIRE_SANITIZED
+#define QUIRE_UNROLL(n)
+#else
+#define QUIRE_UNROLL(n) QUIRE_PRAGMA(GCC unroll n)
+#endif
+
+enum class F16 : std::uint16_t {};
+enum class Bf16 : std::uint16_t {};
+
+template <class T>
+QUIRE_INLINE T least(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+QUIRE_INLINE T most(T a, T b) {
+  return a < b ? b : a;
+}
+
+#ifdef __AVX512F__
+
+inline constexpr bool kWide = true;  // 32 registers of 16 floats; otherwise 16 of 8
+
+using Lanes = __m512;
+using Mask = __mmask16;
+
+QUIRE_INLINE Lanes zero() { return _mm512_setzero_ps(); }
+QUIRE_INLINE Lanes all(float x) { return _mm512_set1_ps(x); }
+QUIRE_INLINE Lanes load(const float* p) { return _mm512_loadu_ps(p); }
+QUIRE_INLINE Lanes load(const F16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+QUIRE_INLINE Lanes load(const Bf16* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+QUIRE_INLINE void store(float* p, Lanes x) { _mm512_storeu_ps(p, x); }
+QUIRE_INLINE void store(F16* p, Lanes x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+
+QUIRE_INLINE Lanes add(Lanes a, Lanes b) { return _mm512_add_ps(a, b); }
+QUIRE_INLINE Lanes sub(Lanes a, Lanes b) { return _mm512_sub_ps(a, b); }
+QUIRE_INLINE Lanes mul(Lanes a, Lanes b) { return _mm512_mul_ps(a, b); }
+QUIRE_INLINE Lanes div(Lanes a, Lanes b) { return _mm512_div_ps(a, b); }
+QUIRE_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
+QUIRE_INLINE Lanes fms(Lanes a, Lanes b, Lanes c) { return _mm512_fmsub_ps(a, b, c); }
+QUIRE_INLINE Lanes fnma(Lanes a, Lanes b, Lanes c) { return _mm512_fnmadd_ps(a, b, c); }
+// b where a is NaN.
+QUIRE_INLINE Lanes max(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
+QUIRE_INLINE Lanes size_of(Lanes x) { return _mm512_abs_ps(x); }
+QUIRE_INLINE Lanes with_sign(Lanes size, Lanes sign) {
+  return _mm512_or_ps(size, _mm512_and_ps(sign, _mm512_set1_ps(-0.0f)));
+}
+// The low 9 bits of each lane, moved to where a float keeps its exponent.
+QUIRE_INLINE Lanes as_exponent(Lanes x) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));
+}
+
+QUIRE_INLINE Mask less(Lanes a, Lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+QUIRE_INLINE Mask lanes_between(std::uint32_t low,
+                                std::uint32_t high) {  // low <= lane < high <= 16
+  return static_cast<Mask>(((1u << high) - 1u) & ~((1u << low) - 1u));
+}
+QUIRE_INLINE Lanes choose(Mask m, Lanes yes, Lanes no) { return _mm512_mask_blend_ps(m, no, yes); }
+// a * b, and 0 where the mask is set.
+QUIRE_INLINE Lanes mul_unless(Mask m, Lanes a, Lanes b) {
+  return _mm512_maskz_mul_ps(_knot_mask16(m), a, b);
+}
+QUIRE_INLINE Lanes load_first(const float* p, std::uint32_t n) {
+  return _mm512_maskz_loadu_ps(lanes_between(0, n), p);
+}
+QUIRE_INLINE void store_first(float* p, Lanes x, std::uint32_t n) {
+  _mm512_mask_storeu_ps(p, lanes_between(0, n), x);
+}
+QUIRE_INLINE std::uint32_t equal_bits(Lanes a, Lanes b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+}
+
+struct Halves {
+  __m256 low, high;
+};
+QUIRE_INLINE Halves halves(Lanes x) {
+  return {_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)};
+}
+
+#else
+
+inline constexpr bool kWide = false;
+
+struct Lanes {
+  __m256 low, high;
+};
+struct Mask {
+  __m256 low, high;
+};
+using Halves = Lanes;
+QUIRE_INLINE Halves halves(Lanes x) { return x; }
+
+QUIRE_INLINE Lanes zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+QUIRE_INLINE Lanes all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+QUIRE_INLINE Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+QUIRE_INLINE __m128i load_8(const void* p) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
+QUIRE_INLINE Lanes load(const F16* p) {
+  return {_mm256_cvtph_ps(load_8(p)), _mm256_cvtph_ps(load_8(p + 8))};
+}
+QUIRE_INLINE __m256 widen_bf16(__m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+QUIRE_INLINE Lanes load(const Bf16* p) {
+  return {widen_bf16(load_8(p)), widen_bf16(load_8(p + 8))};
+}
+QUIRE_INLINE void store(float* p, Lanes x) {
+  _mm256_storeu_ps(p, x.low);
+  _mm256_storeu_ps(p + 8, x.high);
+}
+QUIRE_INLINE void store(F16* p, Lanes x) {
+  const __m128i low = _mm256_cvtps_ph(x.low, _MM_FROUND_TO_NEAREST_INT);
+  const __m128i high = _mm256_cvtps_ph(x.high, _MM_FROUND_TO_NEAREST_INT);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), low);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), high);
+}
+
+QUIRE_INLINE Lanes add(Lanes a, Lanes b) {
+  return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+QUIRE_INLINE Lanes sub(Lanes a, Lanes b) {
+  return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+}
+QUIRE_INLINE Lanes mul(Lanes a, Lanes b) {
+  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+QUIRE_INLINE Lanes div(Lanes a, Lanes b) {
+  return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+QUIRE_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+QUIRE_INLINE Lanes fms(Lanes a, Lanes b, Lanes c) {
+  return {_mm256_fmsub_ps(a.low, b.low, c.low), _mm256_fmsub_ps(a.high, b.high, c.high)};
+}
+QUIRE_INLINE Lanes fnma(Lanes a, Lanes b, Lanes c) {
+  return {_mm256_fnmadd_ps(a.low, b.low, c.low), _mm256_fnmadd_ps(a.high, b.high, c.high)};
+}
+QUIRE_INLINE Lanes max(Lanes a, Lanes b) {
+  return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
+QUIRE_INLINE Lanes size_of(Lanes x) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, x.low), _mm256_andnot_ps(sign, x.high)};
+}
+QUIRE_INLINE Lanes with_sign(Lanes size, Lanes sign) {
+  const __m256 bit = _mm256_set1_ps(-0.0f);
+  return {_mm256_or_ps(size.low, _mm256_and_ps(sign.low, bit)),
+          _mm256_or_ps(size.high, _mm256_and_ps(sign.high, bit))};
+}
+QUIRE_INLINE __m256 as_exponent_8(__m256 x) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
+}
+QUIRE_INLINE Lanes as_exponent(Lanes x) { return {as_exponent_8(x.low), as_exponent_8(x.high)}; }
+
+QUIRE_INLINE Mask less(Lanes a, Lanes b) {
+  return {_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)};
+}
+QUIRE_INLINE __m256 between_8(__m256i lane, std::uint32_t low, std::uint32_t high) {
+  const __m256i from = _mm256_set1_epi32(static_cast<int>(low) - 1);
+  const __m256i to = _mm256_set1_epi32(static_cast<int>(high));
+  return _mm256_castsi256_ps(
+      _mm256_and_si256(_mm256_cmpgt_epi32(lane, from), _mm256_cmpgt_epi32(to, lane)));
+}
+QUIRE_INLINE Mask lanes_between(std::uint32_t low, std::uint32_t high) {
+  return {between_8(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), low, high),
+          between_8(_mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15), low, high)};
+}
+QUIRE_INLINE Lanes choose(Mask m, Lanes yes, Lanes no) {
+  return {_mm256_blendv_ps(no.low, yes.low, m.low), _mm256_blendv_ps(no.high, yes.high, m.high)};
+}
+QUIRE_INLINE Lanes mul_unless(Mask m, Lanes a, Lanes b) {
+  return {_mm256_andnot_ps(m.low, _mm256_mul_ps(a.low, b.low)),
+          _mm256_andnot_ps(m.high, _mm256_mul_ps(a.high, b.high))};
+}
+QUIRE_INLINE Lanes load_first(const float* p, std::uint32_t n) {
+  const Mask m = lanes_between(0, n);
+  return {_mm256_maskload_ps(p, _mm256_castps_si256(m.low)),
+          _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.high))};
+}
+QUIRE_INLINE void store_first(float* p, Lanes x, std::uint32_t n) {
+  const Mask m = lanes_between(0, n);
+  _mm256_maskstore_ps(p, _mm256_castps_si256(m.low), x.low);
+  _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.high), x.high);
+}
+QUIRE_INLINE std::uint32_t equal_bits(Lanes a, Lanes b) {
+  const int low = _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_EQ_OQ));
+  const int high = _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ));
+  return static_cast<std::uint32_t>(low | high << 8);
+}
+
+#endif
+
+QUIRE_INLINE float max_lane(Lanes x) {
+  const Halves h = halves(x);
+  const __m256 a = _mm256_max_ps(h.low, h.high);
+  const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+
+// The tree of kernels/vector.h: 8 apart, 4, 2, 1.
+QUIRE_INLINE float add_lanes(Lanes x) {
+  const Halves h = halves(x);
+  const __m256 a = _mm256_add_ps(h.low, h.high);
+  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+// exp for x <= kExpMax, as ref::exp has it.
+QUIRE_INLINE Lanes exp_bounded(Lanes x) {
+  const Lanes biased = fma(x, all(kLog2E), all(kRoundBias));
+  const Lanes n = sub(biased, all(kRoundBias));
+  Lanes r = fnma(n, all(kLn2High), x);
+  r = fnma(n, all(kLn2Low), r);
+  Lanes p = fma(all(kExp6), r, all(kExp5));
+  p = fma(p, r, all(kExp4));
+  p = fma(p, r, all(kExp3));
+  p = fma(p, r, all(kExp2));
+  p = fma(p, r, all(1.0f));
+  p = fma(p, r, all(1.0f));
+  return mul_unless(less(x, all(kExpMin)), p, as_exponent(biased));
+}
+
+QUIRE_INLINE Lanes exp(Lanes x) {
+  return choose(less(all(kExpMax), x), all(__builtin_inff()), exp_bounded(x));
+}
+
+QUIRE_INLINE Lanes tanh(Lanes x) {
+  const Lanes size = size_of(x), square = mul(x, x);
+  Lanes p = fma(all(kTanh11), square, all(kTanh9));
+  p = fma(p, square, all(kTanh7));
+  p = fma(p, square, all(kTanh5));
+  p = fma(p, square, all(kTanh3));
+  const Lanes small = fma(mul(p, square), x, x);
+  const Lanes e = exp_bounded(mul(all(-2.0f), size));
+  const Lanes large = with_sign(div(sub(all(1.0f), e), add(all(1.0f), e)), x);
+  return choose(less(size, all(kTanhSmall)), small, large);
+}
+
+QUIRE_INLINE Lanes times_sigmoid(Lanes x, Lanes y) {
+  return div(x, add(all(1.0f), exp(sub(zero(), y))));
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,8 @@
+#include "kernels/cpu/vector_impl.h"
+
+namespace quire {
+
+extern const VectorKernels kVectorAvx512 = {rms_norm, rope,    add, silu_mul, gelu_mul,
+                                            scale,    softcap, max, argmax,   sum_exp};
+
+}  // namespace quire

@@ -1,0 +1,185 @@
+#include "kernels/attend.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/half.h"
+#include "kernels/ref/math.h"
+
+namespace quire {
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+float read(RowType type, const std::byte* base, std::size_t i) {
+  if (type == RowType::f32) {
+    float value;
+    std::memcpy(&value, base + 4 * i, 4);
+    return value;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, base + 2 * i, 2);
+  return type == RowType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+void write(RowType type, std::byte* base, std::size_t i, float value) {
+  if (type == RowType::f32) {
+    std::memcpy(base + 4 * i, &value, 4);
+    return;
+  }
+  const std::uint16_t bits = type == RowType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+  std::memcpy(base + 2 * i, &bits, 2);
+}
+
+void store_key(const AttendShape& s, std::uint32_t tokens_per_block, const float* key,
+               std::uint32_t slot, std::byte* page) {
+  for (std::uint32_t d = 0; d < s.head_dim; ++d)
+    write(s.rows, page, std::size_t{d} * tokens_per_block + slot, key[d]);
+}
+
+void store_value(const AttendShape& s, std::uint32_t, const float* value, std::uint32_t slot,
+                 std::byte* page) {
+  for (std::uint32_t d = 0; d < s.head_dim; ++d)
+    write(s.rows, page + s.key_bytes, std::size_t{slot} * s.head_dim + d, value[d]);
+}
+
+// (max, sum, output) of one query head over some slots. `out` is head_dim long.
+struct Partial {
+  float max = kLowest, sum = 0;
+  float* out;
+
+  void clear(std::uint32_t dim) {
+    max = kLowest, sum = 0;
+    std::fill_n(out, dim, 0.0f);
+  }
+  void merge(const Partial& o, std::uint32_t dim) {
+    const float most = std::max(max, o.max);
+    const float a = ref::exp(max - most), b = ref::exp(o.max - most);
+    sum = std::fma(o.sum, b, sum * a);
+    for (std::uint32_t d = 0; d < dim; ++d) out[d] = std::fma(o.out[d], b, out[d] * a);
+    max = most;
+  }
+};
+
+struct Lane {
+  const AttendStep& step;
+  const KvSequenceView& sequence;
+  std::size_t offset;  // of the lane's page within a block
+
+  const std::byte* page(std::uint32_t slot) const {
+    return arena_at(step.kv.arena, sequence.blocks[slot / step.kv.tokens_per_block]) + offset;
+  }
+};
+
+// Slots [begin, end), all in one unit.
+void attend_unit(const Lane& lane, const float* query, std::uint32_t begin, std::uint32_t end,
+                 Partial& unit) {
+  const AttendShape& s = lane.step.shape;
+  const std::uint32_t tokens = lane.step.kv.tokens_per_block;
+  float weights[kAttendUnit];
+  unit.clear(s.head_dim);
+  for (std::uint32_t slot = begin; slot < end; ++slot) {
+    const std::byte* keys = lane.page(slot);
+    float dot = 0;
+    for (std::uint32_t d = 0; d < s.head_dim; ++d)
+      dot = std::fma(s.scale * query[d],
+                     read(s.rows, keys, std::size_t{d} * tokens + slot % tokens), dot);
+    weights[slot - begin] = dot;
+    unit.max = std::max(unit.max, dot);
+  }
+  float lanes[16] = {};
+  for (std::uint32_t slot = begin; slot < end; ++slot) {
+    const float p = ref::exp(weights[slot - begin] - unit.max);
+    lanes[slot % 16] += p;
+    const std::byte* values = lane.page(slot) + s.key_bytes;
+    for (std::uint32_t d = 0; d < s.head_dim; ++d)
+      unit.out[d] = std::fma(p, read(s.rows, values, std::size_t{slot % tokens} * s.head_dim + d),
+                             unit.out[d]);
+  }
+  unit.sum = ref::add_lanes(lanes);
+}
+
+// Slots [begin, end), all in one split.
+void attend_split(const Lane& lane, const float* query, std::uint32_t begin, std::uint32_t end,
+                  Partial& unit, Partial& split) {
+  split.clear(lane.step.shape.head_dim);
+  for (std::uint32_t from = begin; from < end;) {
+    const std::uint32_t to = std::min(end, from / kAttendUnit * kAttendUnit + kAttendUnit);
+    attend_unit(lane, query, from, to, unit);
+    split.merge(unit, lane.step.shape.head_dim);
+    from = to;
+  }
+}
+
+void finish(const Partial& row, std::uint32_t dim, float* out) {
+  for (std::uint32_t d = 0; d < dim; ++d) out[d] = row.out[d] / row.sum;
+}
+
+void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t kv_head,
+                 std::byte* scratch) {
+  const AttendShape& s = step.shape;
+  const KvSequenceView& sequence = step.kv.sequences[task.sequence];
+  const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
+  const Lane lane{step, sequence,
+                  (std::size_t{s.layer_index} * s.kv_heads + kv_head) * s.page_bytes};
+  float* work = reinterpret_cast<float*>(scratch);
+  Partial unit{.out = work}, split{.out = work + dim}, row{.out = work + 2 * dim};
+  for (std::uint32_t i = 0; i < task.row_count; ++i) {
+    const std::uint32_t end = sequence.past + task.first_row + i + 1;
+    const std::uint32_t begin = step.kv.window != 0 ? end - std::min(end, step.kv.window) : 0;
+    for (std::uint32_t head = 0; head < heads; ++head) {
+      const std::size_t at = (sequence.first_row + task.first_row + i) * step.row_stride +
+                             std::size_t{kv_head * heads + head} * dim;
+      row.clear(dim);
+      for (std::uint32_t from = begin; from < end;) {
+        const std::uint32_t index = from / kAttendSplit;
+        const std::uint32_t to = std::min(end, (index + 1) * kAttendSplit);
+        if (task.split == kAllSplits || index - task.split < task.split_count) {
+          attend_split(lane, step.queries + at, from, to, unit, split);
+          if (task.split == kAllSplits) {
+            row.merge(split, dim);
+          } else {
+            float* partial =
+                step.partials +
+                (task.partial + i * task.partial_stride + index - task.split) * partial_floats(s);
+            partial[head] = split.max;
+            partial[heads + head] = split.sum;
+            std::copy_n(split.out, dim, partial + 2 * heads + head * dim);
+          }
+        }
+        from = to;
+      }
+      if (task.split == kAllSplits) finish(row, dim, step.out + at);
+    }
+  }
+}
+
+void attend(const AttendStep& step, const AttendTask& task, std::byte* scratch) {
+  for (std::uint32_t i = 0; i < task.kv_head_count; ++i)
+    attend_head(step, task, task.kv_head + i, scratch);
+}
+
+void merge(const AttendStep& step, const AttendPlan::Merge& m) {
+  const AttendShape& s = step.shape;
+  const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
+  for (std::uint32_t head = 0; head < heads; ++head) {
+    float* out = step.out + (step.kv.sequences[m.sequence].first_row + m.row) * step.row_stride +
+                 std::size_t{m.kv_head * heads + head} * dim;
+    Partial row{.out = out};
+    row.clear(dim);
+    for (std::uint32_t i = 0; i < m.partial_count; ++i) {
+      float* partial = step.partials + (m.first_partial + i) * partial_floats(s);
+      row.merge({partial[head], partial[heads + head], partial + 2 * heads + head * dim}, dim);
+    }
+    finish(row, dim, out);
+  }
+}
+
+}  // namespace
+
+extern const AttendKernels kAttendScalar = {store_key, store_value, attend, merge};
+
+}  // namespace quire

@@ -1,0 +1,18 @@
+#include "kernels/vector.h"
+
+namespace quire {
+
+const VectorKernels& vector_kernels(Isa isa) {
+  switch (isa) {
+    case Isa::scalar:
+      return kVectorScalar;
+    case Isa::avx2:
+      return kVectorAvx2;
+    case Isa::avx512:
+    case Isa::vnni:
+      return kVectorAvx512;
+  }
+  return kVectorScalar;
+}
+
+}  // namespace quire

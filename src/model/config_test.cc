@@ -1,0 +1,309 @@
+#include "model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/json.h"
+#include "model/tiny.h"
+#include "tensor/gguf.h"
+#include "tensor/gguf_writer.h"
+
+namespace quire {
+namespace {
+
+using ::testing::HasSubstr;
+
+// SmolLM2-135M-Instruct's numbers, as its config.json has them.
+Json smollm2() {
+  return Json::parse(
+      R"({"model_type": "llama", "attention_bias": false, "hidden_act": "silu", "hidden_size": 576,
+    "intermediate_size": 1536, "max_position_embeddings": 8192, "num_attention_heads": 9, "num_hidden_layers": 30,
+    "num_key_value_heads": 3, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 100000,
+    "tie_word_embeddings": true, "vocab_size": 49152})");
+}
+
+Json with(Json object, std::string_view changes) {
+  object.update(Json::parse(changes));
+  return object;
+}
+
+Result<ModelConfig> read(const Json& object) {
+  return config_from_hf(object.dump(), "config.json");
+}
+
+std::string error_of(const Json& object) {
+  const auto config = read(object);
+  return config.ok() ? "" : config.error().message;
+}
+
+TEST(Config, SmolLm2FromHuggingFace) {
+  const auto config = read(smollm2());
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  const ModelConfig& c = config.value();
+  EXPECT_EQ(c.architecture, "llama");
+  EXPECT_EQ(c.head_dim, 64u);
+  EXPECT_EQ(c.vocabulary, 49152u);
+  EXPECT_TRUE(c.tied_head);
+  EXPECT_FALSE(c.interleaved_rope);
+  EXPECT_EQ(c.ropes.at(0).base, 100000.0f);
+  EXPECT_EQ(c.per_layer.size(), 30u);
+  EXPECT_EQ(c.per_layer[29].window, 0u);
+}
+
+TEST(Config, MistralWindowIsRespectedAndNullIsNone) {
+  const Json mistral = with(smollm2(), R"({"model_type": "mistral", "sliding_window": 4096})");
+  EXPECT_EQ(read(mistral).value().per_layer[7].window, 4096u);
+  EXPECT_EQ(read(with(mistral, R"({"sliding_window": null})")).value().per_layer[7].window, 0u);
+}
+
+// Llama 3.2 1B: head of 64, base 500,000. Frequencies turning less than once in 8,192 tokens are
+// slowed 32 times, those turning four times and more are kept.
+TEST(Config, Llama3ScalingBecomesFactors) {
+  constexpr std::string_view kScaling =
+      R"({"rope_theta": 500000.0, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}})";
+  const auto config = read(with(smollm2(), kScaling));
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  const RopeConfig& rope = config.value().ropes.at(0);
+  ASSERT_EQ(rope.factors.size(), 32u);
+  EXPECT_EQ(rope.linear_factor, 1.0f);
+  EXPECT_EQ(rope.factors[0], 1.0f);
+  EXPECT_EQ(rope.factors[14], 1.0f);
+  EXPECT_NEAR(rope.factors[15], 1.65133, 1e-5);  // those between: what transformers computes
+  EXPECT_NEAR(rope.factors[16], 3.29226, 1e-5);
+  EXPECT_NEAR(rope.factors[17], 9.66673, 1e-5);
+  EXPECT_EQ(rope.factors[18], 32.0f);
+  EXPECT_EQ(rope.factors[31], 32.0f);
+}
+
+TEST(Config, NewerFilesKeepRopeInAnObjectOfItsOwn) {
+  Json object =
+      with(smollm2(),
+           R"({"rope_parameters": {"rope_theta": 5000.0, "rope_type": "linear", "factor": 4.0}})");
+  object.erase("rope_theta");
+  const auto config = read(object);
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config.value().ropes.at(0).base, 5000.0f);
+  EXPECT_EQ(config.value().ropes.at(0).linear_factor, 4.0f);
+}
+
+TEST(Config, OtherScalingsAreUnsupportedByName) {
+  for (const char* type : {"yarn", "dynamic", "longrope"}) {
+    const Json object = with(smollm2(), R"({"rope_scaling": {"factor": 4.0, "rope_type": ")" +
+                                            std::string(type) + "\"}}");
+    EXPECT_THAT(error_of(object),
+                HasSubstr("key 'rope_scaling.rope_type' is '" + std::string(type) + "'"));
+    EXPECT_EQ(read(object).error().code, Code::unsupported);
+  }
+  EXPECT_THAT(error_of(with(smollm2(), R"({"rope_scaling": {"type": "yarn", "factor": 4}})")),
+              HasSubstr("'rope_scaling.type'"));
+  EXPECT_EQ(read(with(smollm2(), R"({"rope_scaling": {"type": "linear", "factor": 4}})"))
+                .value()
+                .ropes[0]
+                .linear_factor,
+            4.0f);
+}
+
+// The 4B model's text_config says no more than this.
+TEST(Config, Gemma3FillsInWhatItsMakersLeaveOut) {
+  const auto config = config_from_hf(
+      R"({"model_type": "gemma3", "text_config": {"hidden_size": 2560, "intermediate_size": 10240,
+    "model_type": "gemma3_text", "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024}})",
+      "config.json");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  const ModelConfig& c = config.value();
+  EXPECT_EQ(c.architecture, "gemma3");
+  EXPECT_EQ(c.query_heads, 8u);
+  EXPECT_EQ(c.kv_heads, 4u);
+  EXPECT_EQ(c.head_dim, 256u);
+  EXPECT_TRUE(c.norm_plus_one && c.sandwich_norms && c.qk_norm && c.tied_head);
+  EXPECT_FLOAT_EQ(c.attention_scale, 1.0f / 16);
+  EXPECT_FLOAT_EQ(c.embedding_scale, std::sqrt(2560.0f));
+  for (std::uint32_t l = 0; l < 34; ++l) {
+    const RopeConfig& rope = c.ropes[c.per_layer[l].rope];
+    EXPECT_EQ(c.per_layer[l].window, l % 6 == 5 ? 0u : 1024u);
+    EXPECT_EQ(rope.base, l % 6 == 5 ? 1e6f : 1e4f);
+    EXPECT_EQ(rope.linear_factor, l % 6 == 5 ? 8.0f : 1.0f);
+  }
+}
+
+TEST(Config, QwenWindowsCountOnlyWhenTurnedOn) {
+  const Json off =
+      with(smollm2(), R"({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": false,
+    "max_window_layers": 28})");
+  EXPECT_TRUE(read(off).value().qkv_bias);
+  EXPECT_EQ(read(off).value().per_layer[29].window, 0u);
+  const ModelConfig on = read(with(off, R"({"use_sliding_window": true})")).value();
+  EXPECT_EQ(on.per_layer[27].window, 0u);
+  EXPECT_EQ(on.per_layer[28].window, 32u);
+  const ModelConfig qwen3 = read(with(off, R"({"model_type": "qwen3", "head_dim": 128})")).value();
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_FALSE(qwen3.qkv_bias);
+  EXPECT_EQ(qwen3.head_dim, 128u);
+}
+
+TEST(Config, MissingKeysAreNamed) {
+  for (const char* key :
+       {"model_type", "hidden_size", "intermediate_size", "max_position_embeddings",
+        "num_attention_heads", "num_hidden_layers", "rms_norm_eps", "vocab_size"}) {
+    Json object = smollm2();
+    object.erase(key);
+    EXPECT_THAT(error_of(object), HasSubstr("key '" + std::string(key) + "' is missing"));
+  }
+}
+
+TEST(Config, NonsenseNamesItsKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"hidden_size": 0})", "'hidden_size' is 0"},
+      {R"({"hidden_size": 2000000})", "'hidden_size' is 2000000"},
+      {R"({"hidden_size": -1})", "'hidden_size' is not an unsigned integer"},
+      {R"({"hidden_size": "576"})", "'hidden_size' is not an unsigned integer"},
+      {R"({"hidden_size": 577})", "'hidden_size' is 577, no multiple of the 9 heads"},
+      {R"({"num_key_value_heads": 2})",
+       "'num_attention_heads' is 9, no multiple of 'num_key_value_heads'"},
+      {R"({"num_key_value_heads": 0})", "'num_key_value_heads' is 0"},
+      {R"({"num_key_value_heads": 18})", "'num_key_value_heads' is 18"},
+      {R"({"head_dim": 63})", "'head_dim' makes heads of 63"},
+      {R"({"num_hidden_layers": 1000000})", "'num_hidden_layers' is 1000000"},
+      {R"({"rms_norm_eps": -1e-5})", "'rms_norm_eps' is -1e-05"},
+      {R"({"rms_norm_eps": 1e300})", "'rms_norm_eps' is not a finite number"},
+      {R"({"rope_theta": 0})", "'rope_theta' is 0"},
+      {R"({"rope_scaling": {"rope_type": "linear", "factor": 0}})", "'rope_scaling.factor' is 0"},
+      {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})",
+       "'rope_scaling.low_freq_factor' is missing"},
+      {R"({"partial_rotary_factor": 0.5})", "'partial_rotary_factor' is 0.5"},
+      {R"({"attention_bias": true})", "'attention_bias' is true"},
+      {R"({"hidden_act": "relu"})", "'hidden_act' is 'relu'"},
+      {R"({"model_type": "phi3"})", "'model_type' is 'phi3'; there are: llama mistral"},
+      {R"({"layer_types": ["full_attention"]})", "'layer_types' is not a list of 30"},
+      {R"({"num_local_experts": 8})", "'num_local_experts' is 8"},
+      {R"({"tie_word_embeddings": 1})", "'tie_word_embeddings' is not a boolean"},
+  };
+  for (const auto& [change, message] : cases)
+    EXPECT_THAT(error_of(with(smollm2(), change)), HasSubstr(message));
+  EXPECT_THAT(config_from_hf("[1", "config.json").error().message,
+              HasSubstr("config.json: not JSON"));
+  EXPECT_THAT(config_from_hf("[1]", "config.json").error().message, HasSubstr("not a JSON object"));
+}
+
+// The metadata of a small llama GGUF, less one key, plus one of the test's.
+class GgufCase {
+ public:
+  explicit GgufCase(std::string_view without = "") {
+    const std::pair<const char*, std::uint32_t> sizes[] = {{"llama.block_count", 2},
+                                                           {"llama.context_length", 64},
+                                                           {"llama.embedding_length", 64},
+                                                           {"llama.feed_forward_length", 96},
+                                                           {"llama.attention.head_count", 4}};
+    if (without != "general.architecture") writer.add("general.architecture", "llama");
+    for (const auto& [key, value] : sizes)
+      if (key != without) writer.add_u32(key, value);
+    constexpr std::string_view kEpsilon = "llama.attention.layer_norm_rms_epsilon";
+    if (kEpsilon != without) writer.add_f32(kEpsilon, 1e-5f);
+    const std::vector<std::byte> zeros(10 * 64 * 4);
+    constexpr std::uint64_t kShape[] = {10, 64};
+    if (without != "token_embd.weight")
+      writer.add_tensor("token_embd.weight", DType::f32, kShape, zeros);
+  }
+  Result<ModelConfig> read() const {
+    const std::string bytes = writer.finish();
+    TRY(const GgufFile file, GgufFile::parse(std::as_bytes(std::span(bytes)), "m.gguf"));
+    return config_from_gguf(file);
+  }
+  std::string error() const {
+    const auto config = read();
+    return config.ok() ? "" : config.error().message;
+  }
+  GgufWriter writer;
+};
+
+TEST(Config, GgufDefaultsFollowTheOtherKeys) {
+  const auto config = GgufCase().read();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config.value().kv_heads, 4u);
+  EXPECT_EQ(config.value().head_dim, 16u);
+  EXPECT_EQ(config.value().vocabulary, 10u);
+  EXPECT_TRUE(config.value().interleaved_rope && config.value().tied_head);
+}
+
+TEST(Config, GgufMissingKeysAreNamed) {
+  for (const char* key :
+       {"general.architecture", "llama.block_count", "llama.context_length",
+        "llama.embedding_length", "llama.feed_forward_length", "llama.attention.head_count",
+        "llama.attention.layer_norm_rms_epsilon", "token_embd.weight"})
+    EXPECT_THAT(GgufCase(key).error(), HasSubstr("'" + std::string(key) + "' is missing"));
+}
+
+TEST(Config, GgufScalingAndFactors) {
+  GgufCase linear;
+  linear.writer.add("llama.rope.scaling.type", "linear");
+  linear.writer.add_f32("llama.rope.scaling.factor", 8);
+  EXPECT_EQ(linear.read().value().ropes[0].linear_factor, 8.0f);
+  GgufCase yarn;
+  yarn.writer.add("llama.rope.scaling.type", "yarn");
+  EXPECT_THAT(yarn.error(), HasSubstr("'llama.rope.scaling.type' is 'yarn'"));
+
+  const float factors[8] = {1, 1, 1, 1, 2, 4, 8, 8};
+  constexpr std::uint64_t kEight[] = {8}, kFour[] = {4};
+  GgufCase scaled;
+  scaled.writer.add_tensor("rope_freqs.weight", DType::f32, kEight,
+                           std::as_bytes(std::span(factors)));
+  EXPECT_EQ(scaled.read().value().ropes[0].factors[5], 4.0f);
+  GgufCase wrong;
+  wrong.writer.add_tensor("rope_freqs.weight", DType::f32, kFour,
+                          std::as_bytes(std::span(factors).first(4)));
+  EXPECT_THAT(wrong.error(), HasSubstr("'rope_freqs.weight' has shape [4], [8] is needed"));
+}
+
+TEST(Config, Gemma3GgufMayListItsLocalLayers) {
+  const auto read_with = [](auto&& add) {
+    GgufWriter w;
+    w.add("general.architecture", "gemma3");
+    for (const auto& [key, value] :
+         {std::pair("gemma3.block_count", 3u), std::pair("gemma3.context_length", 64u),
+          std::pair("gemma3.embedding_length", 64u), std::pair("gemma3.feed_forward_length", 96u),
+          std::pair("gemma3.attention.head_count", 4u),
+          std::pair("gemma3.attention.sliding_window", 8u)})
+      w.add_u32(key, value);
+    w.add_f32("gemma3.attention.layer_norm_rms_epsilon", 1e-6f);
+    add(w);
+    const std::vector<std::byte> zeros(64 * 4);
+    constexpr std::uint64_t kShape[] = {1, 64};
+    w.add_tensor("token_embd.weight", DType::f32, kShape, zeros);
+    const std::string bytes = w.finish();
+    return config_from_gguf(GgufFile::parse(std::as_bytes(std::span(bytes)), "m.gguf").value());
+  };
+  constexpr const char* kPattern = "gemma3.attention.sliding_window_pattern";
+  const auto windows = [](const ModelConfig& c) {
+    return std::vector{c.per_layer[0].window, c.per_layer[1].window, c.per_layer[2].window};
+  };
+  using Windows = std::vector<std::uint32_t>;
+  EXPECT_EQ(windows(read_with([](GgufWriter&) {}).value()), (Windows{8, 8, 8}));
+  EXPECT_EQ(windows(read_with([](GgufWriter& w) { w.add_u32(kPattern, 2); }).value()),
+            (Windows{8, 0, 8}));
+  EXPECT_EQ(windows(read_with([](GgufWriter& w) {
+                      w.add_i32s(kPattern, std::vector{0, 1, 0});
+                    }).value()),
+            (Windows{0, 8, 0}));
+  EXPECT_THAT(read_with([](GgufWriter& w) {
+                w.add_i32s(kPattern, std::vector{0, 1});
+              })
+                  .error()
+                  .message,
+              HasSubstr("'gemma3.attention.sliding_window_pattern' has 2 entries for 3 layers"));
+}
+
+TEST(Config, GgufPartsAndMixturesAreUnsupported) {
+  GgufCase split;
+  split.writer.add_u32("split.count", 3);
+  EXPECT_THAT(split.error(), HasSubstr("'split.count' is 3"));
+  GgufCase experts;
+  experts.writer.add_u32("llama.expert_count", 8);
+  EXPECT_THAT(experts.error(), HasSubstr("'llama.expert_count' is 8"));
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,17 @@
+// model/file_digest.h - SHA-256 over whole files, read in pieces. Used for the identity of a
+// model's weights.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace quire {
+
+// Of one file: what sha256sum prints. Of several: over their digests, in the order given.
+Result<std::array<std::byte, 32>> digest_of_files(std::span<const std::string> paths);
+
+}  // namespace quire

@@ -1,0 +1,72 @@
+#include "model/model.h"
+
+#include <string>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "kernels/attend.h"
+#include "model/pass.h"
+#include "model/state.h"
+
+namespace quire {
+
+Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool,
+                                           ModelOptions options) {
+  TRY(Weights weights, load_weights(source, pool));
+  auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
+  return std::unique_ptr<Model>(new Model(std::move(state)));
+}
+
+Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Model::~Model() = default;
+
+const ModelConfig& Model::config() const { return state_->config; }
+const ModelOptions& Model::options() const { return state_->options; }
+std::uint64_t Model::weight_bytes() const { return state_->weights.memory.size(); }
+
+Geometry Model::geometry(std::uint32_t tokens_per_block, const Format* format) const {
+  return make_geometry(config(), tokens_per_block, format);
+}
+
+std::uint64_t Model::numerics_id() const {
+  std::uint64_t id = 0;
+  for (const std::uint64_t part : {std::uint64_t{kLinearVersion}, std::uint64_t{kAttendVersion},
+                                   static_cast<std::uint64_t>(state_->options.activations),
+                                   std::uint64_t{kAttendUnit}, std::uint64_t{kAttendSplit}})
+    id = mix64(id ^ part);
+  return id;
+}
+
+void Model::forward(const Geometry& geometry, const StepRows& step, float* logits) {
+  CHECK(step.tokens.size() <= state_->options.rows_max &&
+        step.tokens.size() == step.positions.size());
+  CHECK(step.groups.size() == geometry.groups.size());
+  if (step.tokens.empty()) return;
+  state_->prepare(geometry, step);
+  state_->pool.run(
+      [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
+}
+
+Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
+                       const Format* format) {
+  Geometry geometry{.tokens_per_block = tokens_per_block, .groups = {}, .places = {}};
+  for (std::uint32_t l = 0; l < config.layers; ++l) {
+    const std::uint32_t window = config.per_layer[l].window;
+    std::uint32_t g = 0;
+    while (g < geometry.groups.size() && geometry.groups[g].window != window) ++g;
+    if (g == geometry.groups.size())
+      geometry.groups.push_back({.kind = window ? GroupKind::window : GroupKind::full,
+                                 .layers = {},
+                                 .kv_heads = config.kv_heads,
+                                 .key_dim = config.head_dim,
+                                 .value_dim = config.head_dim,
+                                 .window = window,
+                                 .state_bytes = 0,
+                                 .format = format});
+    geometry.places.push_back({g, static_cast<std::uint32_t>(geometry.groups[g].layers.size())});
+    geometry.groups[g].layers.push_back(l);
+  }
+  return geometry;
+}
+
+}  // namespace quire

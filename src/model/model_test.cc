@@ -1,0 +1,97 @@
+// The forward pass on its own, with pages in a flat buffer: a model knows nothing of the cache.
+#include "model/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+
+namespace quire {
+namespace {
+
+// One sequence's blocks, one after the other.
+struct FlatKv {
+  FlatKv(const Geometry& g, std::uint32_t tokens) : geometry(g) {
+    const std::uint32_t blocks = (tokens + g.tokens_per_block - 1) / g.tokens_per_block;
+    std::size_t bytes = 0;
+    for (const LayerGroup& group : g.groups) {
+      tables.emplace_back();
+      for (std::uint32_t b = 0; b < blocks; ++b) {
+        tables.back().push_back(static_cast<ArenaOffset>(bytes / kArenaUnit));
+        bytes += g.block_bytes(group);
+      }
+    }
+    memory.assign(bytes + 256,
+                  std::byte{0xff});  // NaN everywhere: what was not written must not be read
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    arena = memory.data() + ((address + 63) / 64 * 64 - address);
+  }
+  const Geometry& geometry;
+  std::vector<std::vector<ArenaOffset>> tables;
+  std::vector<std::byte> memory;
+  std::byte* arena;
+};
+
+std::vector<float> run(Model& model, const Geometry& geometry, std::span<const TokenId> tokens,
+                       std::uint32_t chunk) {
+  FlatKv kv(geometry, static_cast<std::uint32_t>(tokens.size()));
+  const std::uint32_t vocabulary = model.config().vocabulary;
+  std::vector<float> logits(tokens.size() * vocabulary);
+  for (std::uint32_t at = 0; at < tokens.size(); at += chunk) {
+    const auto count =
+        std::min<std::uint32_t>(chunk, static_cast<std::uint32_t>(tokens.size()) - at);
+    std::vector<std::uint32_t> positions(count), rows(count);
+    std::iota(positions.begin(), positions.end(), at);
+    std::iota(rows.begin(), rows.end(), 0);
+    std::vector<KvSequenceView> sequences;
+    for (const auto& table : kv.tables) sequences.push_back({table.data(), 0, count, at});
+    std::vector<KvView> views;
+    for (std::size_t g = 0; g < geometry.groups.size(); ++g)
+      views.push_back(
+          {kv.arena, &sequences[g], 1, geometry.tokens_per_block, geometry.groups[g].window});
+    model.forward(geometry, {tokens.subspan(at, count), positions, views, rows},
+                  logits.data() + std::size_t{at} * vocabulary);
+  }
+  return logits;
+}
+
+std::string model_path(const char* variable, const std::string& name) {
+  if (const char* path = std::getenv(variable)) return path;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const std::string base =
+      cache && *cache ? cache
+                      : std::string(std::getenv("HOME") ? std::getenv("HOME") : "") + "/.cache";
+  return base + "/quire/models/" + name;
+}
+
+void check_chunks(const std::string& path) {
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no model at " << path;
+  ThreadPool pool(2);
+  auto source = ModelSource::open(path);
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  auto model = Model::load(source.value(), pool, {});
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  std::vector<TokenId> tokens;
+  for (TokenId i = 0; i < 150; ++i) tokens.push_back(i * i % 1000 + 20);
+  const Geometry geometry = model.value()->geometry(32, find_format("f16").value());
+  const std::vector<float> whole = run(*model.value(), geometry, tokens, 512);
+  for (const float x : whole) ASSERT_EQ(x - x, 0);
+  for (const std::uint32_t chunk : {1u, 7u, 32u, 100u}) {
+    const std::vector<float> parts = run(*model.value(), geometry, tokens, chunk);
+    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0)
+        << "chunks of " << chunk;
+  }
+}
+
+TEST(Model, SmolLm2GivesTheSameBitsInAnyChunks) {
+  check_chunks(model_path("QUIRE_TEST_MODEL", "smollm2-135m-instruct-q4_1.gguf"));
+}
+
+TEST(Model, Gemma3GivesTheSameBitsInAnyChunks) {
+  check_chunks(model_path("QUIRE_TEST_GEMMA", "gemma-3-270m-q4_k_m.gguf"));
+}
+
+}  // namespace
+}  // namespace quire

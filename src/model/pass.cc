@@ -1,0 +1,264 @@
+#include "model/pass.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace quire {
+namespace {
+
+float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
+
+// From this many rows per thread on, threads take rows instead of columns.
+constexpr std::uint32_t kRowsPerThread = 48;
+
+}  // namespace
+
+Pass::Sharing Pass::sharing_for(std::uint32_t rows, std::uint32_t threads) {
+  if (rows <= kFewRows) return Sharing::few;
+  return rows >= kRowsPerThread * threads ? Sharing::rows : Sharing::columns;
+}
+
+Pass::Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits,
+           ThreadPool::Lane lane)
+    : s_(state),
+      c_(state.config),
+      geometry_(geometry),
+      step_(step),
+      logits_(logits),
+      lane_(lane),
+      own_(state.lanes[lane.index]),
+      row_count_(static_cast<std::uint32_t>(step.tokens.size())),
+      sharing_(sharing_for(row_count_, lane.count)),
+      row_phase_(sharing_ == Sharing::few ? Range{0, row_count_}
+                                          : share(row_count_, sharing_ == Sharing::rows ? 8 : 1)),
+      matrix_rows_(sharing_ == Sharing::rows ? row_phase_ : Range{0, row_count_}) {}
+
+Pass::Range Pass::share(std::uint32_t count, std::uint32_t multiple) const {
+  const std::uint64_t units = (count + multiple - 1) / multiple;
+  const auto at = [&](std::uint64_t i) {
+    return std::min(count, static_cast<std::uint32_t>(units * i / lane_.count) * multiple);
+  };
+  return {at(lane_.index), at(lane_.index + 1)};
+}
+
+Pass::Range Pass::unit_share(std::uint32_t count, std::uint32_t multiple) const {
+  return sharing_ == Sharing::rows ? Range{0, count} : share(count, multiple);
+}
+
+void Pass::meet_after_rows() const {
+  if (sharing_ == Sharing::columns) lane_.barrier();
+}
+
+void Pass::meet_after_columns() const {
+  if (sharing_ != Sharing::rows) lane_.barrier();
+}
+
+void Pass::run() {
+  embed();
+  for (std::uint32_t l = 0; l < c_.layers; ++l) {
+    attention(l);
+    feed_forward(l);
+  }
+  logits();
+}
+
+float* Pass::x_row(std::uint32_t row) const {
+  float* base = sharing_ == Sharing::few ? own_.x.data() : floats(s_.x);
+  return base + std::size_t{row} * c_.hidden;
+}
+
+void Pass::embed() {
+  for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r) {
+    const TensorView& e = s_.weights.embedding;
+    dequantize_row(e.type, e.row(step_.tokens[r]), c_.hidden, x_row(r));
+    if (c_.embedding_scale != 1) s_.vector.scale(x_row(r), c_.embedding_scale, c_.hidden);
+  }
+}
+
+// Adds the last projection's output to the residual stream.
+void Pass::absorb(std::uint32_t row, const std::vector<float>& post_norm) {
+  const float* y = floats(s_.y) + std::size_t{row} * c_.hidden;
+  if (!post_norm.empty()) {
+    s_.vector.rms_norm(y, post_norm.data(), c_.norm_epsilon, c_.hidden, own_.row.data());
+    y = own_.row.data();
+  }
+  s_.vector.add(x_row(row), y, c_.hidden);
+}
+
+// Normalizes a row of the residual stream into row `site_row` of a site.
+void Pass::enter(std::uint32_t row, std::uint32_t site_row, const std::vector<float>& norm,
+                 const Site& site) {
+  s_.vector.rms_norm(x_row(row), norm.data(), c_.norm_epsilon, c_.hidden, own_.row.data());
+  encode(own_.row.data(), site_row, 0, c_.hidden, site);
+}
+
+void Pass::encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
+                  const Site& site) const {
+  if (s_.quantized) s_.linear.quantize(from, row, first, count, site.view);
+  if (s_.plain)
+    std::memcpy(floats(site.plain) + std::size_t{row} * site.inputs + first, from,
+                count * sizeof(float));
+}
+
+void Pass::attention(std::uint32_t layer) {
+  const LayerWeights& w = s_.weights.layers[layer];
+  const Site& in = sharing_ == Sharing::few ? own_.hidden : s_.hidden;
+  for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r) {
+    if (layer > 0) absorb(r, s_.weights.layers[layer - 1].post_feed_forward_norm);
+    enter(r, r, w.attention_norm, in);
+  }
+  meet_after_rows();
+  project_qkv(layer, in);
+  lane_.barrier();  // every key and value of this step is in its page
+  attend(layer);
+  lane_.barrier();  // every row has been attended
+
+  const Site& out = sharing_ == Sharing::few ? own_.attended : s_.attended;
+  const std::uint32_t width = c_.query_heads * c_.head_dim;
+  for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r)
+    encode(floats(s_.attended_rows) + std::size_t{r} * width, r, 0, width, out);
+  meet_after_rows();
+  project(w.out, out);
+  meet_after_columns();
+}
+
+// Computes whole heads, so that norm, rotation and the write to the cache happen while the head is
+// in the nearest cache.
+void Pass::project_qkv(std::uint32_t layer, const Site& site) {
+  const LayerWeights& w = s_.weights.layers[layer];
+  const std::uint32_t d = c_.head_dim, heads = c_.query_heads + 2 * c_.kv_heads;
+  const Range mine = unit_share(heads, 1);
+  for (std::uint32_t head = mine.begin; head < mine.end; ++head) {
+    const auto part = std::find_if(w.qkv.rbegin(), w.qkv.rend(),
+                                   [&](const ProjectionPart& p) { return p.first <= head * d; });
+    const std::uint32_t first = head * d - part->first;
+    float* out = floats(own_.unit) - std::size_t{matrix_rows_.begin} * d - first;
+    s_.linear.multiply(part->matrix, site.view, matrix_rows_.begin, matrix_rows_.end, first,
+                       first + d, out, d);
+    finish_head(layer, head, matrix_rows_);
+  }
+}
+
+void Pass::finish_head(std::uint32_t layer, std::uint32_t head, Range rows) {
+  const LayerWeights& w = s_.weights.layers[layer];
+  const std::uint32_t d = c_.head_dim, width = c_.query_heads * d;
+  const LayerPlace place = geometry_.places[layer];
+  GroupStep& group = s_.groups[place.group];
+  const std::uint32_t tokens_per_block = geometry_.tokens_per_block;
+  const bool is_query = head < c_.query_heads, is_value = head >= c_.query_heads + c_.kv_heads;
+  const std::vector<float>& norm = is_query ? w.q_norm : w.k_norm;
+  const RopeTable& rope = s_.ropes[c_.per_layer[layer].rope];
+  const std::uint32_t kv_head = is_query ? 0 : (head - c_.query_heads) % c_.kv_heads;
+  const std::size_t page =
+      (std::size_t{place.index} * c_.kv_heads + kv_head) * group.shape.page_bytes;
+
+  for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
+    float* at = floats(own_.unit) + std::size_t{r - rows.begin} * d;
+    if (!w.qkv_bias.empty()) s_.vector.add(at, w.qkv_bias.data() + std::size_t{head} * d, d);
+    const RowPlace& row = group.places[r];
+    if (is_value) {
+      s_.attend.store_value(group.shape, tokens_per_block, at, row.slot, row.block + page);
+      continue;
+    }
+    if (!norm.empty()) s_.vector.rms_norm(at, norm.data(), c_.norm_epsilon, d, at);
+    const std::uint32_t position = step_.positions[r];
+    s_.vector.rope(at, 2 * rope.half(), rope.cosines(position), rope.sines(position));
+    if (is_query)
+      std::memcpy(floats(s_.queries) + std::size_t{r} * width + std::size_t{head} * d, at,
+                  d * sizeof(float));
+    else
+      s_.attend.store_key(group.shape, tokens_per_block, at, row.slot, row.block + page);
+  }
+}
+
+void Pass::attend(std::uint32_t layer) {
+  const LayerPlace place = geometry_.places[layer];
+  const GroupStep& group = s_.groups[place.group];
+  AttendStep step{.kv = step_.groups[place.group],
+                  .shape = group.shape,
+                  .queries = floats(s_.queries),
+                  .out = floats(s_.attended_rows),
+                  .row_stride = std::size_t{c_.query_heads} * c_.head_dim,
+                  .partials = floats(s_.partials)};
+  step.shape.layer_index = place.index;
+  const AttendPlan& plan = group.plan;
+  for (std::uint32_t i;
+       (i = s_.next_task[layer].fetch_add(1, std::memory_order_relaxed)) < plan.tasks.size();)
+    s_.attend.attend(step, plan.tasks[i], own_.attend.data());
+  if (plan.merges.empty()) return;
+  lane_.barrier();
+  const Range mine = share(static_cast<std::uint32_t>(plan.merges.size()), 1);
+  for (std::uint32_t i = mine.begin; i < mine.end; ++i) s_.attend.merge(step, plan.merges[i]);
+}
+
+void Pass::feed_forward(std::uint32_t layer) {
+  const LayerWeights& w = s_.weights.layers[layer];
+  const Site& in = sharing_ == Sharing::few ? own_.hidden : s_.hidden;
+  for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r) {
+    absorb(r, w.post_attention_norm);
+    enter(r, r, w.feed_forward_norm, in);
+  }
+  meet_after_rows();
+  const Range mine = unit_share(c_.feed_forward, kGateUpUnit);
+  for (std::uint32_t u = mine.begin; u < mine.end; u += kGateUpUnit)
+    multiply_units(w, {u, std::min(mine.end, u + kGateUpUnit)}, in);
+  meet_after_columns();
+  project(w.down, s_.inner);
+  meet_after_columns();
+}
+
+// Gate and up of a few inner units, their product, and its encoding for the down projection.
+void Pass::multiply_units(const LayerWeights& w, Range units, const Site& site) {
+  constexpr std::uint32_t kStride = 2 * kGateUpUnit;
+  const std::uint32_t count = units.end - units.begin;
+  const std::size_t skipped_rows = std::size_t{matrix_rows_.begin} * kStride;
+  const auto multiply = [&](const PackedMatrix& m, std::uint32_t first, std::uint32_t end,
+                            std::uint32_t at) {
+    s_.linear.multiply(m, site.view, matrix_rows_.begin, matrix_rows_.end, first, end,
+                       floats(own_.unit) + at - skipped_rows - first, kStride);
+  };
+  if (w.gate_up_interleaved) {
+    multiply(w.gate_up, 2 * units.begin, 2 * units.end, 0);
+  } else {
+    multiply(w.gate, units.begin, units.end, 0);
+    multiply(w.up, units.begin, units.end, kGateUpUnit);
+  }
+  const auto product = c_.activation == Activation::silu ? s_.vector.silu_mul : s_.vector.gelu_mul;
+  for (std::uint32_t r = matrix_rows_.begin; r < matrix_rows_.end; ++r) {
+    float* at = floats(own_.unit) + std::size_t{r - matrix_rows_.begin} * kStride;
+    product(at, at + kGateUpUnit, count, at);
+    encode(at, r, units.begin, count, s_.inner);
+  }
+}
+
+// A projection back to the width of the residual stream, into y.
+void Pass::project(const PackedMatrix& w, const Site& site) {
+  const Range mine = unit_share(w.padded_outputs(), kLinearLanes);
+  if (mine.begin < mine.end)
+    s_.linear.multiply(w, site.view, matrix_rows_.begin, matrix_rows_.end, mine.begin, mine.end,
+                       floats(s_.y), c_.hidden);
+}
+
+void Pass::logits() {
+  const auto wanted = static_cast<std::uint32_t>(step_.logit_rows.size());
+  const Range mine = sharing_ == Sharing::few ? share(wanted, 1) : Range{0, wanted};
+  for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
+    const std::uint32_t r = step_.logit_rows[i];
+    if (r < row_phase_.begin || r >= row_phase_.end) continue;
+    absorb(r, s_.weights.layers.back().post_feed_forward_norm);
+    enter(r, i, s_.weights.output_norm, s_.head);
+  }
+  lane_.barrier();
+  const PackedMatrix& head = s_.weights.head;
+  const Range columns = share(head.padded_outputs(), kLinearLanes);
+  if (wanted == 0 || columns.begin == columns.end) return;
+  s_.linear.multiply(head, s_.head.view, 0, wanted, columns.begin, columns.end, logits_,
+                     c_.vocabulary);
+  if (c_.logit_softcap == 0) return;
+  const std::uint32_t end = std::min(columns.end, c_.vocabulary);
+  for (std::uint32_t i = 0; i < wanted; ++i)
+    s_.vector.softcap(logits_ + std::size_t{i} * c_.vocabulary + columns.begin, c_.logit_softcap,
+                      end - columns.begin);
+}
+
+}  // namespace quire

@@ -1,0 +1,119 @@
+#include "model/state.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
+
+template <class F>
+void each_matrix(const Weights& w, F f) {
+  f(w.head);
+  for (const LayerWeights& l : w.layers) {
+    for (const ProjectionPart& p : l.qkv) f(p.matrix);
+    f(l.out);
+    f(l.down);
+    if (l.gate_up_interleaved) {
+      f(l.gate_up);
+    } else {
+      f(l.gate);
+      f(l.up);
+    }
+  }
+}
+
+}  // namespace
+
+void Site::size(Activations mode, std::uint32_t row_count, std::uint32_t input_count,
+                bool quantized, bool with_plain) {
+  rows = row_count;
+  inputs = input_count;
+  if (quantized) encoded = HugeBuffer(activation_bytes(mode, rows, inputs));
+  if (with_plain) plain = HugeBuffer(std::size_t{rows} * inputs * sizeof(float));
+  view = {
+      .mode = mode, .rows = rows, .inputs = inputs, .data = encoded.data(), .plain = floats(plain)};
+}
+
+Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
+    : config(std::move(c)),
+      options(o),
+      pool(p),
+      weights(std::move(w)),
+      linear(linear_kernels(o.isa)),
+      vector(vector_kernels(o.isa)),
+      attend(attend_kernels(o.isa)),
+      next_task(config.layers) {
+  each_matrix(weights, [&](const PackedMatrix& m) {
+    (uses_quantized_activations(m.type) ? quantized : plain) = true;
+  });
+  for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope);
+  size_scratch();
+}
+
+void Model::State::size_scratch() {
+  const std::uint32_t rows = options.rows_max, width = config.query_heads * config.head_dim;
+  const auto matrix = [&](std::uint32_t columns) {
+    return HugeBuffer(std::size_t{rows} * columns * sizeof(float));
+  };
+  x = matrix(config.hidden);
+  y = matrix(config.hidden);
+  queries = matrix(width);
+  attended_rows = matrix(width);
+  hidden.size(options.activations, rows, config.hidden, quantized, plain);
+  attended.size(options.activations, rows, width, quantized, plain);
+  inner.size(options.activations, rows, config.feed_forward, quantized, plain);
+  head.size(options.activations, rows, config.hidden, quantized, plain);
+  lanes.resize(pool.size());
+  const std::uint32_t unit_columns = std::max(config.head_dim, 2 * kGateUpUnit);
+  for (LaneScratch& lane : lanes) {
+    lane.hidden.size(options.activations, kFewRows, config.hidden, quantized, plain);
+    lane.attended.size(options.activations, kFewRows, width, quantized, plain);
+    lane.x.resize(std::size_t{kFewRows} * config.hidden);
+    lane.row.resize(std::max({config.hidden, width, config.feed_forward}));
+    lane.unit = matrix(unit_columns);
+  }
+}
+
+void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
+  for (auto& counter : next_task) counter.store(0, std::memory_order_relaxed);
+  std::uint32_t end = 0;
+  for (const std::uint32_t p : step.positions) end = std::max(end, p + 1);
+  for (RopeTable& rope : ropes) rope.cover(end);
+
+  groups.resize(step.groups.size());
+  std::size_t partial_bytes = 0, scratch_bytes = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const LayerGroup& group = geometry.groups[g];
+    const KvView& view = step.groups[g];
+    GroupStep& at = groups[g];
+    at.shape = {.query_heads = config.query_heads,
+                .kv_heads = group.kv_heads,
+                .head_dim = group.key_dim,
+                .scale = config.attention_scale,
+                .rows = group.format->rows,
+                .layer_index = 0,
+                .page_bytes = geometry.page_bytes(group),
+                .key_bytes = geometry.key_bytes(group)};
+    at.plan.threads = pool.size();
+    plan_attention(view, at.shape, at.plan);
+    partial_bytes =
+        std::max(partial_bytes, at.plan.partial_count * partial_floats(at.shape) * sizeof(float));
+    scratch_bytes = std::max(scratch_bytes, attend_scratch_bytes(at.shape));
+    at.places.resize(step.tokens.size());
+    for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
+      const KvSequenceView& sequence = view.sequences[s];
+      for (std::uint32_t i = 0; i < sequence.row_count; ++i) {
+        const std::uint32_t slot = sequence.past + i;
+        at.places[sequence.first_row + i] = {
+            arena_at(view.arena, sequence.blocks[slot / view.tokens_per_block]),
+            slot % view.tokens_per_block};
+      }
+    }
+  }
+  if (partials.size() < partial_bytes) partials = HugeBuffer(partial_bytes);
+  for (LaneScratch& lane : lanes)
+    if (lane.attend.size() < scratch_bytes) lane.attend = HugeBuffer(scratch_bytes);
+}
+
+}  // namespace quire

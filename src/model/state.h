@@ -1,0 +1,74 @@
+// model/state.h - what a loaded model holds, and the scratch its passes share. Private to model/.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "kernels/attend.h"
+#include "kernels/vector.h"
+#include "model/model.h"
+#include "model/rope.h"
+#include "model/weights.h"
+
+namespace quire {
+
+// Activations on their way into a matrix: encoded, plain, or both, as its weights want them.
+struct Site {
+  HugeBuffer encoded, plain;
+  std::uint32_t inputs = 0, rows = 0;
+  ActivationRows view;
+
+  void size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
+            bool with_plain);
+};
+
+// Up to this many rows each thread prepares all activations for itself: cheaper than meeting at a
+// barrier.
+inline constexpr std::uint32_t kFewRows = 4;
+
+// What one thread owns.
+struct LaneScratch {
+  Site hidden, attended;   // inputs of few rows
+  std::vector<float> x;    // residual stream of few rows
+  std::vector<float> row;  // one row, normalized
+  HugeBuffer unit;  // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
+  HugeBuffer attend;
+};
+
+// Where a row's keys and values go in one layer group.
+struct RowPlace {
+  std::byte* block;
+  std::uint32_t slot;
+};
+
+struct GroupStep {
+  AttendPlan plan;
+  AttendShape shape;  // of the group's first layer
+  std::vector<RowPlace> places;
+};
+
+struct Model::State {
+  State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w);
+
+  void size_scratch();
+  void prepare(const Geometry& geometry, const StepRows& step);
+
+  const ModelConfig config;
+  const ModelOptions options;
+  ThreadPool& pool;
+  const Weights weights;
+  const LinearKernels& linear;
+  const VectorKernels& vector;
+  const AttendKernels& attend;
+  bool quantized = false, plain = false;  // which kinds of weights there are
+  std::vector<RopeTable> ropes;
+
+  // Shared by the threads of a step; [rows][...].
+  HugeBuffer x, y, queries, attended_rows, partials;
+  Site hidden, attended, inner, head;
+  std::vector<LaneScratch> lanes;
+  std::vector<GroupStep> groups;
+  std::vector<std::atomic<std::uint32_t>> next_task;  // by layer
+};
+
+}  // namespace quire

@@ -1,0 +1,236 @@
+#include "model/tiny.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "base/file.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "tensor/gguf_writer.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint32_t kBlock = 32;
+
+void put_u16(std::vector<std::byte>& out, std::uint16_t value) {
+  out.push_back(static_cast<std::byte>(value & 0xff));
+  out.push_back(static_cast<std::byte>(value >> 8));
+}
+
+void encode_q8_0(std::span<const float> block, std::vector<std::byte>& out) {
+  float largest = 0;
+  for (const float x : block) largest = std::max(largest, std::fabs(x));
+  const std::uint16_t scale = f32_to_f16(largest / 127);
+  const float step = f16_to_f32(scale);
+  put_u16(out, scale);
+  for (const float x : block)
+    out.push_back(static_cast<std::byte>(static_cast<std::int8_t>(
+        step > 0 ? std::clamp(std::nearbyint(x / step), -127.f, 127.f) : 0)));
+}
+
+void encode_q4_1(std::span<const float> block, std::vector<std::byte>& out) {
+  const auto [low, high] = std::minmax_element(block.begin(), block.end());
+  const std::uint16_t scale = f32_to_f16((*high - *low) / 15), minimum = f32_to_f16(*low);
+  const float step = f16_to_f32(scale), base = f16_to_f32(minimum);
+  put_u16(out, scale);
+  put_u16(out, minimum);
+  const auto code = [&](float x) {
+    return static_cast<std::uint8_t>(
+        step > 0 ? std::clamp(std::nearbyint((x - base) / step), 0.f, 15.f) : 0);
+  };
+  for (std::size_t i = 0; i < kBlock / 2; ++i)
+    out.push_back(static_cast<std::byte>(code(block[i]) | code(block[i + kBlock / 2]) << 4));
+}
+
+// Plain rounding, block by block. `values` is a whole number of blocks; the caller has checked the
+// type.
+std::vector<std::byte> encode(DType type, std::span<const float> values) {
+  std::vector<std::byte> out;
+  out.reserve(row_bytes(type, values.size()));
+  const std::size_t unit = dtype_info(type).block_elements;
+  for (std::size_t i = 0; i < values.size(); i += unit) {
+    const float x = values[i];
+    switch (type) {
+      case DType::f32: {
+        const auto raw = std::as_bytes(std::span(&x, 1));
+        out.insert(out.end(), raw.begin(), raw.end());
+        break;
+      }
+      case DType::f16:
+        put_u16(out, f32_to_f16(x));
+        break;
+      case DType::bf16:
+        put_u16(out, f32_to_bf16(x));
+        break;
+      case DType::q8_0:
+        encode_q8_0(values.subspan(i, kBlock), out);
+        break;
+      case DType::q4_1:
+        encode_q4_1(values.subspan(i, kBlock), out);
+        break;
+      default:
+        CHECK(false && "a type that tiny_gguf refuses");
+    }
+  }
+  return out;
+}
+
+void append_utf8(std::string& out, std::uint32_t c) {  // c < 0x800
+  if (c < 0x80)
+    out += static_cast<char>(c);
+  else
+    out += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
+}
+
+// Byte-level vocabularies spell bytes as printable characters: most stand for themselves, the
+// others for 256 and up.
+std::vector<std::string> byte_tokens() {
+  std::vector<std::string> tokens(256);
+  std::uint32_t next = 256;
+  for (std::uint32_t b = 0; b < 256; ++b) {
+    const bool printable = (b >= 33 && b <= 126) || (b >= 161 && b != 173);
+    append_utf8(tokens[b], printable ? b : next++);
+  }
+  return tokens;
+}
+
+class TinyModel {
+ public:
+  explicit TinyModel(const TinyOptions& options) : o_(options), random_(options.seed) {}
+
+  std::string make() {
+    metadata();
+    tokenizer();
+    matrix("token_embd.weight", kTinyVocabulary, o_.hidden);
+    norm("output_norm.weight", o_.hidden);
+    if (!o_.tied_head) matrix("output.weight", kTinyVocabulary, o_.hidden);
+    if (o_.rope_factors) vector("rope_freqs.weight", o_.head_dim / 2, 4, 3);
+    for (std::uint32_t l = 0; l < o_.layers; ++l) layer(fmt::format("blk.{}.", l));
+    return writer_.finish();
+  }
+
+ private:
+  bool is(std::string_view architecture) const { return o_.architecture == architecture; }
+
+  void metadata() {
+    const auto key = [&](std::string_view name) {
+      return fmt::format("{}.{}", o_.architecture, name);
+    };
+    writer_.add("general.architecture", o_.architecture);
+    writer_.add("general.name", fmt::format("tiny {}", o_.architecture));
+    writer_.add_u32(key("block_count"), o_.layers);
+    writer_.add_u32(key("context_length"), o_.context);
+    writer_.add_u32(key("embedding_length"), o_.hidden);
+    writer_.add_u32(key("feed_forward_length"), o_.feed_forward);
+    writer_.add_u32(key("attention.head_count"), o_.query_heads);
+    writer_.add_u32(key("attention.head_count_kv"), o_.kv_heads);
+    writer_.add_u32(key("attention.key_length"), o_.head_dim);
+    writer_.add_u32(key("attention.value_length"), o_.head_dim);
+    writer_.add_f32(key("attention.layer_norm_rms_epsilon"), 1e-5f);
+    writer_.add_f32(key("rope.freq_base"), is("gemma3") ? 1e6f : 1e4f);
+    if (o_.rope_linear != 1) {
+      writer_.add(key("rope.scaling.type"), "linear");
+      writer_.add_f32(key("rope.scaling.factor"), o_.rope_linear);
+    }
+    const std::uint32_t window = is("gemma3") && o_.window == 0 ? 32 : o_.window;
+    if (window) writer_.add_u32(key("attention.sliding_window"), window);
+  }
+
+  void tokenizer() {
+    std::vector<std::string> tokens = byte_tokens();
+    std::vector<std::int32_t> types(tokens.size(), 1);
+    for (const std::string_view special : kTinySpecials) {
+      tokens.emplace_back(special);
+      types.push_back(3);
+    }
+    writer_.add("tokenizer.ggml.model", "gpt2");
+    writer_.add("tokenizer.ggml.pre", "gpt-2");
+    writer_.add_strings("tokenizer.ggml.tokens", tokens);
+    writer_.add_i32s("tokenizer.ggml.token_type", types);
+    writer_.add_strings("tokenizer.ggml.merges", {});
+    writer_.add_u32("tokenizer.ggml.bos_token_id", 256);
+    writer_.add_u32("tokenizer.ggml.eos_token_id", 257);
+    writer_.add_bool("tokenizer.ggml.add_bos_token", false);
+    writer_.add("tokenizer.chat_template",
+                "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] "
+                "}}<|eos|>{% endfor %}"
+                "{% if add_generation_prompt %}<|assistant|>{% endif %}");
+  }
+
+  void layer(const std::string& at) {
+    const std::uint32_t queries = o_.query_heads * o_.head_dim, keys = o_.kv_heads * o_.head_dim;
+    norm(at + "attn_norm.weight", o_.hidden);
+    matrix(at + "attn_q.weight", queries, o_.hidden);
+    matrix(at + "attn_k.weight", keys, o_.hidden);
+    matrix(at + "attn_v.weight", keys, o_.hidden);
+    matrix(at + "attn_output.weight", o_.hidden, queries);
+    norm(at + "ffn_norm.weight", o_.hidden);
+    matrix(at + "ffn_gate.weight", o_.feed_forward, o_.hidden);
+    matrix(at + "ffn_up.weight", o_.feed_forward, o_.hidden);
+    matrix(at + "ffn_down.weight", o_.hidden, o_.feed_forward);
+    if (is("qwen2")) {
+      vector(at + "attn_q.bias", queries, 0, 0.3);
+      vector(at + "attn_k.bias", keys, 0, 0.3);
+      vector(at + "attn_v.bias", keys, 0, 0.3);
+    }
+    if (is("qwen3") || is("gemma3")) {
+      norm(at + "attn_q_norm.weight", o_.head_dim);
+      norm(at + "attn_k_norm.weight", o_.head_dim);
+    }
+    if (is("gemma3")) {
+      norm(at + "post_attention_norm.weight", o_.hidden);
+      norm(at + "post_ffw_norm.weight", o_.hidden);
+    }
+  }
+
+  // Uniform numbers around `mean`: no library function whose last bit depends on the machine.
+  std::vector<float> numbers(std::size_t count, double mean, double spread) {
+    std::vector<float> values(count);
+    for (float& v : values) v = static_cast<float>(mean + spread * (2 * random_.unit() - 1));
+    return values;
+  }
+
+  void matrix(const std::string& name, std::uint32_t rows, std::uint32_t columns) {
+    const std::uint64_t shape[] = {rows, columns};
+    const double spread = 2.5 / std::sqrt(static_cast<double>(columns));
+    writer_.add_tensor(name, o_.type, shape,
+                       encode(o_.type, numbers(std::size_t{rows} * columns, 0, spread)));
+  }
+  void vector(const std::string& name, std::uint32_t count, double mean, double spread) {
+    const std::uint64_t shape[] = {count};
+    writer_.add_tensor(name, DType::f32, shape, encode(DType::f32, numbers(count, mean, spread)));
+  }
+  void norm(const std::string& name, std::uint32_t count) { vector(name, count, 1, 0.4); }
+
+  const TinyOptions& o_;
+  Random random_;
+  GgufWriter writer_;
+};
+
+}  // namespace
+
+Result<std::string> tiny_gguf(const TinyOptions& o) {
+  constexpr std::array kTypes = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_1};
+  if (std::find(kTypes.begin(), kTypes.end(), o.type) == kTypes.end())
+    return Error{Code::invalid,
+                 fmt::format("tiny models are not made in type {}", dtype_info(o.type).name)};
+  for (const std::uint32_t columns : {o.hidden, o.feed_forward, o.query_heads * o.head_dim})
+    if (columns == 0 || columns % dtype_info(o.type).block_elements != 0)
+      return Error{Code::invalid, fmt::format("a tiny model in type {} has no rows of {}",
+                                              dtype_info(o.type).name, columns)};
+  return TinyModel(o).make();
+}
+
+Status write_tiny_gguf(const std::string& path, const TinyOptions& options) {
+  TRY(const std::string bytes, tiny_gguf(options));
+  return write_file(path, bytes);
+}
+
+}  // namespace quire

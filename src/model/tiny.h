@@ -1,0 +1,40 @@
+// model/tiny.h - writes tiny random models as GGUF files: for unit tests, the simulator and
+// fuzzers, which need no real one.
+//
+// Same options, same bytes. The vocabulary is byte-level: token b is byte b, then kTinySpecials. It
+// has no merges.
+//
+//   TRY_STATUS(write_tiny_gguf("tiny.gguf", {.architecture = "gemma3", .type = DType::q8_0, .layers
+//   = 7}));
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "tensor/dtype.h"
+
+namespace quire {
+
+struct TinyOptions {
+  std::string_view architecture = "llama";  // any that model/arch has
+  DType type = DType::f32;                  // of matrices: f32, f16, bf16, q8_0 or q4_1
+  std::uint32_t layers = 2, hidden = 64, feed_forward = 96;
+  std::uint32_t query_heads = 4, kv_heads = 2, head_dim = 16;
+  std::uint32_t context = 4096;
+  std::uint32_t window = 0;  // gemma3 needs one: 0 means 32 there
+  bool tied_head = true;
+  float rope_linear = 1;      // divides positions
+  bool rope_factors = false;  // divides each frequency by a number of its own, as Llama 3 does
+  std::uint64_t seed = 1;
+};
+
+inline constexpr std::string_view kTinySpecials[] = {"<|bos|>", "<|eos|>", "<|user|>",
+                                                     "<|assistant|>"};
+inline constexpr std::uint32_t kTinyVocabulary = 256 + 4;
+
+Result<std::string> tiny_gguf(const TinyOptions& options);  // the file's bytes
+Status write_tiny_gguf(const std::string& path, const TinyOptions& options);
+
+}  // namespace quire

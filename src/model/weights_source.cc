@@ -1,0 +1,241 @@
+#include "model/weights_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/file.h"
+#include "model/arch/arch.h"
+#include "model/file_digest.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kConfigBytesMax = 128 << 10, kTokenizerBytesMax = 128 << 20;
+
+// In front of "embed_tokens.weight" and the rest; models that see images put theirs under
+// language_model.
+constexpr std::string_view kHfPrefixes[] = {"model.", "language_model.model.",
+                                            "model.language_model.", ""};
+
+Result<std::string> read_file_up_to(const std::string& path, std::uintmax_t bytes_max) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error) return Error{Code::unavailable, fmt::format("{}: {}", path, error.message())};
+  if (size > bytes_max)
+    return Error{Code::corrupt,
+                 fmt::format("{}: has {} bytes, at most {} make sense", path, size, bytes_max)};
+  return read_file(path);
+}
+
+// "blk.12.attn_q.weight" is "blk.N.attn_q.weight" and 12; a layer past the model's last is no
+// tensor of it.
+struct SplitName {
+  std::string pattern;
+  std::string layer;  // digits; empty when the name has none
+};
+
+SplitName split_layer(std::string_view name) {
+  constexpr std::string_view kPrefix = "blk.";
+  if (!name.starts_with(kPrefix)) return {std::string(name), {}};
+  const std::size_t end = name.find('.', kPrefix.size());
+  if (end == name.npos) return {std::string(name), {}};
+  return {"blk.N" + std::string(name.substr(end)),
+          std::string(name.substr(kPrefix.size(), end - kPrefix.size()))};
+}
+
+const TensorRow* tensor_row(const ModelConfig& config, std::string_view name) {
+  const SplitName split = split_layer(name);
+  const auto in = [&](std::span<const TensorRow> rows) -> const TensorRow* {
+    const auto found = std::find_if(rows.begin(), rows.end(),
+                                    [&](const TensorRow& r) { return r.name == split.pattern; });
+    return found == rows.end() ? nullptr : &*found;
+  };
+  if (const TensorRow* row = in(common_tensors())) return row;
+  for (const Architecture* a : architectures())
+    if (a->name == config.architecture) return in(a->tensors);
+  return nullptr;
+}
+
+}  // namespace
+
+Result<ModelSource> ModelSource::open(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) ? open_folder(path) : open_gguf(path);
+}
+
+Result<ModelSource> ModelSource::open_gguf(const std::string& path) {
+  ModelSource source;
+  source.path_ = path;
+  TRY(source.gguf_, GgufFile::open(path));
+  TRY(source.config_, config_from_gguf(*source.gguf_));
+  source.digest_files_ = {path};
+  if (source.config_.name.empty()) source.config_.name = fs::path(path).stem().string();
+  return source;
+}
+
+Result<ModelSource> ModelSource::open_folder(const std::string& path) {
+  ModelSource source;
+  source.path_ = path;
+  const std::string config_path = (fs::path(path) / "config.json").string();
+  std::error_code ignored;
+  if (!fs::exists(config_path, ignored))
+    return Error{
+        Code::not_found,
+        path + ": is a folder without config.json; a GGUF file or a Hugging Face folder is needed"};
+  TRY(const std::string config_json, read_file_up_to(config_path, kConfigBytesMax));
+  TRY(source.config_, config_from_hf(config_json, config_path));
+  source.config_.name = fs::path(path).filename().string();
+  TRY(source.folder_, SafetensorsFolder::open(path));
+  source.digest_files_ = {config_path};
+  for (const SafetensorsFile& file : source.folder_->files())
+    source.digest_files_.push_back(file.name());
+  source.hf_prefix_ = kHfPrefixes[0];  // what errors will name
+  for (const std::string_view prefix : kHfPrefixes)
+    if (source.folder_->has(std::string(prefix) + "embed_tokens.weight")) {
+      source.hf_prefix_ = prefix;
+      break;
+    }
+  return source;
+}
+
+std::string ModelSource::stored_name(std::string_view name) const {
+  if (gguf_) return std::string(name);
+  const TensorRow* row = tensor_row(config_, name);
+  if (!row) return std::string(name);
+  std::string stored(row->hf);
+  if (const std::size_t n = stored.find(".N."); n != stored.npos)
+    stored.replace(n + 1, 1, split_layer(name).layer);
+  if (stored != "lm_head.weight") return hf_prefix_ + stored;
+  return hf_prefix_.starts_with("language_model.") ? "language_model." + stored : stored;
+}
+
+bool ModelSource::has_tensor(std::string_view name) const {
+  return gguf_ ? gguf_->find(name) != nullptr : folder_->has(stored_name(name));
+}
+
+Result<TensorView> ModelSource::tensor(std::string_view name) const {
+  const TensorRow* row = tensor_row(config_, name);
+  if (!row)
+    return Error{Code::invalid, fmt::format("{}: architecture {} has no tensor '{}'", path_,
+                                            config_.architecture, name)};
+  const std::string stored = stored_name(name);
+  const TensorView* found = nullptr;
+  if (gguf_) {
+    found = gguf_->find(name);
+    if (!found)
+      return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", path_, name)};
+  } else {
+    TRY(found, folder_->tensor(stored));
+  }
+  std::vector<std::uint64_t> shape;
+  if (row->rows != Extent::none) shape.push_back(extent_of(row->rows, config_));
+  shape.push_back(extent_of(row->columns, config_));
+  if (found->shape != shape)
+    return Error{Code::corrupt,
+                 fmt::format("{}: tensor '{}' has shape [{}], the configuration needs [{}]", path_,
+                             stored, fmt::join(found->shape, ", "), fmt::join(shape, ", "))};
+  TensorView view = *found;
+  view.name = name;
+  return view;
+}
+
+std::uint64_t ModelSource::tensor_bytes() const {
+  std::uint64_t bytes = 0;
+  const auto add = [&](std::span<const TensorView> tensors) {
+    for (const TensorView& tensor : tensors) bytes += tensor.data.size();
+  };
+  if (gguf_)
+    add(gguf_->tensors());
+  else
+    for (const SafetensorsFile& file : folder_->files()) add(file.tensors());
+  return bytes;
+}
+
+Result<GgufTokenizer> ModelSource::gguf_tokenizer() const {
+  if (!gguf_) return Error{Code::invalid, path_ + ": is not a GGUF file"};
+  const GgufFile& file = *gguf_;
+  GgufTokenizer t;
+  TRY(t.model, file.string_of("tokenizer.ggml.model"));
+  TRY(t.pre, file.string_or("tokenizer.ggml.pre", ""));
+  TRY(t.tokens, file.strings_of("tokenizer.ggml.tokens"));
+  TRY(t.chat_template, file.string_or("tokenizer.chat_template", ""));
+  if (file.has("tokenizer.ggml.merges")) {
+    TRY(t.merges, file.strings_of("tokenizer.ggml.merges"));
+  }
+  const auto one_per_token = [&](std::string_view key, std::uint64_t count) -> Status {
+    if (count == t.tokens.size()) return {};
+    return Error{Code::corrupt, fmt::format("{}: key '{}' has {} entries for {} tokens", path_, key,
+                                            count, t.tokens.size())};
+  };
+  if (constexpr std::string_view key = "tokenizer.ggml.scores"; file.has(key)) {
+    TRY(t.scores, file.floats_of(key));
+    TRY_STATUS(one_per_token(key, t.scores.size()));
+  }
+  if (constexpr std::string_view key = "tokenizer.ggml.token_type"; file.has(key)) {
+    TRY(t.types, file.integers_of(key));
+    TRY_STATUS(one_per_token(key, t.types.size()));
+  }
+  const std::pair<std::string_view, std::optional<std::uint32_t>*> ids[] = {
+      {"tokenizer.ggml.bos_token_id", &t.bos},
+      {"tokenizer.ggml.eos_token_id", &t.eos},
+      {"tokenizer.ggml.eot_token_id", &t.eot},
+      {"tokenizer.ggml.eom_token_id", &t.eom},
+      {"tokenizer.ggml.unknown_token_id", &t.unknown},
+      {"tokenizer.ggml.padding_token_id", &t.padding},
+  };
+  for (const auto& [key, into] : ids) {
+    if (!file.has(key)) continue;
+    TRY(const std::uint64_t id, file.unsigned_of(key));
+    if (id == UINT32_MAX) continue;  // how some files write -1, "none"
+    if (id >= t.tokens.size())
+      return Error{Code::corrupt, fmt::format("{}: key '{}' is {}, there are {} tokens", path_, key,
+                                              id, t.tokens.size())};
+    *into = static_cast<std::uint32_t>(id);
+  }
+  const std::pair<std::string_view, std::optional<bool>*> flags[] = {
+      {"tokenizer.ggml.add_bos_token", &t.add_bos},
+      {"tokenizer.ggml.add_eos_token", &t.add_eos},
+      {"tokenizer.ggml.add_space_prefix", &t.add_space_prefix},
+      {"tokenizer.ggml.remove_extra_whitespaces", &t.remove_extra_whitespaces},
+  };
+  for (const auto& [key, into] : flags) {
+    if (!file.has(key)) continue;
+    TRY(*into, file.bool_of(key));
+  }
+  return t;
+}
+
+Result<HfTokenizer> ModelSource::hf_tokenizer() const {
+  if (gguf_) return Error{Code::invalid, path_ + ": is a GGUF file, not a Hugging Face folder"};
+  HfTokenizer t;
+  const std::pair<const char*, std::string*> files[] = {
+      {"tokenizer.json", &t.tokenizer_json},
+      {"tokenizer_config.json", &t.tokenizer_config_json},
+      {"generation_config.json", &t.generation_config_json},
+      {"chat_template.jinja", &t.chat_template},
+  };
+  for (const auto& [name, into] : files) {
+    const fs::path file = fs::path(path_) / name;
+    std::error_code ignored;
+    if (!fs::exists(file, ignored)) continue;
+    TRY(*into, read_file_up_to(file.string(), kTokenizerBytesMax));
+  }
+  return t;
+}
+
+Result<std::array<std::byte, 32>> ModelSource::weights_digest() const {
+  return digest_of_files(digest_files_);
+}
+
+void ModelSource::drop_pages(const TensorView& tensor) const {
+  if (gguf_)
+    gguf_->drop_pages(tensor);
+  else
+    folder_->drop_pages(tensor);
+}
+
+}  // namespace quire

@@ -1,0 +1,88 @@
+// model/weights_source.h - a model on disk, whatever its form: configuration, tensors by name,
+// tokenizer data, digest.
+//
+// Opens a GGUF file or a Hugging Face folder (config.json, *.safetensors, tokenizer.json). Tensors
+// go by GGUF's names in both; a view lives as long as the source and is read straight from the
+// mapped file. Shapes are checked against the configuration when asked for, so that the loader need
+// not doubt them.
+//
+//   TRY(ModelSource source, ModelSource::open("models/smollm2.gguf"));
+//   TRY(TensorView q, source.tensor("blk.0.attn_q.weight"));   // [query_heads * head_dim, hidden]
+//   pack(q);
+//   source.drop_pages(q);                                      // the packed copy serves from here
+//   on
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "tensor/gguf.h"
+#include "tensor/safetensors.h"
+#include "tensor/tensor.h"
+
+namespace quire {
+
+// What a GGUF file says of its tokenizer. Arrays are views of the file; an absent one is empty.
+struct GgufTokenizer {
+  std::string_view model;  // "gpt2", "llama"
+  std::string_view pre;    // pre-tokenizer, "smollm"
+  GgufStrings tokens, merges;
+  GgufNumbers<float> scores;
+  GgufNumbers<std::int64_t> types;
+  std::optional<std::uint32_t> bos, eos, eot, eom, unknown, padding;
+  std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
+  std::string_view chat_template;
+};
+
+// The files of a Hugging Face folder as they are; one that is not there is empty.
+struct HfTokenizer {
+  std::string tokenizer_json, tokenizer_config_json, generation_config_json;
+  std::string
+      chat_template;  // chat_template.jinja; older folders have it inside tokenizer_config.json
+};
+
+class ModelSource {
+ public:
+  static Result<ModelSource> open(const std::string& path);
+
+  const ModelConfig& config() const { return config_; }
+  const std::string& path() const { return path_; }
+
+  // The tensor of a canonical name, of exactly the shape that the configuration demands.
+  Result<TensorView> tensor(std::string_view name) const;
+  bool has_tensor(std::string_view name) const;
+  std::uint64_t tensor_bytes() const;  // of all tensors in the files
+
+  // One of the two works, by is_gguf().
+  bool is_gguf() const { return gguf_.has_value(); }
+  Result<GgufTokenizer> gguf_tokenizer() const;
+  Result<HfTokenizer> hf_tokenizer() const;
+
+  // SHA-256 over everything that decides what the model computes: the GGUF file, or config.json and
+  // the weight files. Reads all of it.
+  Result<std::array<std::byte, 32>> weights_digest() const;
+
+  // The pages that hold this tensor's bytes may leave memory.
+  void drop_pages(const TensorView& tensor) const;
+
+ private:
+  static Result<ModelSource> open_gguf(const std::string& path);
+  static Result<ModelSource> open_folder(const std::string& path);
+  std::string stored_name(std::string_view name) const;  // as the file spells it
+
+  std::string path_;
+  ModelConfig config_;
+  std::optional<GgufFile> gguf_;  // one of these two
+  std::optional<SafetensorsFolder> folder_;
+  std::string hf_prefix_;  // of all tensor names in the folder but the head's
+  std::vector<std::string> digest_files_;
+};
+
+}  // namespace quire

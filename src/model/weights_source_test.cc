@@ -1,0 +1,103 @@
+#include "model/weights_source.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+namespace quire {
+namespace {
+
+// The real models, where this machine has them: named by an environment variable or in the cache
+// folder.
+std::string model_path(const char* variable, const std::string& file_name) {
+  if (const char* path = std::getenv(variable)) return path;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path base =
+      cache ? cache : std::filesystem::path(home ? home : "") / ".cache";
+  const std::filesystem::path path = base / "quire" / "models" / file_name;
+  return std::filesystem::exists(path) ? path.string() : "";
+}
+
+void expect_all_tensors(const ModelSource& source, std::initializer_list<const char*> per_layer) {
+  for (std::uint32_t l = 0; l < source.config().layers; ++l)
+    for (const char* name : per_layer) {
+      const auto tensor = source.tensor("blk." + std::to_string(l) + "." + name);
+      EXPECT_TRUE(tensor.ok()) << tensor.error().message;
+    }
+}
+
+TEST(ModelSource, SmolLm2IsWhatItsMakersSay) {
+  const std::string path = model_path("QUIRE_TEST_MODEL", "smollm2-135m-instruct-q4_1.gguf");
+  if (path.empty()) GTEST_SKIP() << "set QUIRE_TEST_MODEL to the SmolLM2-135M GGUF file";
+  auto opened = ModelSource::open(path);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const ModelSource source = std::move(opened.value());
+  const ModelConfig& c = source.config();
+  EXPECT_EQ(c.architecture, "llama");
+  EXPECT_EQ(c.layers, 30u);
+  EXPECT_EQ(c.hidden, 576u);
+  EXPECT_EQ(c.feed_forward, 1536u);
+  EXPECT_EQ(c.query_heads, 9u);
+  EXPECT_EQ(c.kv_heads, 3u);
+  EXPECT_EQ(c.head_dim, 64u);
+  EXPECT_EQ(c.vocabulary, 49152u);
+  EXPECT_EQ(c.context, 8192u);
+  EXPECT_FLOAT_EQ(c.norm_epsilon, 1e-5f);
+  EXPECT_FLOAT_EQ(c.attention_scale, 0.125f);
+  EXPECT_TRUE(c.tied_head);
+  EXPECT_TRUE(c.interleaved_rope);
+  ASSERT_EQ(c.ropes.size(), 1u);
+  EXPECT_EQ(c.ropes[0].base, 100000.0f);
+  EXPECT_EQ(c.ropes[0].dimensions, 64u);
+  expect_all_tensors(source, {"attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight",
+                              "attn_output.weight", "ffn_norm.weight", "ffn_gate.weight",
+                              "ffn_up.weight", "ffn_down.weight"});
+  const auto tokenizer = source.gguf_tokenizer();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  const GgufTokenizer& t = tokenizer.value();
+  EXPECT_EQ(t.model, "gpt2");
+  EXPECT_EQ(t.pre, "smollm");
+  EXPECT_EQ(t.tokens.size(), 49152u);
+  EXPECT_EQ(static_cast<std::uint64_t>(std::distance(t.tokens.begin(), t.tokens.end())), 49152u);
+  EXPECT_EQ(*t.tokens.begin(), "<|endoftext|>");
+  EXPECT_EQ(*std::next(t.tokens.begin(), 2), "<|im_end|>");
+  EXPECT_EQ(t.types[2], 3);  // control
+  EXPECT_EQ(t.eos, 2u);
+  EXPECT_EQ(t.eot, std::nullopt);
+  EXPECT_EQ(t.add_bos, false);
+  EXPECT_TRUE(t.chat_template.starts_with("{% for message in messages %}"));
+}
+
+TEST(ModelSource, Gemma3HasLocalAndGlobalLayers) {
+  const std::string path = model_path("QUIRE_TEST_GEMMA", "gemma-3-270m-q4_k_m.gguf");
+  if (path.empty()) GTEST_SKIP() << "set QUIRE_TEST_GEMMA to the Gemma 3 270M GGUF file";
+  auto opened = ModelSource::open(path);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const ModelSource source = std::move(opened.value());
+  const ModelConfig& c = source.config();
+  EXPECT_EQ(c.architecture, "gemma3");
+  EXPECT_EQ(c.layers, 18u);
+  EXPECT_EQ(c.head_dim, 256u);
+  EXPECT_EQ(c.kv_heads, 1u);
+  EXPECT_EQ(c.vocabulary, 262144u);
+  EXPECT_TRUE(c.qk_norm && c.sandwich_norms && c.tied_head);
+  EXPECT_FALSE(c.norm_plus_one || c.interleaved_rope || c.qkv_bias);
+  EXPECT_EQ(c.activation, Activation::gelu);
+  EXPECT_FLOAT_EQ(c.embedding_scale, std::sqrt(640.0f));
+  EXPECT_FLOAT_EQ(c.attention_scale, 1.0f / 16);
+  for (std::uint32_t l = 0; l < c.layers; ++l) {
+    EXPECT_EQ(c.per_layer[l].window, l % 6 == 5 ? 0u : 512u) << "layer " << l;
+    EXPECT_EQ(c.ropes[c.per_layer[l].rope].base, l % 6 == 5 ? 1e6f : 1e4f) << "layer " << l;
+  }
+  expect_all_tensors(source,
+                     {"attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight",
+                      "post_ffw_norm.weight", "ffn_norm.weight", "ffn_down.weight"});
+  EXPECT_EQ(source.gguf_tokenizer().value().scores.size(), 262144u);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,152 @@
+#include "tensor/dequantize.h"
+
+#include <bit>
+
+#include "base/half.h"
+
+namespace quire {
+namespace {
+
+using Bytes = const std::uint8_t*;
+
+std::uint32_t u16_at(Bytes p) { return p[0] | p[1] << 8; }
+std::uint32_t u32_at(Bytes p) { return u16_at(p) | u16_at(p + 2) << 16; }
+float f16_at(Bytes p) { return f16_to_f32(static_cast<std::uint16_t>(u16_at(p))); }
+int signed_at(Bytes p) { return static_cast<std::int8_t>(*p); }
+
+// Blocks of 32 keep elements 0..15 in the low and 16..31 in the high halves of 16 bytes.
+int nibble32(Bytes codes, int i) { return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4; }
+
+// Q4_K and Q5_K: eight 6-bit scales and eight 6-bit minima in 12 bytes. The first four of each lie
+// in the low six bits of bytes 0..3 and 4..7; of the others those bytes hold the upper two bits and
+// bytes 8..11 the lower four.
+int scale_k(Bytes packed, int j) {
+  return j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | (packed[j - 4] >> 6) << 4;
+}
+int minimum_k(Bytes packed, int j) {
+  return j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | (packed[j] >> 6) << 4;
+}
+
+// Q3_K: sixteen 6-bit scales in 12 bytes, the lower four bits in bytes 0..7, the upper two in
+// bytes 8..11; less 32.
+int scale_q3_k(Bytes packed, int j) {
+  const int low = j < 8 ? packed[j] & 15 : packed[j - 8] >> 4;
+  return (low | (packed[8 + j % 4] >> j / 4 * 2 & 3) << 4) - 32;
+}
+
+// Types of 256 elements store 2-bit codes in runs of 32 bytes: each run serves four groups of 32
+// elements.
+int crumb256(Bytes codes, int i) { return codes[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3; }
+// ... and 4-bit codes in runs of 32 bytes that serve two groups of 32.
+int nibble256(Bytes codes, int i) { return codes[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15; }
+// ... and single bits in 32 bytes: bit g of byte k belongs to element 32 g + k.
+int bit256(Bytes bits, int i) { return bits[i % 32] >> i / 32 & 1; }
+
+// The levels of IQ4_NL, denser around zero (a constant of the format).
+constexpr std::int8_t kLevelsIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                          1,    13,   25,  38,  53,  69,  89,  113};
+
+}  // namespace
+
+void dequantize_f32(Bytes block, float* out) { *out = std::bit_cast<float>(u32_at(block)); }
+void dequantize_f16(Bytes block, float* out) { *out = f16_at(block); }
+void dequantize_bf16(Bytes block, float* out) {
+  *out = bf16_to_f32(static_cast<std::uint16_t>(u16_at(block)));
+}
+
+void dequantize_q4_0(Bytes block, float* out) {
+  const float scale = f16_at(block);
+  for (int i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(nibble32(block + 2, i) - 8);
+}
+
+void dequantize_q4_1(Bytes block, float* out) {
+  const float scale = f16_at(block), minimum = f16_at(block + 2);
+  for (int i = 0; i < 32; ++i)
+    out[i] = scale * static_cast<float>(nibble32(block + 4, i)) + minimum;
+}
+
+void dequantize_q5_0(Bytes block, float* out) {
+  const float scale = f16_at(block);
+  const std::uint32_t fifth = u32_at(block + 2);
+  for (int i = 0; i < 32; ++i) {
+    const int code = nibble32(block + 6, i) | static_cast<int>(fifth >> i & 1) << 4;
+    out[i] = scale * static_cast<float>(code - 16);
+  }
+}
+
+void dequantize_q5_1(Bytes block, float* out) {
+  const float scale = f16_at(block), minimum = f16_at(block + 2);
+  const std::uint32_t fifth = u32_at(block + 4);
+  for (int i = 0; i < 32; ++i) {
+    const int code = nibble32(block + 8, i) | static_cast<int>(fifth >> i & 1) << 4;
+    out[i] = scale * static_cast<float>(code) + minimum;
+  }
+}
+
+void dequantize_q8_0(Bytes block, float* out) {
+  const float scale = f16_at(block);
+  for (int i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(signed_at(block + 2 + i));
+}
+
+void dequantize_iq4_nl(Bytes block, float* out) {
+  const float scale = f16_at(block);
+  for (int i = 0; i < 32; ++i)
+    out[i] = scale * static_cast<float>(kLevelsIq4Nl[nibble32(block + 2, i)]);
+}
+
+// 16 scales|minima nibbles, 64 bytes of codes, f16 scale of scales, f16 scale of minima.
+void dequantize_q2_k(Bytes block, float* out) {
+  const float scale = f16_at(block + 80), minimum = f16_at(block + 82);
+  for (int i = 0; i < 256; ++i) {
+    const int group = block[i / 16];
+    const float step = scale * static_cast<float>(group & 15);
+    const float below = minimum * static_cast<float>(group >> 4);
+    out[i] = step * static_cast<float>(crumb256(block + 16, i)) - below;
+  }
+}
+
+// 32 bytes of high bits (set: no offset), 64 bytes of codes, 12 bytes of scales, f16 scale of
+// scales.
+void dequantize_q3_k(Bytes block, float* out) {
+  const float scale = f16_at(block + 108);
+  for (int i = 0; i < 256; ++i) {
+    const float step = scale * static_cast<float>(scale_q3_k(block + 96, i / 16));
+    const int code = crumb256(block + 32, i) - (bit256(block, i) ? 0 : 4);
+    out[i] = step * static_cast<float>(code);
+  }
+}
+
+// f16 scale of scales, f16 scale of minima, 12 bytes of both, 128 bytes of codes.
+void dequantize_q4_k(Bytes block, float* out) {
+  const float scale = f16_at(block), minimum = f16_at(block + 2);
+  for (int i = 0; i < 256; ++i) {
+    const float step = scale * static_cast<float>(scale_k(block + 4, i / 32));
+    const float below = minimum * static_cast<float>(minimum_k(block + 4, i / 32));
+    out[i] = step * static_cast<float>(nibble256(block + 16, i)) - below;
+  }
+}
+
+// As Q4_K, with 32 bytes of fifth bits before the codes.
+void dequantize_q5_k(Bytes block, float* out) {
+  const float scale = f16_at(block), minimum = f16_at(block + 2);
+  for (int i = 0; i < 256; ++i) {
+    const float step = scale * static_cast<float>(scale_k(block + 4, i / 32));
+    const float below = minimum * static_cast<float>(minimum_k(block + 4, i / 32));
+    const int code = nibble256(block + 48, i) | bit256(block + 16, i) << 4;
+    out[i] = step * static_cast<float>(code) - below;
+  }
+}
+
+// 128 bytes of low halves (runs of 64 that serve two groups of 64), 64 bytes of upper two bits, 16
+// signed scales, f16.
+void dequantize_q6_k(Bytes block, float* out) {
+  const float scale = f16_at(block + 208);
+  for (int i = 0; i < 256; ++i) {
+    const float step = scale * static_cast<float>(signed_at(block + 192 + i / 16));
+    const int low = block[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
+    const int code = (low | crumb256(block + 128, i) << 4) - 32;
+    out[i] = step * static_cast<float>(code);
+  }
+}
+
+}  // namespace quire

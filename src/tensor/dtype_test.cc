@@ -1,0 +1,68 @@
+#include "tensor/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <vector>
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kTypeCount = static_cast<std::size_t>(DType::iq4_nl) + 1;
+
+std::vector<std::byte> bytes_of_hex(const std::string& hex) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+TEST(DType, GgufIdsLeadBackToTheirType) {
+  for (std::size_t i = 0; i < kTypeCount; ++i) {
+    const auto type = static_cast<DType>(i);
+    const auto found = dtype_from_gguf(dtype_info(type).gguf_id);
+    ASSERT_TRUE(found.ok());
+    EXPECT_EQ(found.value(), type);
+  }
+}
+
+TEST(DType, UnknownIdNamesItselfAndWhatThereIs) {
+  const auto found = dtype_from_gguf(16);  // IQ2_XXS
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, Code::unsupported);
+  EXPECT_NE(found.error().message.find("16"), std::string::npos);
+  EXPECT_NE(found.error().message.find("Q4_1"), std::string::npos);
+}
+
+// tests/tensor/make_dequant_cases.py says where the cases come from. All types agree to the last
+// bit.
+TEST(DType, EveryTypeMeansWhatTheGgufPackageSays) {
+  std::ifstream cases("tests/tensor/dequant_cases.txt");
+  ASSERT_TRUE(cases) << "run from the source root";
+  std::set<DType> seen;
+  for (std::string line; std::getline(cases, line);) {
+    std::string name, encoded_hex, floats_hex;
+    std::istringstream(line) >> name >> encoded_hex >> floats_hex;
+    for (std::size_t i = 0; i < kTypeCount; ++i) {
+      const auto type = static_cast<DType>(i);
+      if (dtype_info(type).name != name) continue;
+      seen.insert(type);
+      const auto encoded = bytes_of_hex(encoded_hex), wanted_bytes = bytes_of_hex(floats_hex);
+      std::vector<float> wanted(wanted_bytes.size() / 4), got(wanted.size());
+      std::memcpy(wanted.data(), wanted_bytes.data(), wanted_bytes.size());
+      ASSERT_EQ(encoded.size(), row_bytes(type, wanted.size())) << name;
+      dequantize_row(type, encoded.data(), wanted.size(), got.data());
+      for (std::size_t e = 0; e < wanted.size(); ++e)
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(got[e]), std::bit_cast<std::uint32_t>(wanted[e]))
+            << name << " element " << e << ": " << got[e] << " against " << wanted[e];
+    }
+  }
+  EXPECT_EQ(seen.size(), kTypeCount);
+}
+
+}  // namespace
+}  // namespace quire

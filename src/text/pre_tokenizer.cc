@@ -1,0 +1,137 @@
+#include "text/pre_tokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <string>
+
+#include "text/utf8.h"
+
+namespace quire {
+namespace {
+
+struct CodeDeleter {
+  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+};
+struct MatchDeleter {
+  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+};
+struct ContextDeleter {
+  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+};
+using Code8 = std::unique_ptr<pcre2_code, CodeDeleter>;
+using MatchData = std::unique_ptr<pcre2_match_data, MatchDeleter>;
+
+// PCRE2's \s takes U+180E for a space, which Unicode and the models' tokenizers do not.
+std::string with_unicode_spaces(std::string_view pattern) {
+  std::string out;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '\\' || i + 1 == pattern.size()) {
+      out += pattern[i];
+      continue;
+    }
+    const char kind = pattern[++i];
+    if (kind == 's')
+      out += "\\p{WSpace}";
+    else if (kind == 'S')
+      out += "\\P{WSpace}";
+    else
+      out.append({'\\', kind});
+  }
+  return out;
+}
+
+Result<Code8> compile(std::string_view pattern) {
+  const std::string text = with_unicode_spaces(pattern);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  Code8 code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                           PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
+  if (!code)
+    return Error{Code::unsupported, "pre-tokenizer pattern does not compile (PCRE2 error " +
+                                        std::to_string(error) + "): " + text};
+  pcre2_jit_compile(code.get(),
+                    PCRE2_JIT_COMPLETE);  // where that is forbidden, matching interprets
+  return code;
+}
+
+}  // namespace
+
+struct PreTokenizer::Patterns {
+  std::vector<Code8> codes;
+  std::unique_ptr<pcre2_match_context, ContextDeleter> context{pcre2_match_context_create(nullptr)};
+
+  // Appends the ends of matches and of the text between them, for word [begin, end) of text.
+  void split(const Code8& code, pcre2_match_data* match, std::string_view text, std::size_t begin,
+             std::size_t end, std::vector<std::size_t>& ends) const {
+    const std::string_view word = text.substr(begin, end - begin);
+    const auto subject = reinterpret_cast<PCRE2_SPTR>(word.data());
+    std::size_t done = 0;
+    while (done < word.size()) {
+      int rc = pcre2_match(code.get(), subject, word.size(), done, PCRE2_NO_UTF_CHECK, match,
+                           context.get());
+      if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(code.get(), subject, word.size(), done, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                         match, context.get());
+      if (rc == PCRE2_ERROR_NOMATCH) break;
+      CHECK(rc >= 0);
+      const PCRE2_SIZE* at = pcre2_get_ovector_pointer(match);
+      CHECK(at[1] > at[0]);  // no pattern of ours matches nothing
+      if (at[0] > done) ends.push_back(begin + at[0]);
+      ends.push_back(begin + at[1]);
+      done = at[1];
+    }
+    if (done < word.size()) ends.push_back(end);
+  }
+};
+
+Result<PreTokenizer> PreTokenizer::create(std::string_view name) {
+  TRY(const PreTokenizerRow* row, find_pre_tokenizer(name));
+  auto patterns = std::make_unique<Patterns>();
+  pcre2_set_match_limit(patterns->context.get(),
+                        UINT32_MAX);  // every pattern is linear; long text is not an error
+  for (const std::string_view pattern : row->patterns) {
+    TRY(Code8 code, compile(pattern));
+    patterns->codes.push_back(std::move(code));
+  }
+  return PreTokenizer(std::move(patterns));
+}
+
+PreTokenizer::PreTokenizer(std::unique_ptr<Patterns> patterns) : patterns_(std::move(patterns)) {}
+PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
+PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
+PreTokenizer::~PreTokenizer() = default;
+
+void PreTokenizer::split(std::string_view text, std::vector<std::size_t>& ends) const {
+  if (text.empty()) return;
+  // PCRE2 wants valid UTF-8: each other byte is shown to it as a control character, in the same
+  // place.
+  std::string valid;
+  if (!utf8_valid(text)) {
+    for (std::string_view rest = text; !rest.empty();) {
+      const Utf8Step step = utf8_step(rest);
+      if (step.kind == Utf8Kind::whole)
+        valid.append(rest.substr(0, step.length));
+      else
+        valid.append(step.length, '\x01');
+      rest.remove_prefix(step.length);
+    }
+    text = valid;
+  }
+  const MatchData match(pcre2_match_data_create(1, nullptr));
+  CHECK(match != nullptr);
+  std::vector<std::size_t> words{text.size()}, cut;
+  for (std::size_t i = 0; i < patterns_->codes.size(); ++i) {
+    const bool last = i + 1 == patterns_->codes.size();
+    std::vector<std::size_t>& out = last ? ends : cut;
+    std::size_t begin = 0;
+    for (const std::size_t end : words) {
+      patterns_->split(patterns_->codes[i], match.get(), text, begin, end, out);
+      begin = end;
+    }
+    if (!last) words.swap(cut);
+    cut.clear();
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,60 @@
+// text/pre_tokenizer.h - cuts text into the words that byte-level BPE merges inside, as the model
+// was trained.
+//
+// A pre-tokenizer is a row of a table: a name as in tokenizer.ggml.pre and one to six patterns,
+// each cutting what the one before left whole (matches and the text between them both become
+// words). Only these patterns are ever compiled: a model file can name them, not bring its own, and
+// each of them runs in linear time.
+//
+//   TRY(PreTokenizer pre, PreTokenizer::create("smollm"));
+//   std::vector<std::size_t> ends;
+//   pre.split("It's 42", ends);        // "It" "'s" " " "4" "2": ends 2, 4, 5, 6, 7
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace quire {
+
+// What the models with a row do, unless their file says otherwise.
+struct PreTokenizerDefaults {
+  bool ignore_merges = false, nfc = false, add_bos = false;
+};
+
+struct PreTokenizerRow {
+  std::string_view name;
+  std::vector<std::string_view> patterns;  // as Hugging Face spells them
+  PreTokenizerDefaults defaults;
+};
+
+std::span<const PreTokenizerRow> pre_tokenizers();
+Result<const PreTokenizerRow*> find_pre_tokenizer(std::string_view name);
+// The row with exactly these patterns, or null. For tokenizer.json, which lists patterns instead of
+// a name.
+const PreTokenizerRow* find_pre_tokenizer(std::span<const std::string_view> patterns);
+
+extern const std::string_view kGpt2Pattern,
+    kDigitPattern;  // what ByteLevel and Digits mean in a tokenizer.json
+
+class PreTokenizer {
+ public:
+  static Result<PreTokenizer> create(std::string_view name);
+  PreTokenizer(PreTokenizer&&) noexcept;
+  PreTokenizer& operator=(PreTokenizer&&) noexcept;
+  ~PreTokenizer();
+
+  // Appends where each word ends. Bytes that are not UTF-8 count as control characters. Safe from
+  // many threads.
+  void split(std::string_view text, std::vector<std::size_t>& ends) const;
+
+ private:
+  struct Patterns;
+  explicit PreTokenizer(std::unique_ptr<Patterns> patterns);
+  std::unique_ptr<Patterns> patterns_;
+};
+
+}  // namespace quire
