@@ -16,6 +16,8 @@ for name, rest in re.findall(r"^quire_module\((\w+)(.*)\)", (src / "CMakeLists.t
         sys.exit(f"src/CMakeLists.txt: {name} uses {missing}, which stand below it")
     uses[name] = {name} | direct | set().union(*(uses[d] for d in direct))
 
+uses["program"] = set(uses)  # main() stands above all of them
+
 bad = []
 for file in sorted(src.rglob("*")):
     if file.suffix not in (".cc", ".h"):
@@ -32,5 +34,5 @@ for file in sorted(src.rglob("*")):
         system = re.match(r"#include <([^>]+)>", line)
         if isa and system and system.group(1) not in ("immintrin.h", "cstdint", "cstddef", "cstring"):
             bad.append(f"{where}: instruction-set files include no <{system.group(1)}>")
-print("\n".join(bad) or f"{len(uses)} modules, every include points down")
+print("\n".join(bad) or f"{len(uses) - 1} modules, every include points down")
 sys.exit(bool(bad))

@@ -1,7 +1,8 @@
 // tests/fuzz_main.cc - runs a libFuzzer entry point without libFuzzer.
 //
-// Replays every file of the corpus folder given, then seeded mutations of them (and of nothing), so that each
-// ordinary test run exercises the fuzzers a little. QUIRE_FUZZ_RUNS sets how many mutations (default 2,000).
+// Replays every file of the corpus folder given, then seeded mutations of them (and of nothing), so
+// that each ordinary test run exercises the fuzzers a little. QUIRE_FUZZ_RUNS sets how many
+// mutations (default 2,000).
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -23,7 +24,8 @@ void mutate(Bytes& input, std::mt19937_64& random) {
     const std::size_t kind = below(5);
     if (input.empty() || kind == 0) {
       const std::size_t at = below(input.size() + 1);
-      input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), static_cast<std::uint8_t>(random()));
+      input.insert(input.begin() + static_cast<std::ptrdiff_t>(at),
+                   static_cast<std::uint8_t>(random()));
     } else if (kind == 1) {
       input[below(input.size())] = static_cast<std::uint8_t>(random());
     } else if (kind == 2) {
@@ -47,7 +49,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (!std::filesystem::is_directory(argv[i])) continue;
     std::vector<std::filesystem::path> files;
-    for (const auto& entry : std::filesystem::directory_iterator(argv[i])) files.push_back(entry.path());
+    for (const auto& entry : std::filesystem::directory_iterator(argv[i]))
+      files.push_back(entry.path());
     std::sort(files.begin(), files.end());
     for (const auto& file : files) {
       std::ifstream in(file, std::ios::binary);

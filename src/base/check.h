@@ -5,8 +5,7 @@ namespace quire {
 [[noreturn]] void check_failed(const char* condition, const char* file, int line);
 }
 
-#define CHECK(c) \
-  (static_cast<bool>(c) ? void(0) : ::quire::check_failed(#c, __FILE__, __LINE__))
+#define CHECK(c) (static_cast<bool>(c) ? void(0) : ::quire::check_failed(#c, __FILE__, __LINE__))
 #ifdef NDEBUG
 #define DCHECK(c) void(sizeof(static_cast<bool>(c)))
 #else

@@ -13,13 +13,14 @@ std::string_view isa_name(Isa isa) {
 Result<Isa> find_isa(std::string_view name) {
   for (const Isa isa : kIsas)
     if (isa_name(isa) == name) return isa;
-  return Error{Code::not_found,
-               "no instruction set '" + std::string(name) + "'; there are: scalar avx2 avx512 vnni"};
+  return Error{Code::not_found, "no instruction set '" + std::string(name) +
+                                    "'; there are: scalar avx2 avx512 vnni"};
 }
 
 bool cpu_has(Isa isa) {
   switch (isa) {
-    case Isa::scalar: return true;
+    case Isa::scalar:
+      return true;
     case Isa::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
              __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
@@ -27,7 +28,8 @@ bool cpu_has(Isa isa) {
       return cpu_has(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
-    case Isa::vnni: return cpu_has(Isa::avx512) && __builtin_cpu_supports("avx512vnni");
+    case Isa::vnni:
+      return cpu_has(Isa::avx512) && __builtin_cpu_supports("avx512vnni");
   }
   return false;
 }

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <cstdint>
+#include <cstring>
 
 namespace quire {
 namespace {
@@ -72,7 +72,8 @@ Result<std::string> read_file(const std::string& path) {
 Status write_file(const std::string& path, std::string_view bytes) {
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
   {
-    const Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    const Descriptor file{
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
     if (file.fd < 0) return system_error(temporary, "create");
     while (!bytes.empty()) {
       const ssize_t put = ::write(file.fd, bytes.data(), bytes.size());

@@ -1,4 +1,5 @@
-// base/file.h - whole files: mapped for reading, read into memory, written so that a crash leaves old or new.
+// base/file.h - whole files: mapped for reading, read into memory, written so that a crash leaves
+// old or new.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +40,7 @@ class MappedFile {
 };
 
 Result<std::string> read_file(const std::string& path);
-Status write_file(const std::string& path, std::string_view bytes);  // through a temporary name and a rename
+Status write_file(const std::string& path,
+                  std::string_view bytes);  // through a temporary name and a rename
 
 }  // namespace quire

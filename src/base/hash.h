@@ -8,6 +8,8 @@
 
 namespace quire {
 
-inline std::uint64_t hash64(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
+inline std::uint64_t hash64(const void* data, std::size_t bytes) {
+  return XXH3_64bits(data, bytes);
+}
 
 }  // namespace quire

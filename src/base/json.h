@@ -1,4 +1,5 @@
-// base/json.h - JSON values (nlohmann, keys in the order written) and a parser that returns a Result.
+// base/json.h - JSON values (nlohmann, keys in the order written) and a parser that returns a
+// Result.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// base/random.h - two generators: one for simulations, one for sampling that depends on nothing but its key.
+// base/random.h - two generators: one for simulations, one for sampling that depends on nothing but
+// its key.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ class Random {
   std::uint64_t state_;
 };
 
-// A uniform number in [0, 1) that is a pure function of (seed, choice, position): the same draw whatever the batch.
+// A uniform number in [0, 1) that is a pure function of (seed, choice, position): the same draw
+// whatever the batch.
 inline double counter_unit(std::uint64_t seed, std::uint32_t choice, std::uint32_t position) {
   const std::uint64_t a = mix64(seed ^ 0x5155495245ull);
   const std::uint64_t b = mix64(a ^ (static_cast<std::uint64_t>(choice) << 32 | position));

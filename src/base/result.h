@@ -36,8 +36,7 @@ struct Error {
 template <class T = std::monostate>
 class [[nodiscard]] Result {
  public:
-  Result()
-    requires std::is_same_v<T, std::monostate>
+  Result() requires std::is_same_v<T, std::monostate>
   = default;
   Result(T value) : v_(std::in_place_index<0>, std::move(value)) {}
   Result(Error error) : v_(std::in_place_index<1>, std::move(error)) {}
@@ -64,14 +63,15 @@ using Status = Result<>;
 
 }  // namespace quire
 
-// TRY(auto x, f());  assigns the value of f() or returns its error.   TRY_STATUS(f());  the same without a value.
+// TRY(auto x, f());  assigns the value of f() or returns its error.   TRY_STATUS(f());  the same
+// without a value.
 #define TRY(decl, expr) QUIRE_TRY_(decl, expr, __LINE__)
 #define QUIRE_TRY_(decl, expr, n) QUIRE_TRY__(decl, expr, n)
 #define QUIRE_TRY__(decl, expr, n)           \
   auto try_##n = (expr);                     \
   if (!try_##n.ok()) return try_##n.error(); \
   decl = std::move(try_##n.value())
-#define TRY_STATUS(expr)                                                      \
-  do {                                                                        \
+#define TRY_STATUS(expr)                                                       \
+  do {                                                                         \
     if (auto try_status = (expr); !try_status.ok()) return try_status.error(); \
   } while (false)

@@ -14,15 +14,18 @@
 namespace quire {
 namespace {
 
-// After this many pauses a spinning thread starts to yield, so that more threads than cores still make progress.
+// After this many pauses a spinning thread starts to yield, so that more threads than cores still
+// make progress.
 constexpr int kPausesBeforeYield = 4096;
 constexpr auto kSpinTime = std::chrono::microseconds(50);
 
 template <class Done>
 void spin_until(Done done) {
   for (int i = 0; !done(); ++i) {
-    if (i < kPausesBeforeYield) QUIRE_PAUSE();
-    else std::this_thread::yield();
+    if (i < kPausesBeforeYield)
+      QUIRE_PAUSE();
+    else
+      std::this_thread::yield();
   }
 }
 

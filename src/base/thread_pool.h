@@ -1,7 +1,7 @@
 // base/thread_pool.h - a few threads that run one function together, with barriers inside.
 //
-// The caller is thread 0. Workers spin for about 50 microseconds after work, then sleep, so an idle engine gives its
-// cores back. One job at a time, from one thread.
+// The caller is thread 0. Workers spin for about 50 microseconds after work, then sleep, so an idle
+// engine gives its cores back. One job at a time, from one thread.
 //
 //   ThreadPool pool(2);
 //   pool.run([&](ThreadPool::Lane lane) {
@@ -52,7 +52,8 @@ class ThreadPool {
   // Calls f(Lane) on every thread and returns when all have returned.
   template <class F>
   void run(F&& f) {
-    run_erased([](void* context, Lane lane) { (*static_cast<std::remove_reference_t<F>*>(context))(lane); },
+    run_erased([](void* context,
+                  Lane lane) { (*static_cast<std::remove_reference_t<F>*>(context))(lane); },
                const_cast<void*>(static_cast<const void*>(&f)));
   }
 

@@ -1,4 +1,5 @@
-// cli/bench.cc - `quire bench`: how fast prompts are read and tokens are made, on this machine, now.
+// cli/bench.cc - `quire bench`: how fast prompts are read and tokens are made, on this machine,
+// now.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -22,7 +23,9 @@ struct Options {
   bool json = false;
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
@@ -49,7 +52,8 @@ Status read_all(Runtime& runtime, Sequence& s, std::span<const TokenId> prompt) 
 Result<std::vector<double>> bench_prefill(Runtime& runtime, const Options& o) {
   std::vector<double> rates;
   for (std::uint32_t i = 0; i <= o.repeat; ++i) {  // the first warms up and is not counted
-    const std::vector<TokenId> prompt = filler(runtime, i == 0 ? std::min(o.prompt, 256u) : o.prompt, 77 + i);
+    const std::vector<TokenId> prompt =
+        filler(runtime, i == 0 ? std::min(o.prompt, 256u) : o.prompt, 77 + i);
     TRY(Sequence s, runtime.open_sequence(o.prompt + 1));
     const auto start = Clock::now();
     TRY_STATUS(read_all(runtime, s, prompt));
@@ -58,9 +62,10 @@ Result<std::vector<double>> bench_prefill(Runtime& runtime, const Options& o) {
   return rates;
 }
 
-// Gives a sequence the keys and values of another under tokens of its own: same bytes in blocks of its own, without
-// computing them again. What decoding costs does not depend on the numbers.
-Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_t depth, std::uint64_t salt) {
+// Gives a sequence the keys and values of another under tokens of its own: same bytes in blocks of
+// its own, without computing them again. What decoding costs does not depend on the numbers.
+Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_t depth,
+                    std::uint64_t salt) {
   const std::vector<TokenId> tokens = filler(runtime, depth, salt);
   const Geometry& geometry = runtime.geometry();
   std::byte* arena = runtime.cache().arena();
@@ -69,10 +74,12 @@ Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_
     const StepNeed need{&to, count};
     TRY(Reservation room, runtime.cache().reserve({&need, 1}));
     for (std::uint32_t g = 0; g < geometry.groups.size(); ++g) {
-      const std::uint32_t block = done / geometry.tokens_per_block, window = geometry.groups[g].window;
-      if (window > 0 && done + geometry.tokens_per_block + window <= depth) continue;  // gone from the source already
-      std::memcpy(arena_at(arena, room.view(0, g, 0).blocks[block]), arena_at(arena, from.table(g)[block]),
-                  geometry.block_bytes(geometry.groups[g]));
+      const std::uint32_t block = done / geometry.tokens_per_block,
+                          window = geometry.groups[g].window;
+      if (window > 0 && done + geometry.tokens_per_block + window <= depth)
+        continue;  // gone from the source already
+      std::memcpy(arena_at(arena, room.view(0, g, 0).blocks[block]),
+                  arena_at(arena, from.table(g)[block]), geometry.block_bytes(geometry.groups[g]));
     }
     room.commit(0, std::span(tokens).subspan(done, count));
     done += count;
@@ -102,7 +109,8 @@ Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
     const std::uint32_t steps = i == 0 ? std::min(o.count, 4u) : o.count;
     const auto start = Clock::now();
     for (std::uint32_t step = 0; step < steps; ++step) {
-      for (std::uint32_t b = 0; b < o.batch; ++b) items[b] = {&sequences[b], {&next[b], 1}, Logits::last};
+      for (std::uint32_t b = 0; b < o.batch; ++b)
+        items[b] = {&sequences[b], {&next[b], 1}, Logits::last};
       TRY(const std::span<float> logits, runtime.step(items));
       for (std::uint32_t b = 0; b < o.batch; ++b)
         next[b] = vector.argmax(logits.data() + std::size_t{b} * vocabulary, vocabulary);
@@ -122,22 +130,32 @@ int run(Options& o) {
   if (!runtime.ok()) return fail(runtime.error());
   Runtime& r = *runtime.value();
   const std::uint32_t longest = o.what == "prefill" ? o.prompt : o.depth + o.count + 1;
-  if (longest > r.context() || o.prompt < 2 || o.depth < 2 || o.count == 0 || o.batch == 0 || o.repeat == 0)
-    return fail(kUsage, fmt::format("{} tokens do not fit the context of {}", longest, r.context()));
+  if (longest > r.context() || o.prompt < 2 || o.depth < 2 || o.count == 0 || o.batch == 0 ||
+      o.repeat == 0)
+    return fail(kUsage,
+                fmt::format("{} tokens do not fit the context of {}", longest, r.context()));
   const auto rates = o.what == "prefill" ? bench_prefill(r, o) : bench_decode(r, o);
   if (!rates.ok()) return fail(rates.error());
   const double rate = median(rates.value());
   const auto [low, high] = std::minmax_element(rates.value().begin(), rates.value().end());
   if (!o.json) {
-    if (o.what == "prefill") fmt::print("prefill {} tokens: ", o.prompt);
-    else fmt::print("decode {} sequence{} at depth {}: ", o.batch, o.batch == 1 ? "" : "s", o.depth);
-    fmt::print("{:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} threads, {})\n", rate, rates.value().size(), *low,
-               *high, r.threads(), isa_name(r.model().options().isa));
+    if (o.what == "prefill")
+      fmt::print("prefill {} tokens: ", o.prompt);
+    else
+      fmt::print("decode {} sequence{} at depth {}: ", o.batch, o.batch == 1 ? "" : "s", o.depth);
+    fmt::print("{:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} threads, {})\n", rate,
+               rates.value().size(), *low, *high, r.threads(), isa_name(r.model().options().isa));
     return kOk;
   }
-  Json out{{"bench", o.what}, {"tokens_per_second", rate}, {"min", *low}, {"max", *high},
-           {"repeat", rates.value().size()}, {"threads", r.threads()}, {"kv_format", r.kv_format()},
-           {"isa", isa_name(r.model().options().isa)}, {"activations", o.model.activations}};
+  Json out{{"bench", o.what},
+           {"tokens_per_second", rate},
+           {"min", *low},
+           {"max", *high},
+           {"repeat", rates.value().size()},
+           {"threads", r.threads()},
+           {"kv_format", r.kv_format()},
+           {"isa", isa_name(r.model().options().isa)},
+           {"activations", o.model.activations}};
   if (o.what == "prefill") {
     out["prompt"] = o.prompt;
   } else {

@@ -8,6 +8,7 @@ namespace quire::cli {
 
 #define QUIRE_COMMAND(name) extern const Command k##name
 QUIRE_COMMAND(Run);
+QUIRE_COMMAND(Chat);
 
 QUIRE_COMMAND(Bench);
 QUIRE_COMMAND(Show);
@@ -22,7 +23,7 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kRun,  kBench,    kShow,       kPlan,     kSelftest,
+  static const Command all[] = {kRun,  kChat,     kBench,      kShow,     kPlan,       kSelftest,
                                 kEval, kTokenize, kDetokenize, kTemplate, kCompletion, kVersion};
   return all;
 }
@@ -35,13 +36,18 @@ int fail(int exit_code, const std::string& message, const std::string& hint) {
 
 int fail(const Error& error) {
   switch (error.code) {
-    case Code::invalid: return fail(kUsage, error.message);
+    case Code::invalid:
+      return fail(kUsage, error.message);
     case Code::not_found:
     case Code::corrupt:
-    case Code::unsupported: return fail(kNoModel, error.message);
-    case Code::exhausted: return fail(kNoMemory, error.message);
-    case Code::cancelled: return fail(kInterrupted, error.message);
-    case Code::unavailable: return fail(kFailed, error.message);
+    case Code::unsupported:
+      return fail(kNoModel, error.message);
+    case Code::exhausted:
+      return fail(kNoMemory, error.message);
+    case Code::cancelled:
+      return fail(kInterrupted, error.message);
+    case Code::unavailable:
+      return fail(kFailed, error.message);
   }
   return fail(kFailed, error.message);
 }

@@ -1,4 +1,5 @@
-// cli/eval.cc - `quire eval`: what the model thinks of given tokens: log-probabilities, perplexity, top alternatives.
+// cli/eval.cc - `quire eval`: what the model thinks of given tokens: log-probabilities, perplexity,
+// top alternatives.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -27,12 +28,14 @@ struct Totals {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> rows{nullptr, std::fclose};  // of --logits
 };
 
-Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, const Options& o, Totals& totals) {
+Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, const Options& o,
+             Totals& totals) {
   const std::uint32_t vocabulary = r.config().vocabulary;
   const std::uint32_t rows = std::min(o.chunk ? o.chunk : 128u, r.model().options().rows_max);
   TRY(Sequence s, r.empty_sequence(static_cast<std::uint32_t>(tokens.size())));
   for (std::uint32_t at = 0; at < tokens.size();) {
-    const auto count = std::min<std::uint32_t>(rows, static_cast<std::uint32_t>(tokens.size()) - at);
+    const auto count =
+        std::min<std::uint32_t>(rows, static_cast<std::uint32_t>(tokens.size()) - at);
     const StepItem item{&s, tokens.subspan(at, count), Logits::all};
     TRY(const std::span<float> logits, r.step({&item, 1}));
     for (std::uint32_t i = 0; i < count; ++i, ++at) {
@@ -50,7 +53,8 @@ Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, c
       if ((first + at) % o.every != 0) continue;
       if (totals.rows) {
         if (std::fwrite(row.data(), sizeof(float), row.size(), totals.rows.get()) != row.size())
-          return Error{Code::unavailable, o.logits_file + ": could not be written; is the disk full?"};
+          return Error{Code::unavailable,
+                       o.logits_file + ": could not be written; is the disk full?"};
         ++totals.rows_written;
       }
       if (o.top == 0) continue;
@@ -59,7 +63,8 @@ Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, c
         ids.push_back(t.token);
         logprobs.push_back(t.logprob);
       }
-      Json entry{{"position", first + at}, {"ids", ids}, {"logprobs", logprobs}, {"log_sum_exp", sum}};
+      Json entry{
+          {"position", first + at}, {"ids", ids}, {"logprobs", logprobs}, {"log_sum_exp", sum}};
       if (has_next) entry["next_logprob"] = row[tokens[at + 1]] - sum;
       totals.positions.push_back(std::move(entry));
     }
@@ -82,17 +87,20 @@ int run(const Options& o) {
     tokens = r.tokenizer().encode(text.value());
   }
   for (const TokenId t : tokens)
-    if (t >= r.config().vocabulary) return fail(kUsage, fmt::format("token {} is outside the vocabulary", t));
+    if (t >= r.config().vocabulary)
+      return fail(kUsage, fmt::format("token {} is outside the vocabulary", t));
   const std::uint32_t window = o.window ? o.window : r.context();
   if (tokens.size() < 2 || window < 2 || window > r.context())
-    return fail(kUsage, fmt::format("need two tokens or more, and a window of 2 to {}", r.context()));
+    return fail(kUsage,
+                fmt::format("need two tokens or more, and a window of 2 to {}", r.context()));
   Totals totals;
   if (!o.logits_file.empty()) {
     totals.rows.reset(std::fopen(o.logits_file.c_str(), "wb"));
     if (!totals.rows) return fail(kFailed, o.logits_file + ": cannot be opened for writing");
   }
   for (std::size_t first = 0; first + 1 < tokens.size(); first += window) {
-    const auto part = std::span(tokens).subspan(first, std::min<std::size_t>(window, tokens.size() - first));
+    const auto part =
+        std::span(tokens).subspan(first, std::min<std::size_t>(window, tokens.size() - first));
     const auto done = score(r, part, static_cast<std::uint32_t>(first), o, totals);
     if (!done.ok()) return fail(done.error());
   }
@@ -100,15 +108,17 @@ int run(const Options& o) {
     return fail(kFailed, o.logits_file + ": could not be written; is the disk full?");
   const double mean = totals.nll / static_cast<double>(totals.scored);
   if (o.json) {
-    Json out{{"tokens", tokens.size()}, {"scored", totals.scored}, {"nll_per_token", mean},
-             {"perplexity", std::exp(mean)}, {"kv_format", r.kv_format()}, {"activations", o.model.activations}};
+    Json out{{"tokens", tokens.size()},    {"scored", totals.scored},
+             {"nll_per_token", mean},      {"perplexity", std::exp(mean)},
+             {"kv_format", r.kv_format()}, {"activations", o.model.activations}};
     if (o.top > 0) out["positions"] = std::move(totals.positions);
     if (o.per_token) out["nll"] = std::move(totals.nlls), out["best"] = std::move(totals.best);
-    if (totals.rows) out["logits"] = {{"rows", totals.rows_written}, {"vocabulary", r.config().vocabulary}};
+    if (totals.rows)
+      out["logits"] = {{"rows", totals.rows_written}, {"vocabulary", r.config().vocabulary}};
     print_json(out);
   } else {
-    fmt::print("perplexity {:.4f} ({:.5f} nats per token over {} tokens, windows of {})\n", std::exp(mean), mean,
-               totals.scored, window);
+    fmt::print("perplexity {:.4f} ({:.5f} nats per token over {} tokens, windows of {})\n",
+               std::exp(mean), mean, totals.scored, window);
   }
   return kOk;
 }
@@ -120,10 +130,14 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--text-file", o->text_file, "a text to tokenize and score");
   app.add_option("--window", o->window, "score in windows of so many tokens (the context)");
   app.add_option("--chunk", o->chunk, "rows per step (128)");
-  app.add_option("--top", o->top, "report the k likeliest tokens of each position")->check(CLI::Range(0, 1024));
-  app.add_option("--every", o->every, "report only every so many positions (1)")->check(CLI::Range(1, 1 << 30));
-  app.add_option("--logits", o->logits_file, "write whole rows of logits of these positions (f32) to a file");
-  app.add_flag("--per-token", o->per_token, "report the score and the likeliest token of every position");
+  app.add_option("--top", o->top, "report the k likeliest tokens of each position")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--every", o->every, "report only every so many positions (1)")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--logits", o->logits_file,
+                 "write whole rows of logits of these positions (f32) to a file");
+  app.add_flag("--per-token", o->per_token,
+               "report the score and the likeliest token of every position");
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run(*o); };
 }

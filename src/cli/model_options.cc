@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/help.h"
 
 namespace quire::cli {
 namespace {
@@ -18,14 +19,18 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
   app.add_option("-t,--threads", o.threads, "compute threads (all cores)");
   app.add_option("-c,--ctx-size,--max-model-len", o.context, "context in tokens (the model's)");
-  app.add_option("--kv-format,--kv-cache-dtype", o.kv_format, "format of cached keys and values (f16)");
-  app.add_option("--kv-cache-memory", o.kv_cache_memory, "cache budget, e.g. 2GiB (80 % of what is free)");
+  app.add_option("--kv-format,--kv-cache-dtype", o.kv_format,
+                 "format of cached keys and values (f16)");
+  app.add_option("--kv-cache-memory", o.kv_cache_memory,
+                 "cache budget, e.g. 2GiB (80 % of what is free)");
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")
+      ->group(kRare)
       ->check(CLI::IsMember({16, 32, 64}));
   app.add_option("--activations", o.activations, "int8, or int16 for more precision")
       ->check(CLI::IsMember({"int8", "int16"}));
-  app.add_option("--isa", o.isa, "scalar, avx2, avx512 or vnni (the best there is; all agree bit for bit)");
+  app.add_option("--isa", o.isa, "scalar, avx2, avx512 or vnni (the best there is)")->group(kRare);
   app.add_option("--batch-rows,--max-num-batched-tokens", o.batch_rows, "rows per step (512)")
+      ->group(kRare)
       ->check(CLI::Range(1, 65536));
 }
 
@@ -38,12 +43,14 @@ std::string model_cache_folder() {
 
 Result<std::string> find_model(const std::string& given) {
   const std::string name = given.empty() ? kDefaultModel : given;
-  for (const std::string& path : {given, model_cache_folder() + "/" + name, model_cache_folder() + "/" + name + ".gguf"})
+  for (const std::string& path :
+       {given, model_cache_folder() + "/" + name, model_cache_folder() + "/" + name + ".gguf"})
     if (!path.empty() && std::filesystem::exists(path)) return path;
   return Error{Code::not_found,
-               given.empty() ? "no model given, and the default one is not in " + model_cache_folder() +
-                                   "; `./run --build-only` fetches it"
-                             : "no model at " + given + "; give a GGUF file or a Hugging Face folder"};
+               given.empty()
+                   ? "no model given, and the default one is not in " + model_cache_folder() +
+                         "; `./run --build-only` fetches it"
+                   : "no model at " + given + "; give a GGUF file or a Hugging Face folder"};
 }
 
 Result<std::uint64_t> parse_size(const std::string& text) {
@@ -51,11 +58,12 @@ Result<std::uint64_t> parse_size(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string unit(end, text.data() + text.size());
   constexpr std::pair<const char*, double> kUnits[] = {
-      {"", 1}, {"B", 1}, {"K", 1e3}, {"KB", 1e3}, {"M", 1e6}, {"MB", 1e6}, {"G", 1e9}, {"GB", 1e9},
-      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+      {"", 1},    {"B", 1},    {"K", 1e3},      {"KB", 1e3},     {"M", 1e6},      {"MB", 1e6},
+      {"G", 1e9}, {"GB", 1e9}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
   if (error == std::errc() && number >= 0)
     for (const auto& [name, factor] : kUnits)
-      if (unit == name && number * factor < 0x1p60) return static_cast<std::uint64_t>(number * factor);
+      if (unit == name && number * factor < 0x1p60)
+        return static_cast<std::uint64_t>(number * factor);
   return Error{Code::invalid, "'" + text + "' is not a size; write for example 512MiB or 8GiB"};
 }
 
@@ -64,10 +72,12 @@ Result<std::vector<TokenId>> parse_tokens(const std::string& text) {
   if (text.starts_with('@')) {
     TRY(const std::string file, read_file(text.substr(1)));
     TRY(const Json json, parse_json(file));
-    if (!json.is_array()) return Error{Code::invalid, text.substr(1) + ": is not a JSON array of token numbers"};
+    if (!json.is_array())
+      return Error{Code::invalid, text.substr(1) + ": is not a JSON array of token numbers"};
     for (const Json& t : json) {
       if (!t.is_number_unsigned() || t.get<std::uint64_t>() >= kNoToken)
-        return Error{Code::invalid, text.substr(1) + ": holds something that is not a token number: " + t.dump()};
+        return Error{Code::invalid,
+                     text.substr(1) + ": holds something that is not a token number: " + t.dump()};
       tokens.push_back(t.get<TokenId>());
     }
     return tokens;
@@ -94,16 +104,18 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
                    .rows_max = o.batch_rows};
   if (o.threads > 1024) return Error{Code::invalid, "--threads must be at most 1024"};
   if (!o.isa.empty()) {
-    TRY(r.isa, find_isa(o.isa));
-    if (!cpu_has(r.isa)) return Error{Code::invalid, "this processor has no " + o.isa};
+    const auto isa = find_isa(o.isa);
+    if (!isa.ok()) return Error{Code::invalid, "--isa: " + isa.error().message};
+    if (!cpu_has(isa.value())) return Error{Code::invalid, "this processor has no " + o.isa};
+    r.isa = isa.value();
   }
   if (!o.kv_cache_memory.empty()) {
     TRY(r.kv_cache_bytes, parse_size(o.kv_cache_memory));
   }
-  if (o.kv_format != "auto") TRY_STATUS([&]() -> Status {
-    TRY([[maybe_unused]] const Format* format, find_format(o.kv_format));
-    return {};
-  }());
+  if (o.kv_format != "auto") {
+    const auto format = find_format(o.kv_format);
+    if (!format.ok()) return Error{Code::invalid, "--kv-format: " + format.error().message};
+  }
   return r;
 }
 

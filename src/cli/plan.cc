@@ -33,11 +33,13 @@ Result<Subject> find_subject(const Options& o) {
     return Subject{std::string(e.name), static_cast<std::uint64_t>(e.parameters * 2e9), e.context,
                    [&e, p = o.block_size](const Format* f) { return catalog_geometry(e, p, f); }};
   }
-  if (!o.model.empty() && !std::filesystem::exists(o.model) && !find_model(o.model).ok()) return entry.error();
+  if (!o.model.empty() && !std::filesystem::exists(o.model) && !find_model(o.model).ok())
+    return entry.error();
   TRY(const std::string path, find_model(o.model));
   TRY(const ModelSource source, ModelSource::open(path));
-  return Subject{path, source.tensor_bytes(), source.config().context,
-                 [c = source.config(), p = o.block_size](const Format* f) { return make_geometry(c, p, f); }};
+  return Subject{
+      path, source.tensor_bytes(), source.config().context,
+      [c = source.config(), p = o.block_size](const Format* f) { return make_geometry(c, p, f); }};
 }
 
 std::string human(double bytes) {
@@ -47,11 +49,14 @@ std::string human(double bytes) {
 }
 
 int list_models() {
-  fmt::print("{:<18}{:>7}{:>9}{:>6}{:>10}{:>14}\n", "model", "layers", "KV heads", "dim", "context", "f16 B/token");
+  fmt::print("{:<18}{:>7}{:>9}{:>6}{:>10}{:>14}\n", "model", "layers", "KV heads", "dim", "context",
+             "f16 B/token");
   for (const CatalogEntry& e : catalog()) {
-    const Plan p = make_plan(catalog_geometry(e, 32, find_format("f16").value()), {.context = 1, .concurrency = 1});
+    const Plan p = make_plan(catalog_geometry(e, 32, find_format("f16").value()),
+                             {.context = 1, .concurrency = 1});
     fmt::print("{:<18}{:>7}{:>9}{:>6}{:>10}{:>14g}\n", e.name, e.layers, e.latent ? 1 : e.kv_heads,
-               e.latent ? e.latent : e.head_dim, e.context, p.bytes_per_token + p.window_bytes_per_token);
+               e.latent ? e.latent : e.head_dim, e.context,
+               p.bytes_per_token + p.window_bytes_per_token);
   }
   return kOk;
 }
@@ -62,7 +67,9 @@ int run(const Options& o) {
   if (!subject.ok()) return fail(subject.error());
   const auto format = find_format(o.format);
   if (!format.ok()) return fail(kUsage, format.error().message);
-  PlanRequest request{.context = o.context, .concurrency = o.concurrency, .shared_prefix = o.shared_prefix,
+  PlanRequest request{.context = o.context,
+                      .concurrency = o.concurrency,
+                      .shared_prefix = o.shared_prefix,
                       .prefix_groups = o.prefix_groups};
   if (!o.memory.empty()) {
     const auto memory = parse_size(o.memory);
@@ -83,8 +90,10 @@ int run(const Options& o) {
   Json by_format = Json::array();
   for (const Format* f : formats()) {
     const Plan other = make_plan(subject.value().geometry(f), request);
-    by_format.push_back({{"format", f->name}, {"bytes_per_token", other.bytes_per_token},
-                         {"bytes_per_sequence", other.bytes_per_sequence}, {"max_concurrency", other.concurrency}});
+    by_format.push_back({{"format", f->name},
+                         {"bytes_per_token", other.bytes_per_token},
+                         {"bytes_per_sequence", other.bytes_per_sequence},
+                         {"max_concurrency", other.concurrency}});
   }
   Json warnings = Json::array();
   if (request.memory_bytes > 0 && request.memory_bytes <= request.weights_bytes)
@@ -94,28 +103,46 @@ int run(const Options& o) {
   if (o.json) {
     Json groups = Json::array();
     for (const PlanGroup& g : plan.groups) {
-      Json j{{"layers", g.layers}, {"lanes", g.lanes}, {"block_bytes", g.block_bytes},
-             {"bytes_per_token", g.bytes_per_token}, {"bytes_per_sequence", g.bytes_per_sequence}};
+      Json j{{"layers", g.layers},
+             {"lanes", g.lanes},
+             {"block_bytes", g.block_bytes},
+             {"bytes_per_token", g.bytes_per_token},
+             {"bytes_per_sequence", g.bytes_per_sequence}};
       if (g.window) j["window"] = g.window;
       groups.push_back(std::move(j));
     }
-    print_json({{"model", subject.value().name}, {"format", o.format}, {"bytes_per_token", plan.bytes_per_token + plan.window_bytes_per_token},
-                {"growing_bytes_per_token", plan.bytes_per_token}, {"context", plan.context},
-                {"bytes_per_sequence", plan.bytes_per_sequence}, {"max_concurrency", plan.concurrency},
-                {"kv_pool_bytes", plan.kv_pool_bytes}, {"blocks", plan.blocks}, {"block_size", o.block_size},
-                {"max_tokens", plan.max_tokens}, {"weights_bytes", subject.value().weights_bytes},
-                {"with_sharing", {{"dedup_ratio", plan.deduplication}, {"max_concurrency", plan.shared_concurrency}}},
-                {"by_format", by_format}, {"groups", groups}, {"formula", plan.formula},
-                {"assumptions", {"K and V as allocated: whole blocks, whole slabs", "weights at 2 bytes per parameter unless a file or --weights says otherwise"}},
-                {"warnings", warnings}});
+    print_json(
+        {{"model", subject.value().name},
+         {"format", o.format},
+         {"bytes_per_token", plan.bytes_per_token + plan.window_bytes_per_token},
+         {"growing_bytes_per_token", plan.bytes_per_token},
+         {"context", plan.context},
+         {"bytes_per_sequence", plan.bytes_per_sequence},
+         {"max_concurrency", plan.concurrency},
+         {"kv_pool_bytes", plan.kv_pool_bytes},
+         {"blocks", plan.blocks},
+         {"block_size", o.block_size},
+         {"max_tokens", plan.max_tokens},
+         {"weights_bytes", subject.value().weights_bytes},
+         {"with_sharing",
+          {{"dedup_ratio", plan.deduplication}, {"max_concurrency", plan.shared_concurrency}}},
+         {"by_format", by_format},
+         {"groups", groups},
+         {"formula", plan.formula},
+         {"assumptions",
+          {"K and V as allocated: whole blocks, whole slabs",
+           "weights at 2 bytes per parameter unless a file or --weights says otherwise"}},
+         {"warnings", warnings}});
     return kOk;
   }
   fmt::print("{} in {}\n  {}\n\n", subject.value().name, o.format, plan.formula);
-  fmt::print("  one sequence of {} tokens: {}\n", plan.context, human(static_cast<double>(plan.bytes_per_sequence)));
+  fmt::print("  one sequence of {} tokens: {}\n", plan.context,
+             human(static_cast<double>(plan.bytes_per_sequence)));
   if (request.memory_bytes > 0)
     fmt::print("  {} holds weights of {} and {} such sequences ({} with {} shared tokens)\n",
-               human(static_cast<double>(request.memory_bytes)), human(static_cast<double>(request.weights_bytes)),
-               plan.concurrency, plan.shared_concurrency, request.shared_prefix);
+               human(static_cast<double>(request.memory_bytes)),
+               human(static_cast<double>(request.weights_bytes)), plan.concurrency,
+               plan.shared_concurrency, request.shared_prefix);
   else
     fmt::print("  {} sequence{}: {} of cache\n", plan.concurrency, plan.concurrency == 1 ? "" : "s",
                human(static_cast<double>(plan.kv_pool_bytes)));
@@ -128,12 +155,13 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("-m,--model,MODEL", o->model, "a file, a folder, or a name from --list");
   app.add_option("-c,--context", o->context, "tokens per sequence (the model's context)");
   app.add_option("--concurrency", o->concurrency, "sequences at a time");
-  app.add_option("--memory", o->memory, "memory for weights and cache, e.g. 80GiB: solves for what is left open");
+  app.add_option("--memory", o->memory, "for weights and cache, e.g. 80GiB: solves for the rest");
   app.add_option("--weights", o->weights, "size of the weights (from the model)");
   app.add_option("-f,--format", o->format, "cache format (f16)");
   app.add_option("--shared-prefix", o->shared_prefix, "first tokens that sequences have in common");
   app.add_option("--prefix-groups", o->prefix_groups, "how many different shared prefixes (1)");
-  app.add_option("--block-size", o->block_size, "tokens per block (32)")->check(CLI::IsMember({16, 32, 64}));
+  app.add_option("--block-size", o->block_size, "tokens per block (32)")
+      ->check(CLI::IsMember({16, 32, 64}));
   app.add_flag("--list", o->list, "the models known by name");
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run(*o); };

@@ -37,7 +37,10 @@ Json to_json(const Generated& answer, const Tokenizer& tokenizer, bool with_logp
     Json top = Json::array();
     for (const TokenLogprob& t : c.alternatives)
       top.push_back({{"id", t.token}, {"token", tokenizer.piece(t.token)}, {"logprob", t.logprob}});
-    logprobs.push_back({{"id", c.token}, {"token", tokenizer.piece(c.token)}, {"logprob", c.logprob}, {"top", top}});
+    logprobs.push_back({{"id", c.token},
+                        {"token", tokenizer.piece(c.token)},
+                        {"logprob", c.logprob},
+                        {"top", top}});
   }
   j["logprobs"] = std::move(logprobs);
   return j;
@@ -63,7 +66,8 @@ Result<std::vector<TokenId>> prompt_tokens(const Options& o, const Runtime& runt
       return Error{Code::invalid, "no prompt; write it behind MODEL, pipe it in, or give --tokens"};
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   }
-  if (o.raw || runtime.chat_template() == nullptr) return runtime.tokenizer().encode(text, {.add_special = true});
+  if (o.raw || runtime.chat_template() == nullptr)
+    return runtime.tokenizer().encode(text, {.add_special = true});
   Json messages = Json::array();
   if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
@@ -74,7 +78,8 @@ int run(const Options& o) {
   const auto started = std::chrono::steady_clock::now();
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
-  const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  const double load_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   const auto prompt = prompt_tokens(o, *runtime.value());
   if (!prompt.ok()) return fail(prompt.error());
   auto options = o.sampling.generate_options();
@@ -83,7 +88,15 @@ int run(const Options& o) {
   std::signal(SIGINT, [](int) { interrupted = 1; });
   GenerateEvents events;
   const bool stream = !o.json && options.value().choices == 1;
-  events.prefill = [](std::uint32_t, std::uint32_t) { return !interrupted; };
+  // A long prompt takes a while: say how far it is, where somebody is looking.
+  const bool progress = isatty(STDERR_FILENO) && prompt.value().size() > 1024;
+  events.prefill = [progress](std::uint32_t done, std::uint32_t total) {
+    if (progress)
+      fmt::print(stderr, "\rreading {}/{} tokens{}", done, total,
+                 done + 1 >= total ? "\r\033[K" : "");
+    return !interrupted;
+  };
+  events.step = [] { return !interrupted; };
   events.text = [&](std::uint32_t, std::string_view text) {
     if (stream) {
       std::fwrite(text.data(), 1, text.size(), stdout);
@@ -99,7 +112,8 @@ int run(const Options& o) {
     Json out = to_json(r.answers.front(), tokenizer, o.sampling.logprobs_wanted());
     if (r.answers.size() > 1) {
       out["choices"] = Json::array();
-      for (const Generated& a : r.answers) out["choices"].push_back(to_json(a, tokenizer, o.sampling.logprobs_wanted()));
+      for (const Generated& a : r.answers)
+        out["choices"].push_back(to_json(a, tokenizer, o.sampling.logprobs_wanted()));
     }
     out["prompt_token_ids"] = prompt.value();
     out["timings"] = timings_json(r.timings, load_seconds);
@@ -107,7 +121,8 @@ int run(const Options& o) {
   } else if (stream) {
     fmt::print("\n");
   } else {
-    for (std::size_t i = 0; i < r.answers.size(); ++i) fmt::print("[{}] {}\n", i + 1, r.answers[i].text);
+    for (std::size_t i = 0; i < r.answers.size(); ++i)
+      fmt::print("[{}] {}\n", i + 1, r.answers[i].text);
   }
   return interrupted ? kInterrupted : kOk;
 }

@@ -15,7 +15,7 @@ struct SamplingOptionsCli {
   std::vector<std::string> bias;
   std::int64_t seed = -1;
 
-  void add(CLI::App& app);
+  void add(CLI::App& app, bool one_answer = false);  // a chat has no choices to show
   bool logprobs_wanted() const { return logprobs >= 0; }
   Result<GenerateOptions> generate_options() const;
 };

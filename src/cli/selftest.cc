@@ -1,4 +1,5 @@
-// cli/selftest.cc - `quire selftest`: proves on this machine and model that the answer does not depend on how it was made.
+// cli/selftest.cc - `quire selftest`: proves on this machine and model that the answer does not
+// depend on how it was made.
 #include <fmt/core.h>
 
 #include <chrono>
@@ -26,15 +27,23 @@ int run(const Options& o) {
   const auto started = std::chrono::steady_clock::now();
   Json checks = Json::array();
   const auto report = [&](const SelftestCheck& c) {
-    if (o.json) checks.push_back({{"check", c.name}, {"ok", c.ok}, {"compared", c.compared}, {"detail", c.detail}});
-    else fmt::print("{}  {}{}\n", c.ok ? "same" : "DIFFERS", c.name, c.detail.empty() ? "" : ": " + c.detail);
+    if (o.json)
+      checks.push_back(
+          {{"check", c.name}, {"ok", c.ok}, {"compared", c.compared}, {"detail", c.detail}});
+    else
+      fmt::print("{}  {}{}\n", c.ok ? "same" : "DIFFERS", c.name,
+                 c.detail.empty() ? "" : ": " + c.detail);
     std::fflush(stdout);
   };
   const auto result = selftest(path.value(), base.value(), o.all, report);
   if (!result.ok()) return fail(result.error());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  if (o.json) print_json({{"ok", result.value()}, {"seconds", seconds}, {"checks", checks}});
-  else fmt::print("{} in {:.1f} s\n", result.value() ? "every answer is bit for bit the same," : "FAILED,", seconds);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  if (o.json)
+    print_json({{"ok", result.value()}, {"seconds", seconds}, {"checks", checks}});
+  else
+    fmt::print("{} in {:.1f} s\n",
+               result.value() ? "every answer is bit for bit the same," : "FAILED,", seconds);
   return result.value() ? kOk : kUnverified;
 }
 
@@ -48,12 +57,12 @@ std::function<int()> declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Command kSelftest = {
-    "selftest", "prove that batching, chunking and caching change no answer",
-    "Compares logits bit for bit and exits 7 when any differ.\n"
-    "examples:\n"
-    "  quire selftest model.gguf\n"
-    "  quire selftest model.gguf --all --json",
-    declare};
+extern const Command kSelftest = {"selftest",
+                                  "prove that batching, chunking and caching change no answer",
+                                  "Compares logits bit for bit and exits 7 when any differ.\n"
+                                  "examples:\n"
+                                  "  quire selftest model.gguf\n"
+                                  "  quire selftest model.gguf --all --json",
+                                  declare};
 
 }  // namespace quire::cli

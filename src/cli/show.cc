@@ -22,8 +22,12 @@ const char* kind_name(GroupKind kind) {
 }
 
 Json group_json(const Geometry& geometry, const LayerGroup& g) {
-  Json j{{"kind", kind_name(g.kind)}, {"layers", g.layers}, {"kv_heads", g.kv_heads}, {"head_dim", g.key_dim},
-         {"bytes_per_token", geometry.bytes_per_token(g)}, {"block_bytes", geometry.block_bytes(g)}};
+  Json j{{"kind", kind_name(g.kind)},
+         {"layers", g.layers},
+         {"kv_heads", g.kv_heads},
+         {"head_dim", g.key_dim},
+         {"bytes_per_token", geometry.bytes_per_token(g)},
+         {"block_bytes", geometry.block_bytes(g)}};
   if (g.window) j["window"] = g.window;
   return j;
 }
@@ -36,9 +40,17 @@ int run(const Options& o) {
   const ModelConfig& c = source.value().config();
   const auto text = read_text_parts(source.value());
 
-  Json out{{"path", path.value()}, {"architecture", c.architecture}, {"name", c.name}, {"layers", c.layers},
-           {"hidden", c.hidden}, {"feed_forward", c.feed_forward}, {"query_heads", c.query_heads},
-           {"kv_heads", c.kv_heads}, {"head_dim", c.head_dim}, {"vocabulary", c.vocabulary}, {"context", c.context},
+  Json out{{"path", path.value()},
+           {"architecture", c.architecture},
+           {"name", c.name},
+           {"layers", c.layers},
+           {"hidden", c.hidden},
+           {"feed_forward", c.feed_forward},
+           {"query_heads", c.query_heads},
+           {"kv_heads", c.kv_heads},
+           {"head_dim", c.head_dim},
+           {"vocabulary", c.vocabulary},
+           {"context", c.context},
            {"weights_bytes", source.value().tensor_bytes()}};
   out["tokenizer"] = text.ok() ? Json{{"tokens", text.value().tokenizer.size()},
                                       {"chat_template", text.value().chat_template.has_value()}}
@@ -53,32 +65,39 @@ int run(const Options& o) {
       if (g.window == 0) growing += geometry.bytes_per_token(g);
     }
     const Plan plan = make_plan(geometry, {.context = c.context, .concurrency = 1});
-    out["kv"][std::string(f->name)] = {{"bytes_per_token", growing}, {"bytes_at_context", plan.bytes_per_sequence}, {"groups", groups}};
+    out["kv"][std::string(f->name)] = {{"bytes_per_token", growing},
+                                       {"bytes_at_context", plan.bytes_per_sequence},
+                                       {"groups", groups}};
   }
   if (o.json) {
     print_json(out);
     return kOk;
   }
   fmt::print("{}  ({})\n", c.name.empty() ? path.value() : c.name, c.architecture);
-  fmt::print("  {} layers, {} wide, feed-forward {}, {} query and {} KV heads of {}\n", c.layers, c.hidden,
-             c.feed_forward, c.query_heads, c.kv_heads, c.head_dim);
+  fmt::print("  {} layers, {} wide, feed-forward {}, {} query and {} KV heads of {}\n", c.layers,
+             c.hidden, c.feed_forward, c.query_heads, c.kv_heads, c.head_dim);
   fmt::print("  vocabulary {}, context {}, weights {:.1f} MB\n", c.vocabulary, c.context,
              static_cast<double>(source.value().tensor_bytes()) / 1e6);
   if (text.ok())
     fmt::print("  chat template: {}\n", text.value().chat_template ? "yes"
-                                        : text.value().template_problem.empty() ? "none" : text.value().template_problem);
-  else fmt::print("  tokenizer: {}\n", text.error().message);
+                                        : text.value().template_problem.empty()
+                                            ? "none"
+                                            : text.value().template_problem);
+  else
+    fmt::print("  tokenizer: {}\n", text.error().message);
   fmt::print("\n  KV cache    bytes/token   at {} tokens   by layer group\n", c.context);
   for (const Format* f : formats()) {
     const Json& kv = out["kv"][std::string(f->name)];
     std::string groups;
     for (const Json& g : kv["groups"])
-      groups += fmt::format("{}{} {} layers{}: {:g} B", groups.empty() ? "" : ", ", g["layers"].size(),
-                            g["kind"].get<std::string>(),
-                            g.contains("window") ? fmt::format(" of {}", g["window"].get<int>()) : "",
-                            g["bytes_per_token"].get<double>());
-    fmt::print("  {:<10}  {:>11g}   {:>9.1f} MB   {}\n", f->name, kv["bytes_per_token"].get<double>(),
-               kv["bytes_at_context"].get<double>() / 1e6, groups);
+      groups +=
+          fmt::format("{}{} {} layers{}: {:g} B", groups.empty() ? "" : ", ", g["layers"].size(),
+                      g["kind"].get<std::string>(),
+                      g.contains("window") ? fmt::format(" of {}", g["window"].get<int>()) : "",
+                      g["bytes_per_token"].get<double>());
+    fmt::print("  {:<10}  {:>11g}   {:>9.1f} MB   {}\n", f->name,
+               kv["bytes_per_token"].get<double>(), kv["bytes_at_context"].get<double>() / 1e6,
+               groups);
   }
   return kOk;
 }
@@ -86,7 +105,8 @@ int run(const Options& o) {
 std::function<int()> declare(CLI::App& app) {
   auto o = std::make_shared<Options>();
   app.add_option("MODEL", o->path, "GGUF file or Hugging Face folder");
-  app.add_option("--block-size", o->block_size, "tokens per cache block (32)")->check(CLI::IsMember({16, 32, 64}));
+  app.add_option("--block-size", o->block_size, "tokens per cache block (32)")
+      ->check(CLI::IsMember({16, 32, 64}));
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run(*o); };
 }
@@ -94,6 +114,7 @@ std::function<int()> declare(CLI::App& app) {
 }  // namespace
 
 extern const Command kShow = {"show", "describe a model and the size of its cache",
-                              "examples:\n  quire show model.gguf\n  quire show model.gguf --json", declare};
+                              "examples:\n  quire show model.gguf\n  quire show model.gguf --json",
+                              declare};
 
 }  // namespace quire::cli

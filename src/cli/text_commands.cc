@@ -1,4 +1,5 @@
-// cli/text_commands.cc - `quire tokenize`, `detokenize` and `template`: the text side of a model, without its weights.
+// cli/text_commands.cc - `quire tokenize`, `detokenize` and `template`: the text side of a model,
+// without its weights.
 #include <fmt/core.h>
 
 #include <iostream>
@@ -32,7 +33,8 @@ int tokenize(const Options& o) {
   const auto text = open_text(o.model);
   if (!text.ok()) return fail(text.error());
   const Tokenizer& t = text.value().tokenizer;
-  const std::vector<TokenId> ids = t.encode(given_or_stdin(o.text), {.parse_special = o.special, .add_special = o.add_special});
+  const std::vector<TokenId> ids =
+      t.encode(given_or_stdin(o.text), {.parse_special = o.special, .add_special = o.add_special});
   if (o.json) {
     Json out{{"tokens", ids}, {"count", ids.size()}};
     if (o.pieces) {
@@ -42,9 +44,12 @@ int tokenize(const Options& o) {
     print_json(out);
     return kOk;
   }
-  for (const TokenId id : ids) {
-    if (o.pieces) fmt::print("{:>7}  {}\n", id, Json(t.piece(id)).dump(-1, ' ', false, Json::error_handler_t::replace));
-    else fmt::print("{}{}", &id == ids.data() ? "" : ",", id);
+  for (const TokenId& id : ids) {
+    if (o.pieces)
+      fmt::print("{:>7}  {}\n", id,
+                 Json(t.piece(id)).dump(-1, ' ', false, Json::error_handler_t::replace));
+    else
+      fmt::print("{}{}", &id == ids.data() ? "" : ",", id);
   }
   if (!o.pieces) fmt::print("\n");
   return kOk;
@@ -55,18 +60,24 @@ int detokenize(const Options& o) {
   if (!text.ok()) return fail(text.error());
   const auto ids = parse_tokens(o.tokens);
   if (!ids.ok()) return fail(ids.error());
-  const std::string decoded = text.value().tokenizer.decode(ids.value(), {.skip_special = !o.special});
-  if (o.json) print_json({{"content", decoded}});
-  else fmt::print("{}\n", decoded);
+  const std::string decoded =
+      text.value().tokenizer.decode(ids.value(), {.skip_special = !o.special});
+  if (o.json)
+    print_json({{"content", decoded}});
+  else
+    fmt::print("{}\n", decoded);
   return kOk;
 }
 
 Result<std::string> render(const Options& o) {
-  TRY(const std::string source, o.messages.starts_with('@') ? read_file(o.messages.substr(1))
-                                                            : Result<std::string>(given_or_stdin(o.messages)));
+  TRY(const std::string source, o.messages.starts_with('@')
+                                    ? read_file(o.messages.substr(1))
+                                    : Result<std::string>(given_or_stdin(o.messages)));
   TRY(Json context, parse_json(source));
   if (context.is_array()) context = Json{{"messages", context}};
-  if (!context.is_object()) return Error{Code::invalid, "messages must be a JSON array, or an object with template variables"};
+  if (!context.is_object())
+    return Error{Code::invalid,
+                 "messages must be a JSON array, or an object with template variables"};
   if (!context.contains("add_generation_prompt")) context["add_generation_prompt"] = !o.no_prompt;
   if (!o.template_file.empty()) {
     TRY(std::string text, read_file(o.template_file));
@@ -75,7 +86,8 @@ Result<std::string> render(const Options& o) {
   }
   TRY(const TextParts text, open_text(o.model));
   if (!text.chat_template)
-    return Error{Code::invalid, text.template_problem.empty() ? "this model has no chat template" : text.template_problem};
+    return Error{Code::invalid, text.template_problem.empty() ? "this model has no chat template"
+                                                              : text.template_problem};
   const Tokenizer& t = text.tokenizer;
   if (!context.contains("bos_token")) context["bos_token"] = t.piece(t.bos());
   if (!context.contains("eos_token")) context["eos_token"] = t.piece(t.eos());
@@ -85,8 +97,10 @@ Result<std::string> render(const Options& o) {
 int template_command(const Options& o) {
   const auto text = render(o);
   if (!text.ok()) return fail(text.error());
-  if (o.json) print_json({{"prompt", text.value()}});
-  else fmt::print("{}", text.value());
+  if (o.json)
+    print_json({{"prompt", text.value()}});
+  else
+    fmt::print("{}", text.value());
   return kOk;
 }
 
@@ -113,7 +127,8 @@ std::function<int()> declare_detokenize(CLI::App& app) {
 std::function<int()> declare_template(CLI::App& app) {
   auto o = std::make_shared<Options>();
   app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
-  app.add_option("--messages", o->messages, "JSON array of messages, or object of variables; @FILE, or stdin");
+  app.add_option("--messages", o->messages,
+                 "JSON array of messages, or object of variables; @FILE, or stdin");
   app.add_option("--chat-template", o->template_file, "use this Jinja file instead of the model's");
   app.add_flag("--no-generation-prompt", o->no_prompt, "do not open the assistant's turn");
   app.add_flag("--json", o->json, "print one JSON object");
@@ -127,9 +142,11 @@ extern const Command kTokenize = {"tokenize", "text to token numbers",
                                   "  quire tokenize model.gguf --json < book.txt",
                                   declare_tokenize};
 extern const Command kDetokenize = {"detokenize", "token numbers to text",
-                                    "example:\n  quire detokenize model.gguf --tokens 19556,905", declare_detokenize};
+                                    "example:\n  quire detokenize model.gguf --tokens 19556,905",
+                                    declare_detokenize};
 extern const Command kTemplate = {
     "template", "render a conversation with the model's chat template",
-    "example:\n  quire template model.gguf --messages '[{\"role\":\"user\",\"content\":\"Hi\"}]'", declare_template};
+    "example:\n  quire template model.gguf --messages '[{\"role\":\"user\",\"content\":\"Hi\"}]'",
+    declare_template};
 
 }  // namespace quire::cli

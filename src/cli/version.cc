@@ -1,4 +1,5 @@
-// cli/version.cc - `quire version` and `quire completion`: what this program is, and how shells complete it.
+// cli/version.cc - `quire version` and `quire completion`: what this program is, and how shells
+// complete it.
 #include <fmt/core.h>
 
 #include "base/cpu.h"
@@ -21,11 +22,16 @@ int version(const Options& o) {
     if (cpu_has(isa)) isas.push_back(isa_name(isa));
   for (const Format* f : formats()) kv_formats.push_back(f->name);
   if (o.json) {
-    print_json({{"version", QUIRE_VERSION}, {"compiler", __VERSION__}, {"cpu", isas}, {"isa", isa_name(best_isa())},
-                {"gpu", nullptr}, {"kernel_set", {{"linear", kLinearVersion}, {"attend", kAttendVersion}}},
+    print_json({{"version", QUIRE_VERSION},
+                {"compiler", __VERSION__},
+                {"cpu", isas},
+                {"isa", isa_name(best_isa())},
+                {"gpu", nullptr},
+                {"kernel_set", {{"linear", kLinearVersion}, {"attend", kAttendVersion}}},
                 {"kv_formats", kv_formats}});
   } else {
-    fmt::print("quire {} (kernels: {}; compiler {})\n", QUIRE_VERSION, isa_name(best_isa()), __VERSION__);
+    fmt::print("quire {} (kernels: {}; compiler {})\n", QUIRE_VERSION, isa_name(best_isa()),
+               __VERSION__);
   }
   return kOk;
 }
@@ -45,27 +51,34 @@ int completion(const Options& o) {
   for (const Command& c : commands()) names += std::string(c.name) + " ";
   if (o.shell == "fish") {
     for (const Command& c : commands()) {
-      fmt::print("complete -c quire -n __fish_use_subcommand -a {} -d '{}'\n", c.name, c.summary);
+      fmt::print("complete -c quire -n __fish_use_subcommand -a {} -d \"{}\"\n", c.name, c.summary);
       std::string words = options_of(c), word;
       for (const char ch : words) {
         if (ch != ' ') {
           word += ch;
           continue;
         }
-        fmt::print("complete -c quire -n '__fish_seen_subcommand_from {}' -l {}\n", c.name, word.substr(2));
+        fmt::print("complete -c quire -n '__fish_seen_subcommand_from {}' -l {}\n", c.name,
+                   word.substr(2));
         word.clear();
       }
     }
     return kOk;
   }
   if (o.shell == "zsh") fmt::print("autoload -U +X bashcompinit && bashcompinit\n");
-  fmt::print("_quire() {{\n  local word=\"${{COMP_WORDS[COMP_CWORD]}}\" options=\"\"\n"
-             "  if [ \"$COMP_CWORD\" -eq 1 ]; then COMPREPLY=($(compgen -W \"{}help\" -- \"$word\")); return; fi\n"
-             "  case \"${{COMP_WORDS[1]}}\" in\n",
-             names);
-  for (const Command& c : commands()) fmt::print("    {}) options=\"{}\" ;;\n", c.name, options_of(c));
-  fmt::print("  esac\n  case \"$word\" in\n    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;;\n"
-             "    *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n  esac\n}}\ncomplete -o filenames -F _quire quire\n");
+  fmt::print(
+      "_quire() {{\n  local word=\"${{COMP_WORDS[COMP_CWORD]}}\" options=\"\"\n"
+      "  if [ \"$COMP_CWORD\" -eq 1 ]; then COMPREPLY=($(compgen -W \"{}help\" -- \"$word\")); "
+      "return; fi\n"
+      "  case \"${{COMP_WORDS[1]}}\" in\n",
+      names);
+  for (const Command& c : commands())
+    fmt::print("    {}) options=\"{}\" ;;\n", c.name, options_of(c));
+  fmt::print(
+      "  esac\n  case \"$word\" in\n    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) "
+      ";;\n"
+      "    *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n  esac\n}}\ncomplete -o filenames -F "
+      "_quire quire\n");
   return kOk;
 }
 
@@ -77,14 +90,18 @@ std::function<int()> declare_version(CLI::App& app) {
 
 std::function<int()> declare_completion(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("SHELL", o->shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  app.add_option("SHELL", o->shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   return [o] { return completion(*o); };
 }
 
 }  // namespace
 
-extern const Command kVersion = {"version", "what this program was built with", "", declare_version};
+extern const Command kVersion = {"version", "what this program was built with", "",
+                                 declare_version};
 extern const Command kCompletion = {"completion", "a completion script for your shell",
-                                    "example:\n  source <(quire completion bash)", declare_completion};
+                                    "example:\n  source <(quire completion bash)",
+                                    declare_completion};
 
 }  // namespace quire::cli

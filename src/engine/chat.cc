@@ -3,10 +3,12 @@
 namespace quire {
 namespace {
 
-Result<std::vector<Segment>> segments(const Runtime& runtime, const Json& messages, const ChatOptions& options) {
+Result<std::vector<Segment>> segments(const Runtime& runtime, const Json& messages,
+                                      const ChatOptions& options) {
   const ChatTemplate* chat = runtime.chat_template();
   if (chat == nullptr)
-    return Error{Code::unsupported, "this model has no chat template; give plain text (--raw) or a --chat-template"};
+    return Error{Code::unsupported,
+                 "this model has no chat template; give plain text (--raw) or a --chat-template"};
   const Tokenizer& t = runtime.tokenizer();
   Json context = options.variables.is_object() ? options.variables : Json::object();
   context["messages"] = messages;
@@ -19,14 +21,16 @@ Result<std::vector<Segment>> segments(const Runtime& runtime, const Json& messag
 
 }  // namespace
 
-Result<std::string> render_chat_text(const Runtime& runtime, const Json& messages, const ChatOptions& options) {
+Result<std::string> render_chat_text(const Runtime& runtime, const Json& messages,
+                                     const ChatOptions& options) {
   TRY(const std::vector<Segment> parts, segments(runtime, messages, options));
   std::string text;
   for (const Segment& s : parts) text += s.text;
   return text;
 }
 
-Result<std::vector<TokenId>> render_chat(const Runtime& runtime, const Json& messages, const ChatOptions& options) {
+Result<std::vector<TokenId>> render_chat(const Runtime& runtime, const Json& messages,
+                                         const ChatOptions& options) {
   TRY(const std::vector<Segment> parts, segments(runtime, messages, options));
   std::vector<TextSpan> spans;
   for (const Segment& s : parts) spans.push_back({s.text, !s.from_data});

@@ -1,6 +1,7 @@
 // engine/chat.h - a conversation as token ids, through the model's own template.
 //
-// Only the template's own text may yield control tokens: what people and tools wrote is always split as text.
+// Only the template's own text may yield control tokens: what people and tools wrote is always
+// split as text.
 #pragma once
 
 #include <vector>
@@ -16,7 +17,9 @@ struct ChatOptions {
   Json variables = nullptr;  // further template variables
 };
 
-Result<std::string> render_chat_text(const Runtime& runtime, const Json& messages, const ChatOptions& options);
-Result<std::vector<TokenId>> render_chat(const Runtime& runtime, const Json& messages, const ChatOptions& options);
+Result<std::string> render_chat_text(const Runtime& runtime, const Json& messages,
+                                     const ChatOptions& options);
+Result<std::vector<TokenId>> render_chat(const Runtime& runtime, const Json& messages,
+                                         const ChatOptions& options);
 
 }  // namespace quire

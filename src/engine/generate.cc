@@ -9,7 +9,9 @@
 namespace quire {
 namespace {
 
-double seconds_since(Nanoseconds start) { return static_cast<double>(SteadyClock().now() - start) * 1e-9; }
+double seconds_since(Nanoseconds start) {
+  return static_cast<double>(SteadyClock().now() - start) * 1e-9;
+}
 
 // One answer in the making: its blocks, its text and what it has seen.
 struct Stream {
@@ -41,18 +43,30 @@ class Generator {
  private:
   Status check() const {
     TRY_STATUS(options_.sampling.check(runtime_.config().vocabulary));
-    if (prompt_.empty()) return Error{Code::invalid, "the prompt is empty; give at least one token"};
+    if (prompt_.empty())
+      return Error{Code::invalid, "the prompt is empty; give at least one token"};
     for (const TokenId t : prompt_)
       if (t >= runtime_.config().vocabulary)
-        return Error{Code::invalid, "token " + std::to_string(t) + " is outside the vocabulary of " +
+        return Error{Code::invalid, "token " + std::to_string(t) +
+                                        " is outside the vocabulary of " +
                                         std::to_string(runtime_.config().vocabulary)};
     if (options_.choices == 0 || options_.choices > 64 || options_.beams > 64)
       return Error{Code::invalid, "choices must be 1 to 64, and beams at most 64"};
     if (options_.beams > 0 && options_.choices > options_.beams)
       return Error{Code::invalid, "beam search cannot return more choices than it has beams"};
+    const SamplingOptions& s = options_.sampling;
+    if (options_.beams > 0 &&
+        (s.temperature > 0 || !s.logit_bias.empty() || s.repetition_penalty != 1 ||
+         s.presence_penalty != 0 || s.frequency_penalty != 0))
+      return Error{Code::invalid,
+                   "beam search ranks by the model's own probabilities; leave out temperature, "
+                   "logit_bias and penalties, or the beams"};
+    if (options_.beams > 0 && !options_.stop.empty())
+      return Error{Code::invalid, "beam search knows no stop strings; leave out stop or the beams"};
     if (prompt_.size() + options_.tokens_max > runtime_.context())
       return Error{Code::invalid, "a prompt of " + std::to_string(prompt_.size()) + " tokens and " +
-                                      std::to_string(options_.tokens_max) + " new ones do not fit the context of " +
+                                      std::to_string(options_.tokens_max) +
+                                      " new ones do not fit the context of " +
                                       std::to_string(runtime_.context())};
     return {};
   }
@@ -73,14 +87,17 @@ class Generator {
     return {};
   }
 
+  bool may_step() const { return !events_.step || events_.step(); }
+
   Stream new_stream() const {
-    Stream s{.sequence = {},
-             .answer = {},
-             .detokenizer = Detokenizer(runtime_.tokenizer(), {.skip_special = options_.skip_special}),
-             .stop = StopMatcher(stops_),
-             .counts = {},
-             .next = kNoToken,
-             .done = false};
+    Stream s{
+        .sequence = {},
+        .answer = {},
+        .detokenizer = Detokenizer(runtime_.tokenizer(), {.skip_special = options_.skip_special}),
+        .stop = StopMatcher(stops_),
+        .counts = {},
+        .next = kNoToken,
+        .done = false};
     s.counts.add_prompt(prompt_);
     return s;
   }
@@ -113,12 +130,17 @@ class Generator {
         live.push_back(c);
       }
       if (items.empty()) break;
+      if (!may_step()) {
+        running = false;
+        break;
+      }
       TRY(const std::span<float> logits, runtime_.step(items));
       for (std::size_t i = 0; i < live.size() && running; ++i)
         running = accept(streams[live[i]], live[i], logits.subspan(i * vocabulary, vocabulary));
     }
     for (Stream& s : streams) {
-      if (!s.done) s.answer.finish = running || options_.tokens_max == 0 ? Finish::length : Finish::cancelled;
+      if (!s.done)
+        s.answer.finish = running || options_.tokens_max == 0 ? Finish::length : Finish::cancelled;
       result_.answers.push_back(std::move(s.answer));
     }
     return {};
@@ -165,7 +187,15 @@ class Generator {
   };
 
   double final_score(const Beam& b) const {
-    return b.score / std::pow(static_cast<double>(std::max<std::size_t>(b.tokens.size(), 1)), options_.length_penalty);
+    return b.score / std::pow(static_cast<double>(std::max<std::size_t>(b.tokens.size(), 1)),
+                              options_.length_penalty);
+  }
+
+  // The best final score that a beam can still reach.
+  double attainable(const Beam& b) const {
+    const std::size_t length = options_.length_penalty > 0 ? options_.tokens_max : b.tokens.size();
+    return b.score /
+           std::pow(static_cast<double>(std::max<std::size_t>(length, 1)), options_.length_penalty);
   }
 
   Status beam_search() {
@@ -180,19 +210,25 @@ class Generator {
         double score;
       };
       std::vector<Extension> extensions;
-      for (std::size_t b = 0; b < beams.size(); ++b)
-        for (const TokenLogprob& t : runtime_.sampler().top(logits.subspan(b * vocabulary, vocabulary), 2 * width))
-          extensions.push_back({b, t, beams[b].score + t.logprob});
-      // Twice the width per beam, so that `width` remain even when half of them end here. Ties: earlier beam, lower id.
+      std::vector<std::vector<TokenLogprob>> best(beams.size());  // next tokens of each beam
+      for (std::size_t b = 0; b < beams.size(); ++b) {
+        best[b] = runtime_.sampler().top(logits.subspan(b * vocabulary, vocabulary),
+                                         std::max(2 * width, options_.sampling.logprobs));
+        for (std::size_t i = 0; i < std::min<std::size_t>(2 * width, best[b].size()); ++i)
+          extensions.push_back({b, best[b][i], beams[b].score + best[b][i].logprob});
+      }
+      // Twice the width per beam, so that `width` remain even when half of them end here. Ties:
+      // earlier beam, lower id.
       std::stable_sort(extensions.begin(), extensions.end(),
                        [](const Extension& a, const Extension& b) { return a.score > b.score; });
       std::vector<Beam> next;
-      std::vector<std::size_t> uses(beams.size());
       for (const Extension& e : extensions) {
         if (next.size() == width) break;
         Beam grown{{}, beams[e.beam].tokens, beams[e.beam].choices, e.score};
         grown.tokens.push_back(e.token.token);
-        grown.choices.push_back({e.token.token, e.token.logprob, {}});
+        std::vector<TokenLogprob>& top = best[e.beam];
+        top.resize(std::min<std::size_t>(top.size(), options_.sampling.logprobs));
+        grown.choices.push_back({e.token.token, e.token.logprob, top});
         ++result_.timings.decoded_tokens;
         if (!options_.ignore_end && runtime_.tokenizer().is_end_of_generation(e.token.token)) {
           finished.push_back(std::move(grown));
@@ -202,11 +238,16 @@ class Generator {
         next.push_back(std::move(grown));
       }
       beams = std::move(next);
-      // Enough ended ones that no open beam can still beat: scores only fall as tokens are added.
-      std::stable_sort(finished.begin(), finished.end(),
-                       [&](const Beam& a, const Beam& b) { return final_score(a) > final_score(b); });
-      if (beams.empty() || (finished.size() >= width && final_score(finished[width - 1]) >= final_score(beams[0]))) break;
+      // Enough ended ones that no open beam can still beat: sums only fall as tokens are added, and
+      // a positive penalty makes most of them at the full length.
+      std::stable_sort(finished.begin(), finished.end(), [&](const Beam& a, const Beam& b) {
+        return final_score(a) > final_score(b);
+      });
+      if (beams.empty() ||
+          (finished.size() >= width && final_score(finished[width - 1]) >= attainable(beams[0])))
+        break;
       if (step + 1 == options_.tokens_max) break;
+      if (!may_step()) return Error{Code::cancelled, "stopped during beam search"};
       std::vector<StepItem> items;
       for (Beam& b : beams) items.push_back({&b.sequence, {&b.tokens.back(), 1}, Logits::last});
       TRY(logits, runtime_.step(items));
@@ -216,7 +257,8 @@ class Generator {
                      [&](const Beam& a, const Beam& b) { return final_score(a) > final_score(b); });
     for (std::size_t i = 0; i < std::min<std::size_t>(options_.choices, finished.size()); ++i) {
       Beam& b = finished[i];
-      const bool ended = runtime_.tokenizer().is_end_of_generation(b.tokens.back()) && !options_.ignore_end;
+      const bool ended = !options_.ignore_end && !b.tokens.empty() &&
+                         runtime_.tokenizer().is_end_of_generation(b.tokens.back());
       Generated answer{.tokens = b.tokens,
                        .text = {},
                        .choices = std::move(b.choices),
@@ -250,8 +292,8 @@ std::string_view finish_name(Finish finish) {
   return names[static_cast<int>(finish)];
 }
 
-Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt, const GenerateOptions& options,
-                                const GenerateEvents& events) {
+Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt,
+                                const GenerateOptions& options, const GenerateEvents& events) {
   return Generator(runtime, prompt, options, events).run();
 }
 

@@ -1,4 +1,5 @@
-// engine/generate.h - from a prompt to answers: sampling, `n` choices and beam search by forking the cache.
+// engine/generate.h - from a prompt to answers: sampling, `n` choices and beam search by forking
+// the cache.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +15,15 @@
 namespace quire {
 
 struct GenerateOptions {
-  SamplingOptions sampling;
+  SamplingOptions sampling = {};
   std::uint32_t tokens_max = 128;
-  std::uint32_t choices = 1;     // n
-  std::uint32_t beams = 0;       // > 0: beam search of that width; `choices` best are returned
-  float length_penalty = 1;      // beam scores are divided by length^penalty
-  bool ignore_end = false;       // do not stop at the model's end-of-generation tokens
-  bool skip_special = true;      // leave control tokens out of the text
-  std::vector<std::string> stop;
-  std::uint32_t chunk = 0;       // rows per prefill step; 0: as many as fit
+  std::uint32_t choices = 1;  // n
+  std::uint32_t beams = 0;    // > 0: beam search of that width; `choices` best are returned
+  float length_penalty = 1;   // beam scores are divided by length^penalty
+  bool ignore_end = false;    // do not stop at the model's end-of-generation tokens
+  bool skip_special = true;   // leave control tokens out of the text
+  std::vector<std::string> stop = {};
+  std::uint32_t chunk = 0;  // rows per prefill step; 0: as many as fit
 };
 
 enum class Finish : std::uint8_t { length, end_token, stop_string, cancelled };
@@ -33,8 +34,8 @@ struct Generated {
   std::string text;
   std::vector<Choice> choices;  // one per token
   Finish finish = Finish::length;
-  std::string stopped_by;       // the stop string that matched
-  double score = 0;             // sum of log-probabilities (beams: divided by the length penalty)
+  std::string stopped_by;  // the stop string that matched
+  double score = 0;        // sum of log-probabilities (beams: divided by the length penalty)
 };
 
 struct GenerateTimings {
@@ -44,9 +45,11 @@ struct GenerateTimings {
 };
 
 struct GenerateEvents {
-  // Text that became certain, of one choice. Returning false stops everything.
-  std::function<bool(std::uint32_t choice, std::string_view text)> text;
-  std::function<bool(std::uint32_t done, std::uint32_t total)> prefill;
+  // Text that became certain, of one choice. Returning false stops everything, here and below.
+  std::function<bool(std::uint32_t choice, std::string_view text)> text = {};
+  std::function<bool(std::uint32_t done, std::uint32_t total)> prefill = {};
+  std::function<bool()> step =
+      {};  // before each step after the prompt, also where no text comes yet (beams)
 };
 
 struct GenerateResult {
@@ -54,7 +57,7 @@ struct GenerateResult {
   GenerateTimings timings;
 };
 
-Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt, const GenerateOptions& options,
-                                const GenerateEvents& events = {});
+Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt,
+                                const GenerateOptions& options, const GenerateEvents& events = {});
 
 }  // namespace quire

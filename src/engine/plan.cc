@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 
 #include "kv/slab_shape.h"
 
@@ -20,21 +21,27 @@ std::uint64_t slab_bytes_for(std::uint64_t block_bytes, std::uint64_t blocks) {
   return (blocks + slab.capacity - 1) / slab.capacity * slab.bytes;
 }
 
-// Blocks of a group for `concurrency` sequences, the first `shared` tokens stored once for each of `prefix_groups`.
-std::uint64_t group_blocks(const Geometry& g, const LayerGroup& group, const PlanRequest& r, std::uint64_t context,
-                           std::uint64_t concurrency, bool sharing) {
+// Blocks of a group for `concurrency` sequences, the first `shared` tokens stored once for each of
+// `prefix_groups`.
+std::uint64_t group_blocks(const Geometry& g, const LayerGroup& group, const PlanRequest& r,
+                           std::uint64_t context, std::uint64_t concurrency, bool sharing) {
   const std::uint64_t own = resident_blocks(g, group, context);
-  const std::uint64_t shared = sharing ? std::min(context, r.shared_prefix) / g.tokens_per_block : 0;
-  if (shared == 0 || group.window > 0) return own * concurrency;  // a window has left the prefix behind
+  const std::uint64_t shared =
+      sharing ? std::min(context, r.shared_prefix) / g.tokens_per_block : 0;
+  if (shared == 0 || group.window > 0)
+    return own * concurrency;  // a window has left the prefix behind
   const std::uint64_t groups = std::min(concurrency, std::max<std::uint64_t>(r.prefix_groups, 1));
   return shared * groups + (own - shared) * concurrency;
 }
 
-std::uint64_t pool_bytes(const Geometry& g, const PlanRequest& r, std::uint64_t context, std::uint64_t concurrency,
-                         bool sharing) {
-  std::uint64_t bytes = 0;
+std::uint64_t pool_bytes(const Geometry& g, const PlanRequest& r, std::uint64_t context,
+                         std::uint64_t concurrency, bool sharing) {
+  std::map<std::uint64_t, std::uint64_t>
+      blocks;  // by size: groups whose blocks are equally large share slabs
   for (const LayerGroup& group : g.groups)
-    bytes += slab_bytes_for(g.block_bytes(group), group_blocks(g, group, r, context, concurrency, sharing));
+    blocks[g.block_bytes(group)] += group_blocks(g, group, r, context, concurrency, sharing);
+  std::uint64_t bytes = 0;
+  for (const auto& [block_bytes, count] : blocks) bytes += slab_bytes_for(block_bytes, count);
   return bytes;
 }
 
@@ -44,8 +51,10 @@ std::uint64_t largest(std::uint64_t limit, Fits fits) {
   std::uint64_t low = 0, high = limit;
   while (low < high) {
     const std::uint64_t middle = low + (high - low + 1) / 2;
-    if (fits(middle)) low = middle;
-    else high = middle - 1;
+    if (fits(middle))
+      low = middle;
+    else
+      high = middle - 1;
   }
   return low;
 }
@@ -54,12 +63,14 @@ std::string worked_formula(const Geometry& geometry) {
   std::string text;
   for (const LayerGroup& g : geometry.groups) {
     if (!text.empty()) text += " + ";
-    const double element = static_cast<double>(geometry.key_bytes(g)) / geometry.tokens_per_block / g.key_dim;
+    const double element =
+        static_cast<double>(geometry.key_bytes(g)) / geometry.tokens_per_block / g.key_dim;
     if (g.kind == GroupKind::latent)
-      text += fmt::format("{} layers x {} latent elements x {:g} bytes", g.layers.size(), g.key_dim, element);
+      text += fmt::format("{} layers x {} latent elements x {:g} bytes", g.layers.size(), g.key_dim,
+                          element);
     else
-      text += fmt::format("2 x {} layers x {} KV heads x {} dims x {:g} bytes", g.layers.size(), g.kv_heads,
-                          g.key_dim, element);
+      text += fmt::format("2 x {} layers x {} KV heads x {} dims x {:g} bytes", g.layers.size(),
+                          g.kv_heads, g.key_dim, element);
     text += fmt::format(" = {:g} bytes/token", geometry.bytes_per_token(g));
     if (g.window > 0) text += fmt::format(" (last {} tokens only)", g.window);
   }
@@ -68,7 +79,8 @@ std::string worked_formula(const Geometry& geometry) {
 
 }  // namespace
 
-std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group, std::uint64_t tokens) {
+std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group,
+                              std::uint64_t tokens) {
   if (group.kind == GroupKind::state) return 1;
   const std::uint64_t all = blocks_for(geometry, tokens);
   if (group.window == 0 || tokens < group.window) return all;
@@ -77,28 +89,40 @@ std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group,
 }
 
 Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
-  Plan plan{.context = request.context, .concurrency = request.concurrency, .groups = {}, .formula = worked_formula(geometry)};
+  Plan plan{.context = request.context,
+            .concurrency = request.concurrency,
+            .groups = {},
+            .formula = worked_formula(geometry)};
   for (const LayerGroup& g : geometry.groups)
-    (g.window > 0 ? plan.window_bytes_per_token : plan.bytes_per_token) += geometry.bytes_per_token(g);
+    (g.window > 0 ? plan.window_bytes_per_token : plan.bytes_per_token) +=
+        geometry.bytes_per_token(g);
 
-  constexpr std::uint64_t kContextMax = std::uint64_t{1} << 32, kSequencesMax = std::uint64_t{1} << 24;
-  const std::uint64_t room = request.memory_bytes > request.weights_bytes ? request.memory_bytes - request.weights_bytes : 0;
+  constexpr std::uint64_t kContextMax = std::uint64_t{1} << 32,
+                          kSequencesMax = std::uint64_t{1} << 24;
+  const std::uint64_t room = request.memory_bytes > request.weights_bytes
+                                 ? request.memory_bytes - request.weights_bytes
+                                 : 0;
   const auto fits = [&](std::uint64_t context, std::uint64_t concurrency, bool sharing) {
     return pool_bytes(geometry, request, context, concurrency, sharing) <= room;
   };
   if (request.memory_bytes > 0) {
     plan.max_tokens = largest(kContextMax, [&](std::uint64_t n) { return fits(n, 1, false); });
     if (plan.concurrency == 0 && plan.context > 0)
-      plan.concurrency = largest(kSequencesMax, [&](std::uint64_t n) { return fits(plan.context, n, false); });
+      plan.concurrency =
+          largest(kSequencesMax, [&](std::uint64_t n) { return fits(plan.context, n, false); });
     else if (plan.context == 0)
-      plan.context = largest(kContextMax, [&](std::uint64_t n) { return fits(n, std::max<std::uint64_t>(plan.concurrency, 1), false); });
+      plan.context = largest(kContextMax, [&](std::uint64_t n) {
+        return fits(n, std::max<std::uint64_t>(plan.concurrency, 1), false);
+      });
     if (plan.context > 0)
-      plan.shared_concurrency = largest(kSequencesMax, [&](std::uint64_t n) { return fits(plan.context, n, true); });
+      plan.shared_concurrency =
+          largest(kSequencesMax, [&](std::uint64_t n) { return fits(plan.context, n, true); });
   } else if (plan.concurrency == 0) {
     plan.concurrency = 1;
   }
   for (const LayerGroup& g : geometry.groups) {
-    const std::uint64_t per_sequence = resident_blocks(geometry, g, plan.context) * geometry.block_bytes(g);
+    const std::uint64_t per_sequence =
+        resident_blocks(geometry, g, plan.context) * geometry.block_bytes(g);
     plan.groups.push_back({g.kind, static_cast<std::uint32_t>(g.layers.size()), g.lanes(), g.window,
                            geometry.block_bytes(g), geometry.bytes_per_token(g), per_sequence});
     plan.bytes_per_sequence += per_sequence;
@@ -106,7 +130,8 @@ Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
   }
   plan.kv_pool_bytes = pool_bytes(geometry, request, plan.context, plan.concurrency, false);
   const std::uint64_t shared = pool_bytes(geometry, request, plan.context, plan.concurrency, true);
-  if (shared > 0) plan.deduplication = static_cast<double>(plan.kv_pool_bytes) / static_cast<double>(shared);
+  if (shared > 0)
+    plan.deduplication = static_cast<double>(plan.kv_pool_bytes) / static_cast<double>(shared);
   return plan;
 }
 

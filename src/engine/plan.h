@@ -15,7 +15,7 @@
 namespace quire {
 
 struct PlanRequest {
-  std::uint64_t memory_bytes = 0;   // for weights and cache together
+  std::uint64_t memory_bytes = 0;  // for weights and cache together
   std::uint64_t weights_bytes = 0;
   std::uint64_t context = 0, concurrency = 0;
   std::uint64_t shared_prefix = 0;  // first tokens that every sequence of a group has in common
@@ -26,8 +26,8 @@ struct PlanGroup {
   GroupKind kind;
   std::uint32_t layers, lanes, window;
   std::uint64_t block_bytes;
-  double bytes_per_token;           // while it grows
-  std::uint64_t bytes_per_sequence; // at the context, rounded up to blocks
+  double bytes_per_token;            // while it grows
+  std::uint64_t bytes_per_sequence;  // at the context, rounded up to blocks
 };
 
 struct Plan {
@@ -35,18 +35,21 @@ struct Plan {
   double window_bytes_per_token = 0;     // of groups that stop at their window
   std::uint64_t bytes_per_sequence = 0;  // at the context
   std::uint64_t context = 0, concurrency = 0;
-  std::uint64_t kv_pool_bytes = 0;       // whole slabs for that many sequences
-  std::uint64_t max_tokens = 0;          // that fit the memory, in one sequence after the other
+  std::uint64_t kv_pool_bytes = 0;  // whole slabs for that many sequences
+  std::uint64_t max_tokens = 0;     // that fit the memory, in one sequence after the other
   std::uint64_t blocks = 0;
   std::uint64_t shared_concurrency = 0;  // with the shared prefix stored once per group
   double deduplication = 1;              // tokens asked for / tokens stored
   std::vector<PlanGroup> groups;
-  std::string formula;                   // worked, with this model's numbers
+  std::string formula;  // worked, with this model's numbers
 };
 
 Plan make_plan(const Geometry& geometry, const PlanRequest& request);
 
-// Tokens of one sequence that a group keeps at this length: all, or what its window can still need, in whole blocks.
-std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group, std::uint64_t tokens);
+// Blocks of one sequence that a group keeps at this length: all, or those its window can still
+// need. That is between steps: while a chunk is computed, a window also holds the blocks that the
+// chunk's first rows still see.
+std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group,
+                              std::uint64_t tokens);
 
 }  // namespace quire

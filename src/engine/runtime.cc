@@ -22,31 +22,36 @@ std::uint64_t available_memory() {
     if (key == "MemAvailable:") return kilobytes * 1024;
     std::getline(info, unit);
   }
-  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Identifies the file for this process. Blocks that outlive a process carry the digest of the bytes instead.
+// Identifies the file for this process. Blocks that outlive a process carry the digest of the bytes
+// instead.
 Digest file_identity(const std::string& path) {
   struct stat info {};
   ::stat(path.c_str(), &info);
-  return sha256(path + '\0' + std::to_string(info.st_size) + '\0' + std::to_string(info.st_mtim.tv_sec) + '.' +
-                std::to_string(info.st_mtim.tv_nsec) + '\0' + std::to_string(info.st_ino));
+  return sha256(path + '\0' + std::to_string(info.st_size) + '\0' +
+                std::to_string(info.st_mtim.tv_sec) + '.' + std::to_string(info.st_mtim.tv_nsec) +
+                '\0' + std::to_string(info.st_ino));
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path, const RuntimeOptions& options) {
+Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
+                                               const RuntimeOptions& options) {
   std::unique_ptr<Runtime> r(new Runtime());
   TRY(r->source_, ModelSource::open(path));
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   r->pool_ = std::make_unique<ThreadPool>(options.threads ? options.threads : cores);
 
-  // The vocabulary is read while the weights are packed: both take a noticeable part of starting up.
+  // The vocabulary is read while the weights are packed: both take a noticeable part of starting
+  // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
   std::thread reader([&] { text = read_text_parts(r->source_); });
-  Result<std::unique_ptr<Model>> model =
-      Model::load(r->source_, *r->pool_,
-                  {.isa = options.isa, .activations = options.activations, .rows_max = options.rows_max});
+  Result<std::unique_ptr<Model>> model = Model::load(
+      r->source_, *r->pool_,
+      {.isa = options.isa, .activations = options.activations, .rows_max = options.rows_max});
   reader.join();
   if (!model.ok()) return model.error();
   if (!text.ok()) return text.error();
@@ -63,7 +68,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path, const Ru
   }
   TRY(const Format* format, find_format(r->kv_format_));
   const Geometry geometry = r->model_->geometry(options.tokens_per_block, format);
-  std::uint64_t budget = options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
+  std::uint64_t budget =
+      options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
   TRY(std::unique_ptr<Memory> memory, reserve_host_memory({.bytes = budget}));
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
                                                      .tokens_per_block = options.tokens_per_block,
@@ -95,8 +101,15 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
-  for (const StepItem& item : items)
+  std::size_t rows = 0;
+  for (const StepItem& item : items) {
     needs_.push_back({item.sequence, static_cast<std::uint32_t>(item.tokens.size())});
+    rows += item.tokens.size();
+  }
+  if (rows > model_->options().rows_max)
+    return Error{Code::invalid, "a step of " + std::to_string(rows) + " rows does not fit " +
+                                    std::to_string(model_->options().rows_max) +
+                                    "; raise --batch-rows"};
   TRY(Reservation room, cache_->reserve(needs_));
 
   const std::size_t group_count = geometry().groups.size();
@@ -105,13 +118,16 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   for (auto& views : sequence_views_) views.clear();
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
-    for (std::uint32_t g = 0; g < group_count; ++g) sequence_views_[g].push_back(room.view(i, g, first_row));
+    for (std::uint32_t g = 0; g < group_count; ++g)
+      sequence_views_[g].push_back(room.view(i, g, first_row));
     for (const TokenId token : items[i].tokens) {
       positions_.push_back(room.past(i) + static_cast<std::uint32_t>(tokens_.size()) - first_row);
-      if (items[i].logits == Logits::all) logit_rows_.push_back(static_cast<std::uint32_t>(tokens_.size()));
+      if (items[i].logits == Logits::all)
+        logit_rows_.push_back(static_cast<std::uint32_t>(tokens_.size()));
       tokens_.push_back(token);
     }
-    if (items[i].logits == Logits::last) logit_rows_.push_back(static_cast<std::uint32_t>(tokens_.size()) - 1);
+    if (items[i].logits == Logits::last)
+      logit_rows_.push_back(static_cast<std::uint32_t>(tokens_.size()) - 1);
   }
   for (std::size_t g = 0; g < group_count; ++g)
     views_[g] = {.arena = cache_->arena(),
@@ -122,8 +138,10 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   const std::size_t wanted = logit_rows_.size() * config().vocabulary;
   if (logits_.size() < wanted) logits_.resize(wanted);
 
-  model_->forward(geometry(), {.tokens = tokens_, .positions = positions_, .groups = views_, .logit_rows = logit_rows_},
-                  logits_.data());
+  model_->forward(
+      geometry(),
+      {.tokens = tokens_, .positions = positions_, .groups = views_, .logit_rows = logit_rows_},
+      logits_.data());
 
   for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
   return std::span<float>(logits_.data(), wanted);
@@ -131,13 +149,15 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
 
 Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
                         const std::function<bool(std::uint32_t)>& progress) {
-  const std::uint32_t rows = std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
+  const std::uint32_t rows =
+      std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
   while (s.length() < end) {
     const std::uint32_t count = std::min(rows, end - s.length());
     const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none};
     const auto done = step({&item, 1});
     if (!done.ok()) return done.error();
-    if (progress && !progress(s.length())) return Error{Code::cancelled, "stopped while reading the prompt"};
+    if (progress && !progress(s.length()))
+      return Error{Code::cancelled, "stopped while reading the prompt"};
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// engine/runtime.h - a model, its text and its cache, opened together: what `run`, `chat`, `bench`, the C API and the
-// server stand on.
+// engine/runtime.h - a model, its text and its cache, opened together: what `run`, `chat`, `bench`,
+// the C API and the server stand on.
 //
 //   TRY(auto runtime, Runtime::open("model.gguf", {}));
 //   TRY(Sequence s, runtime->open_sequence(4096));
@@ -52,7 +52,8 @@ struct StepItem {
 
 class Runtime {
  public:
-  static Result<std::unique_ptr<Runtime>> open(const std::string& path, const RuntimeOptions& options);
+  static Result<std::unique_ptr<Runtime>> open(const std::string& path,
+                                               const RuntimeOptions& options);
 
   Model& model() { return *model_; }
   KvCache& cache() { return *cache_; }
@@ -66,15 +67,18 @@ class Runtime {
   std::uint32_t threads() const { return pool_->size(); }
   const std::string& kv_format() const { return kv_format_; }
 
-  Result<Sequence> open_sequence(std::uint32_t token_capacity);   // to be attached to a prompt
-  Result<Sequence> empty_sequence(std::uint32_t token_capacity);  // fed token by token, without looking for cached ones
+  Result<Sequence> open_sequence(std::uint32_t token_capacity);  // to be attached to a prompt
+  Result<Sequence> empty_sequence(
+      std::uint32_t token_capacity);  // fed token by token, without looking for cached ones
 
-  // Runs rows of all items through the model in one forward pass. Returns the wanted logits, [rows][vocabulary], in the
-  // order of the items; they stay valid until the next step. Room that is not there is an error and changes nothing.
+  // Runs rows of all items through the model in one forward pass. Returns the wanted logits,
+  // [rows][vocabulary], in the order of the items; they stay valid until the next step. Room that
+  // is not there is an error and changes nothing.
   Result<std::span<float>> step(std::span<const StepItem> items);
 
-  // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most `chunk` rows.
-  // `progress` is called between steps and may stop it by returning false (Code::cancelled).
+  // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
+  // `chunk` rows. `progress` is called between steps and may stop it by returning false
+  // (Code::cancelled).
   Status prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk = 0,
                  const std::function<bool(std::uint32_t done)>& progress = {});
 

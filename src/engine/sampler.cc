@@ -17,18 +17,21 @@ Error out_of_range(const char* field, const char* range) {
 
 Status SamplingOptions::check(std::uint32_t vocabulary) const {
   // Written so that NaN fails too.
-  if (!(temperature >= 0 && temperature <= 100)) return out_of_range("temperature", "between 0 and 100");
+  if (!(temperature >= 0 && temperature <= 100))
+    return out_of_range("temperature", "between 0 and 100");
   if (!(top_p > 0 && top_p <= 1)) return out_of_range("top_p", "above 0 and at most 1");
   if (!(min_p >= 0 && min_p <= 1)) return out_of_range("min_p", "between 0 and 1");
   if (!(typical_p > 0 && typical_p <= 1)) return out_of_range("typical_p", "above 0 and at most 1");
   if (!(repetition_penalty > 0 && repetition_penalty <= 10))
     return out_of_range("repetition_penalty", "above 0 and at most 10");
-  if (!(std::abs(presence_penalty) <= 2)) return out_of_range("presence_penalty", "between -2 and 2");
-  if (!(std::abs(frequency_penalty) <= 2)) return out_of_range("frequency_penalty", "between -2 and 2");
+  if (!(std::abs(presence_penalty) <= 2))
+    return out_of_range("presence_penalty", "between -2 and 2");
+  if (!(std::abs(frequency_penalty) <= 2))
+    return out_of_range("frequency_penalty", "between -2 and 2");
   for (const auto& [token, bias] : logit_bias) {
     if (token >= vocabulary)
-      return Error{Code::invalid, "logit_bias names token " + std::to_string(token) + "; the vocabulary has " +
-                                      std::to_string(vocabulary)};
+      return Error{Code::invalid, "logit_bias names token " + std::to_string(token) +
+                                      "; the vocabulary has " + std::to_string(vocabulary)};
     if (!(std::abs(bias) <= 100)) return out_of_range("logit_bias values", "between -100 and 100");
   }
   return {};
@@ -70,7 +73,8 @@ void Sampler::take_best(std::span<const float> logits, std::size_t count) {
     std::sort_heap(candidates_.begin(), candidates_.end(), better);
     return;
   }
-  for (std::size_t i = 0; i < logits.size(); ++i) candidates_.push_back({logits[i], static_cast<TokenId>(i), 0});
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    candidates_.push_back({logits[i], static_cast<TokenId>(i), 0});
   if (count < candidates_.size()) {
     const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
     std::nth_element(candidates_.begin(), end, candidates_.end(), better);
@@ -83,11 +87,13 @@ std::vector<TokenLogprob> Sampler::top(std::span<const float> logits, std::uint3
   const double sum = log_sum_exp(logits);
   take_best(logits, std::min<std::size_t>(count, logits.size()));
   std::vector<TokenLogprob> best;
-  for (const Candidate& c : candidates_) best.push_back({c.token, static_cast<float>(c.logit - sum)});
+  for (const Candidate& c : candidates_)
+    best.push_back({c.token, static_cast<float>(c.logit - sum)});
   return best;
 }
 
-void Sampler::shape(std::span<float> logits, const SamplingOptions& o, const TokenCounts& counts) const {
+void Sampler::shape(std::span<float> logits, const SamplingOptions& o,
+                    const TokenCounts& counts) const {
   for (const auto& [token, bias] : o.logit_bias) logits[token] += bias;
   if (o.repetition_penalty == 1 && o.presence_penalty == 0 && o.frequency_penalty == 0) return;
   for (const auto& [token, count] : counts.counts_) {
@@ -98,8 +104,8 @@ void Sampler::shape(std::span<float> logits, const SamplingOptions& o, const Tok
   }
 }
 
-Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options, const TokenCounts& counts,
-                       std::uint32_t choice, std::uint32_t position) {
+Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
+                       const TokenCounts& counts, std::uint32_t choice, std::uint32_t position) {
   Choice chosen;
   const double sum = log_sum_exp(logits);
   if (options.logprobs > 0) chosen.alternatives = top(logits, options.logprobs);
@@ -138,7 +144,9 @@ TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, d
   double total = 0;
   if (o.top_k == 0 && !need_all)
     for (const float l : logits) total += weight(l);
-  std::size_t count = o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : need_all ? n : std::min<std::size_t>(256, n);
+  std::size_t count = o.top_k > 0 ? std::min<std::size_t>(o.top_k, n)
+                      : need_all  ? n
+                                  : std::min<std::size_t>(256, n);
   for (;;) {
     take_best(logits, count);
     double mass = 0;
@@ -148,18 +156,21 @@ TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, d
     count = std::min<std::size_t>(count * 8, n);
   }
 
-  if (o.typical_p < 1) {  // keep the tokens whose surprise is closest to the entropy, up to that mass
+  if (o.typical_p <
+      1) {  // keep the tokens whose surprise is closest to the entropy, up to that mass
     double entropy = 0;
     for (const Candidate& c : candidates_)
       if (c.weight > 0) entropy -= c.weight / total * std::log(c.weight / total);
     const auto distance = [&](const Candidate& c) {
       return c.weight > 0 ? std::abs(-std::log(c.weight / total) - entropy) : INFINITY;
     };
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [&](const Candidate& a, const Candidate& b) { return distance(a) < distance(b); });
+    std::stable_sort(
+        candidates_.begin(), candidates_.end(),
+        [&](const Candidate& a, const Candidate& b) { return distance(a) < distance(b); });
     double mass = 0;
     std::size_t kept = 0;
-    while (kept < candidates_.size() && mass < o.typical_p * total) mass += candidates_[kept++].weight;
+    while (kept < candidates_.size() && mass < o.typical_p * total)
+      mass += candidates_[kept++].weight;
     candidates_.resize(kept);
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.weight > b.weight; });

@@ -1,8 +1,8 @@
 // engine/sampler.h - from logits to a token: greedy, or drawn from a shaped distribution.
 //
-// The order is: logit bias, penalties, temperature, top-k, typical, top-p, min-p, draw. Temperature 0 (or top-k 1) is
-// greedy; ties go to the lowest id. The draw depends on (seed, choice, position) and nothing else, so that a sequence
-// samples the same tokens alone or in any batch.
+// The order is: logit bias, penalties, temperature, top-k, typical, top-p, min-p, draw. Temperature
+// 0 (or top-k 1) is greedy; ties go to the lowest id. The draw depends on (seed, choice, position)
+// and nothing else, so that a sequence samples the same tokens alone or in any batch.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "kernels/vector.h"
 #include "base/token.h"
+#include "kernels/vector.h"
 
 namespace quire {
 
@@ -21,9 +21,11 @@ struct SamplingOptions {
   float temperature = 0;
   std::uint32_t top_k = 0;  // 0: all
   float top_p = 1, min_p = 0, typical_p = 1;
-  float repetition_penalty = 1;  // of tokens in prompt or answer: divides positive logits, multiplies negative ones
-  float presence_penalty = 0, frequency_penalty = 0;  // of tokens in the answer: subtracted once, and per occurrence
-  std::vector<std::pair<TokenId, float>> logit_bias;
+  float repetition_penalty =
+      1;  // of tokens in prompt or answer: divides positive logits, multiplies negative ones
+  float presence_penalty = 0,
+        frequency_penalty = 0;  // of tokens in the answer: subtracted once, and per occurrence
+  std::vector<std::pair<TokenId, float>> logit_bias = {};
   std::uint64_t seed = 0;
   std::uint32_t logprobs = 0;  // how many alternatives to report; the chosen one always has its own
 
@@ -75,7 +77,8 @@ class Sampler {
     double weight;  // exp(logit - max), unnormalized
   };
   void take_best(std::span<const float> logits, std::size_t count);
-  void shape(std::span<float> logits, const SamplingOptions& options, const TokenCounts& counts) const;
+  void shape(std::span<float> logits, const SamplingOptions& options,
+             const TokenCounts& counts) const;
   TokenId draw(std::span<const float> logits, const SamplingOptions& options, double unit);
 
   const VectorKernels& vector_;

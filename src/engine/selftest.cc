@@ -40,7 +40,8 @@ class Selftest {
     }
     for (const std::string& format : tried) {
       base_.kv_format = format;
-      for (const std::uint32_t block : all_ ? std::vector<std::uint32_t>{16, 32, 64} : std::vector{base_.tokens_per_block}) {
+      for (const std::uint32_t block :
+           all_ ? std::vector<std::uint32_t>{16, 32, 64} : std::vector{base_.tokens_per_block}) {
         base_.tokens_per_block = block;
         TRY_STATUS(one_configuration());
       }
@@ -57,7 +58,8 @@ class Selftest {
     vocabulary_ = r.config().vocabulary;
     prefix_ = fmt::format("{}, blocks of {}: ", r.kv_format(), r.geometry().tokens_per_block);
     length_ = std::min<std::uint32_t>(all_ ? 200 : 333, r.context() / 2);
-    // Long enough that windows slide, where the model has them, and attention has more than one split.
+    // Long enough that windows slide, where the model has them, and attention has more than one
+    // split.
     for (const LayerGroup& g : r.geometry().groups)
       if (g.window > 0) length_ = std::min(r.context() / 2, std::max(length_, g.window + 77));
     prompt_ = text_like(r, length_, 42);
@@ -83,11 +85,12 @@ class Selftest {
     return extend(r, s, prompt, chunk);
   }
 
-  Result<LogitTable> extend(Runtime& r, Sequence& s, std::span<const TokenId> prompt, std::uint32_t chunk) {
+  Result<LogitTable> extend(Runtime& r, Sequence& s, std::span<const TokenId> prompt,
+                            std::uint32_t chunk) {
     LogitTable table(prompt.size());
     for (std::uint32_t at = s.length(); at < prompt.size();) {
-      const auto count = std::min<std::uint32_t>({chunk, static_cast<std::uint32_t>(prompt.size()) - at,
-                                                  r.model().options().rows_max});
+      const auto count = std::min<std::uint32_t>(
+          {chunk, static_cast<std::uint32_t>(prompt.size()) - at, r.model().options().rows_max});
       const StepItem item{&s, prompt.subspan(at, count), Logits::all};
       TRY(const std::span<float> logits, r.step({&item, 1}));
       for (std::uint32_t i = 0; i < count; ++i) table[at + i] = fingerprint(row(logits, i));
@@ -110,13 +113,16 @@ class Selftest {
 
   // The prompt beside strangers of other lengths, in one step with them, chunk by chunk.
   Status batched(Runtime& r) {
-    for (const std::uint32_t width : all_ ? std::vector<std::uint32_t>{2, 5, 8, 32} : std::vector<std::uint32_t>{3, 8, 32}) {
+    for (const std::uint32_t width :
+         all_ ? std::vector<std::uint32_t>{2, 5, 8, 32} : std::vector<std::uint32_t>{3, 8, 32}) {
       r.cache().clear(true);
       std::vector<std::vector<TokenId>> prompts;
       std::vector<Sequence> sequences(width);
-      const std::uint32_t mine = width / 2, rows = std::max(1u, std::min(16u, r.model().options().rows_max / width));
+      const std::uint32_t mine = width / 2,
+                          rows = std::max(1u, std::min(16u, r.model().options().rows_max / width));
       for (std::uint32_t i = 0; i < width; ++i) {
-        prompts.push_back(i == mine ? prompt_ : text_like(r, length_ / 2 + 5 * i % length_, 1000 + i));
+        prompts.push_back(i == mine ? prompt_
+                                    : text_like(r, length_ / 2 + 5 * i % length_, 1000 + i));
         TRY(sequences[i], r.empty_sequence(length_ * 2));
       }
       LogitTable table(prompt_.size());
@@ -125,9 +131,14 @@ class Selftest {
         std::vector<StepItem> items;
         for (std::uint32_t i = 0; i < width; ++i) {
           const std::uint32_t at = sequences[i].length();
-          const auto left = static_cast<std::uint32_t>(prompts[i].size()) - std::min<std::uint32_t>(at, static_cast<std::uint32_t>(prompts[i].size()));
-          const std::uint32_t count = std::min({left, 1 + (i + at) % rows, i == mine ? until - at : rows});
-          if (count > 0) items.push_back({&sequences[i], std::span(prompts[i]).subspan(at, count), i == mine ? Logits::all : Logits::last});
+          const auto left =
+              static_cast<std::uint32_t>(prompts[i].size()) -
+              std::min<std::uint32_t>(at, static_cast<std::uint32_t>(prompts[i].size()));
+          const std::uint32_t count =
+              std::min({left, 1 + (i + at) % rows, i == mine ? until - at : rows});
+          if (count > 0)
+            items.push_back({&sequences[i], std::span(prompts[i]).subspan(at, count),
+                             i == mine ? Logits::all : Logits::last});
         }
         const std::uint32_t at = sequences[mine].length();
         std::size_t skip = 0, rows_mine = 0;
@@ -139,7 +150,8 @@ class Selftest {
           ++skip;
         }
         TRY(const std::span<float> logits, r.step(items));
-        for (std::size_t i = 0; i < rows_mine; ++i) table[at + i] = fingerprint(row(logits, skip + i));
+        for (std::size_t i = 0; i < rows_mine; ++i)
+          table[at + i] = fingerprint(row(logits, skip + i));
       }
       same(fmt::format("in a batch of {}", width), table, 0, "", until);
     }
@@ -178,7 +190,8 @@ class Selftest {
     const std::uint32_t base_threads = options.threads;
     for (const std::uint32_t threads : {1u, 2u, 3u, 4u}) {
       options.threads = threads;
-      TRY_STATUS(variant(options, fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"), length_));
+      TRY_STATUS(
+          variant(options, fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"), length_));
     }
     options.threads = base_threads;
     for (const Isa isa : kIsas) {
@@ -186,7 +199,8 @@ class Selftest {
       RuntimeOptions other = options;
       other.isa = isa;
       // The scalar reference is slow: fewer positions.
-      const std::uint32_t positions = isa == Isa::scalar ? std::min(length_, all_ ? 24u : 12u) : length_;
+      const std::uint32_t positions =
+          isa == Isa::scalar ? std::min(length_, all_ ? 24u : 12u) : length_;
       TRY_STATUS(variant(other, fmt::format("{} kernels", isa_name(isa)), positions));
     }
     return {};
@@ -200,14 +214,16 @@ class Selftest {
     return {};
   }
 
-  void same(const std::string& name, const LogitTable& got, std::uint32_t from = 0, std::string detail = "",
-            std::uint32_t until = 0) {
+  void same(const std::string& name, const LogitTable& got, std::uint32_t from = 0,
+            std::string detail = "", std::uint32_t until = 0) {
     until = until ? until : length_;
-    SelftestCheck check{.name = prefix_ + name, .ok = detail.empty(), .compared = 0, .detail = std::move(detail)};
+    SelftestCheck check{
+        .name = prefix_ + name, .ok = detail.empty(), .compared = 0, .detail = std::move(detail)};
     check.compared = std::uint64_t{until - from} * vocabulary_;
     for (std::uint32_t p = from; p < until && check.ok; ++p) {
       check.ok = got[p] == reference_[p] && got[p] != 0;
-      if (!check.ok) check.detail = fmt::format("position {}{}", p, got[p] == 0 ? " is not finite" : "");
+      if (!check.ok)
+        check.detail = fmt::format("position {}{}", p, got[p] == 0 ? " is not finite" : "");
     }
     all_same_ = all_same_ && check.ok;
     report_(check);

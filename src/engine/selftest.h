@@ -15,8 +15,8 @@ struct SelftestCheck {
   std::string detail;          // where they first differ
 };
 
-// Opens the model several times (threads, instruction sets, formats). True when every check held; an error when the
-// model could not be run at all.
+// Opens the model several times (threads, instruction sets, formats). True when every check held;
+// an error when the model could not be run at all.
 Result<bool> selftest(const std::string& path, const RuntimeOptions& base, bool all,
                       const std::function<void(const SelftestCheck&)>& report);
 

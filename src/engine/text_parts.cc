@@ -24,15 +24,18 @@ VocabSpec spec_from_gguf(const GgufTokenizer& g, VocabModel model) {
   const bool pieces = model == VocabModel::sentencepiece;
   spec.add_bos = g.add_bos;
   spec.add_eos = g.add_eos.value_or(false);
-  spec.space_prefix = g.add_space_prefix.value_or(pieces) ? SpacePrefix::always : SpacePrefix::never;
+  spec.space_prefix =
+      g.add_space_prefix.value_or(pieces) ? SpacePrefix::always : SpacePrefix::never;
   return spec;
 }
 
-// The template of a Hugging Face folder: a file of its own, or a field that is a string or a list of named ones.
+// The template of a Hugging Face folder: a file of its own, or a field that is a string or a list
+// of named ones.
 std::string template_from_hf(const HfTokenizer& hf) {
   if (!hf.chat_template.empty()) return hf.chat_template;
   const Result<Json> config = parse_json(hf.tokenizer_config_json);
-  if (!config.ok() || !config.value().is_object() || !config.value().contains("chat_template")) return {};
+  if (!config.ok() || !config.value().is_object() || !config.value().contains("chat_template"))
+    return {};
   const Json& field = config.value()["chat_template"];
   if (field.is_string()) return field.get<std::string>();
   if (field.is_array())
@@ -54,15 +57,17 @@ Result<TextParts> read_text_parts(const ModelSource& source) {
   } else {
     TRY(const HfTokenizer hf, source.hf_tokenizer());
     TRY(spec, vocab_from_tokenizer_json(hf.tokenizer_json, hf.tokenizer_config_json,
-                                              hf.generation_config_json));
+                                        hf.generation_config_json));
     chat_template = template_from_hf(hf);
   }
   TRY(Tokenizer tokenizer, Tokenizer::create(std::move(spec)));
   TextParts parts{std::move(tokenizer), std::nullopt, {}};
   if (!chat_template.empty()) {
     Result<ChatTemplate> parsed = ChatTemplate::parse(std::move(chat_template));
-    if (parsed.ok()) parts.chat_template = std::move(parsed.value());
-    else parts.template_problem = parsed.error().message;
+    if (parsed.ok())
+      parts.chat_template = std::move(parsed.value());
+    else
+      parts.template_problem = parsed.error().message;
   }
   return parts;
 }

@@ -51,6 +51,7 @@ void plan_splits(const KvView& kv, const AttendShape& shape, std::uint32_t index
       plan.tasks.push_back(
           {.sequence = index,
            .kv_head = head,
+           .kv_head_count = 1,
            .first_row = first,
            .row_count = count,
            .split = split,
@@ -107,16 +108,20 @@ void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan
         plan_splits(kv, shape, i, first, count, run_max, plan);
         continue;
       }
-      for (std::uint32_t head = 0; head < shape.kv_heads; ++head)
+      // Heads lie side by side in a block: a task that takes them all reads on without a pause.
+      const bool together = count == 1 && cost * std::uint64_t{shape.kv_heads} <= whole_max;
+      const std::uint32_t heads = together ? shape.kv_heads : 1;
+      for (std::uint32_t head = 0; head < shape.kv_heads; head += heads)
         plan.tasks.push_back({.sequence = i,
                               .kv_head = head,
+                              .kv_head_count = heads,
                               .first_row = first,
                               .row_count = count,
                               .split = kAllSplits,
                               .split_count = 0,
                               .partial = 0,
                               .partial_stride = 0,
-                              .cost = cost});
+                              .cost = cost * heads});
     }
   }
   const auto order = [](const AttendTask& t) {

@@ -47,15 +47,14 @@ struct AttendShape {
 };
 
 struct AttendTask {
-  std::uint32_t sequence, kv_head;
-  std::uint32_t first_row,
-      row_count;  // rows of the sequence, counted from its first; attend_rows_max at most
-  std::uint32_t split,
-      split_count;        // splits [split, split + split_count), or kAllSplits for the rows' result
-  std::uint32_t partial;  // where `split` leaves (m, l, o) of first_row (see partial_floats); the
-                          // next split's follows
-  std::uint32_t partial_stride;  // from one row's partials to the next row's
-  std::uint32_t cost;            // slots its rows see in it: what the plan is sorted by
+  std::uint32_t sequence;
+  std::uint32_t kv_head,
+      kv_head_count;                   // one head after the other; just one if the task has splits
+  std::uint32_t first_row, row_count;  // counted from the sequence's first; attend_rows_max at most
+  std::uint32_t split, split_count;    // the splits it leaves as partials, or kAllSplits
+  std::uint32_t partial;               // where `split` of first_row goes; the next split's follows
+  std::uint32_t partial_stride;        // from one row's partials to the next row's
+  std::uint32_t cost;                  // slots its rows see in it: what the plan is sorted by
 };
 
 struct AttendStep {

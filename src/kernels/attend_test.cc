@@ -216,6 +216,10 @@ TEST(Attend, PlanOfManyShortSequencesNeedsNoMerge) {
   plan_attention({nullptr, sequences.data(), 32, 32, 0}, shape, plan);
   EXPECT_TRUE(plan.merges.empty());
   EXPECT_EQ(plan.tasks.size(), 96u);
+  plan.threads = 2;  // enough sequences for a task to take all heads
+  plan_attention({nullptr, sequences.data(), 32, 32, 0}, shape, plan);
+  EXPECT_TRUE(plan.merges.empty());
+  EXPECT_EQ(plan.tasks.size(), 32u);
 }
 
 // All bit patterns a rounding has to decide on, through the page and back.

@@ -173,13 +173,15 @@ class AttendWorld {
         const std::uint32_t to = (kv.sequences[i].past + first + n - 1) / kAttendSplit + 1;
         for (std::uint32_t head = 0; head < shape_.kv_heads; ++head) {
           if (!split) {
-            plan.tasks.push_back({i, head, first, n, kAllSplits, 0, 0, 0, 0});
+            const auto heads = static_cast<std::uint32_t>(1 + random.below(shape_.kv_heads - head));
+            plan.tasks.push_back({i, head, heads, first, n, kAllSplits, 0, 0, 0, 0});
+            head += heads - 1;
             continue;
           }
           for (std::uint32_t at = from; at < to;) {
             const auto run = static_cast<std::uint32_t>(1 + random.below(std::min(3u, to - at)));
             plan.tasks.push_back(
-                {i, head, first, n, at, run, plan.partial_count + at - from, to - from, 0});
+                {i, head, 1, first, n, at, run, plan.partial_count + at - from, to - from, 0});
             at += run;
           }
           for (std::uint32_t r = 0; r < n; ++r) {

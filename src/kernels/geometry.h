@@ -1,7 +1,8 @@
 // kernels/geometry.h - what a model's cache looks like: layer groups and the bytes of their blocks.
 //
-// Model times policy gives a Geometry; cache, planner, kernels and files all compute from this one description.
-// A *block* is one extent: the lane pages of all (layer, KV head) of a group for P tokens, layer-major.
+// Model times policy gives a Geometry; cache, planner, kernels and files all compute from this one
+// description. A *block* is one extent: the lane pages of all (layer, KV head) of a group for P
+// tokens, layer-major.
 //
 //   |<- page (layer 0, head 0) ->|<- (layer 0, head 1) ->| ... |<- (layer L-1, head H-1) ->|
 #pragma once
@@ -23,7 +24,8 @@ enum class GroupKind : std::uint8_t {
 
 struct LayerGroup {
   GroupKind kind = GroupKind::full;
-  std::vector<std::uint32_t> layers;  // the model's layer numbers, ascending; layers that share KV name only the owner
+  std::vector<std::uint32_t>
+      layers;  // the model's layer numbers, ascending; layers that share KV name only the owner
   std::uint32_t kv_heads = 0, key_dim = 0, value_dim = 0;
   std::uint32_t window = 0;       // tokens a query sees, itself included; 0 = all
   std::uint64_t state_bytes = 0;  // kind state only, per layer
@@ -42,11 +44,14 @@ struct Geometry {
   std::vector<LayerGroup> groups;
   std::vector<LayerPlace> places;  // by model layer
 
-  PageShape page_shape(const LayerGroup& g) const { return {tokens_per_block, g.key_dim, g.value_dim}; }
+  PageShape page_shape(const LayerGroup& g) const {
+    return {tokens_per_block, g.key_dim, g.value_dim};
+  }
   std::size_t key_bytes(const LayerGroup& g) const { return g.format->key_bytes(page_shape(g)); }
-  std::size_t page_bytes(const LayerGroup& g) const;   // keys, then values, rounded up to 64
-  std::size_t block_bytes(const LayerGroup& g) const;  // all lanes, rounded up to 256; the arena's size class
-  double bytes_per_token(const LayerGroup& g) const;   // block_bytes / P
+  std::size_t page_bytes(const LayerGroup& g) const;  // keys, then values, rounded up to 64
+  std::size_t block_bytes(
+      const LayerGroup& g) const;  // all lanes, rounded up to 256; the arena's size class
+  double bytes_per_token(const LayerGroup& g) const;  // block_bytes / P
 };
 
 }  // namespace quire

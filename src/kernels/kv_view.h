@@ -1,4 +1,5 @@
-// kernels/kv_view.h - all that a kernel may know about the cache; built once per step by kv/, read by model/.
+// kernels/kv_view.h - all that a kernel may know about the cache; built once per step by kv/, read
+// by model/.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +16,10 @@ inline std::byte* arena_at(std::byte* arena, ArenaOffset offset) {
   return arena + static_cast<std::size_t>(offset) * kArenaUnit;
 }
 
-// One sequence of a step in one layer group. Slots are absolute token positions in the sequence: slot s lies in
-// blocks[s / P]. Row i of the sequence sits at slot past + i: its K/V are written there, and it attends to slots
-// (past + i - window, past + i], or [0, past + i] without a window. Entries left of every row's window may be stale.
+// One sequence of a step in one layer group. Slots are absolute token positions in the sequence:
+// slot s lies in blocks[s / P]. Row i of the sequence sits at slot past + i: its K/V are written
+// there, and it attends to slots (past + i - window, past + i], or [0, past + i] without a window.
+// Entries left of every row's window may be stale.
 struct KvSequenceView {
   const ArenaOffset* blocks;
   std::uint32_t first_row;  // into the step's row matrices

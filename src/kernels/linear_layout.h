@@ -3,12 +3,15 @@
 //
 // A panel is 16 outputs, and panels follow each other, so that a product reads memory front to
 // back: anything else costs a third of the read rate or more (measured). Plain weights lie as
-// [input][16 outputs]. Quantized ones as one record per 32 inputs:
-//   codes   eight vectors of 64 bytes, vector j = inputs 4j..4j+3 of output 0, then of output 1,
-//   ...
-//           4-bit codes: four vectors, low nibbles are vector 2j and high nibbles vector 2j + 1
-//   scales  per group 16 values, f16 or f32
+// [input][16 outputs]. Quantized ones as one record per 32 inputs, all of them 16 outputs wide:
+//   codes   step j of eight is a vector of 64 bytes: inputs 4j..4j+3 of output 0, of output 1, ...
+//           8 bits: the eight vectors. Fewer bits are split into planes, in this order:
+//           4 bits: four vectors, low nibbles step 2i, high nibbles step 2i + 1      (4, 5, 6 bits)
+//           2 bits: two vectors, from the low end steps 4i .. 4i + 3                 (2, 3, 6 bits)
+//           1 bit:  one vector, from the low end steps 0..7, the code's highest bit  (3, 5 bits)
+//   scales  per group: f16, or an int8 to be multiplied with the head's f16 (K-quants)
 //   minima  the same, where the type has them
+// K-quants put a head before every eight records: f16 d, and f16 -dmin where there are minima.
 // Activation rows lie in groups of eight; a cell is 32 inputs of eight rows, so that a tile of rows
 // finds everything at constant offsets from one pointer.
 //
@@ -24,11 +27,11 @@
 namespace quire {
 
 struct LinearLayout {
-  std::uint8_t code_bits;  // 4 or 8 as stored; 0 for plain weights
+  std::uint8_t code_bits;  // 0 for plain weights
   std::uint8_t group;      // inputs that share a scale: 16 or 32
   std::uint8_t offset;     // value = d * (code - offset), or d * code + m
   bool minimum;            // has m
-  bool half_scales;        // d and m as f16 (then they are the source's own), else f32
+  bool heads;              // K-quants: two levels of scales
   bool table;              // the 4-bit code is an index into kIq4Codes
 };
 
@@ -36,55 +39,62 @@ struct LinearLayout {
 static constexpr std::uint8_t kIq4Codes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                                129, 141, 153, 166, 181, 197, 217, 241};
 
+// clang-format off
 static inline constexpr LinearLayout linear_layout(DType type) {
   switch (type) {
-    case DType::q4_0:
-      return {4, 32, 8, false, true, false};
-    case DType::q4_1:
-      return {4, 32, 0, true, true, false};
-    case DType::q5_0:
-      return {8, 32, 16, false, true, false};
-    case DType::q5_1:
-      return {8, 32, 0, true, true, false};
-    case DType::q8_0:
-      return {8, 32, 128, false, true, false};
-    case DType::iq4_nl:
-      return {4, 32, 128, false, true, true};
-    case DType::q2_k:
-      return {8, 16, 0, true, false, false};
-    case DType::q3_k:
-      return {8, 16, 4, false, false, false};
-    case DType::q4_k:
-      return {4, 32, 0, true, false, false};
-    case DType::q5_k:
-      return {8, 32, 0, true, false, false};
-    case DType::q6_k:
-      return {8, 16, 32, false, false, false};
-    default:
-      return {0, 0, 0, false, false, false};
+    case DType::q4_0:   return {4, 32,   8, false, false, false};
+    case DType::q4_1:   return {4, 32,   0, true,  false, false};
+    case DType::q5_0:   return {5, 32,  16, false, false, false};
+    case DType::q5_1:   return {5, 32,   0, true,  false, false};
+    case DType::q8_0:   return {8, 32, 128, false, false, false};
+    case DType::iq4_nl: return {4, 32, 128, false, false, true};
+    case DType::q2_k:   return {2, 16,   0, true,  true,  false};
+    case DType::q3_k:   return {3, 16,   4, false, true,  false};
+    case DType::q4_k:   return {4, 32,   0, true,  true,  false};
+    case DType::q5_k:   return {5, 32,   0, true,  true,  false};
+    case DType::q6_k:   return {6, 16,  32, false, true,  false};
+    default:            return {0,  0,   0, false, false, false};
   }
 }
+// clang-format on
 
 static inline constexpr std::size_t round_up_64(std::size_t n) { return (n + 63) / 64 * 64; }
 
-// Where the parts of a record start, and its size, in bytes.
+// Where the planes of a record start.
+static inline constexpr std::size_t pair_plane(int code_bits) { return code_bits == 6 ? 256 : 0; }
+static inline constexpr std::size_t bit_plane(int code_bits) { return code_bits == 5 ? 256 : 128; }
+
+// Where the parts of a record start, its size and that of a head, in bytes.
 struct RecordParts {
-  std::size_t scales, minima, bytes;
+  std::size_t scales, minima, bytes, head;
 };
+
+static constexpr std::uint32_t kHeadRecords = 8;
 
 static inline constexpr RecordParts record_parts(DType type) {
   const LinearLayout l = linear_layout(type);
-  if (l.code_bits == 0) return {0, 0, 0};
-  const std::size_t codes = std::size_t{64} * l.code_bits;
-  const std::size_t scales = std::size_t{32} / l.group * kLinearLanes * (l.half_scales ? 2 : 4);
-  return {codes, codes + scales, codes + scales * (l.minimum ? 2 : 1)};
+  if (l.code_bits == 0) return {0, 0, 0, 0};
+  const std::size_t numbers = l.minimum ? 2 : 1, codes = std::size_t{64} * l.code_bits;
+  const std::size_t scales = std::size_t{32} / l.group * kLinearLanes * (l.heads ? 1 : 2);
+  return {codes, codes + scales, codes + scales * numbers,
+          l.heads ? numbers * kLinearLanes * 2 : 0};
+}
+
+// From a panel's start to its record b. Where there are heads, b's head is at head_at(b).
+static inline constexpr std::size_t head_at(const RecordParts& parts, std::size_t b) {
+  return b / kHeadRecords * (parts.head + kHeadRecords * parts.bytes);
+}
+static inline constexpr std::size_t record_at(const RecordParts& parts, std::size_t b) {
+  return b * parts.bytes + (b / kHeadRecords + 1) * parts.head;
 }
 
 // From panel to panel.
 static inline constexpr std::size_t panel_stride(DType type, std::uint32_t inputs) {
   if (linear_layout(type).code_bits == 0)
     return round_up_64(std::size_t{inputs} * kLinearLanes * (type == DType::f32 ? 4 : 2));
-  return round_up_64(inputs / kActivationBlock * record_parts(type).bytes);
+  const RecordParts parts = record_parts(type);
+  const std::size_t records = inputs / kActivationBlock;
+  return round_up_64(records * parts.bytes + records / kHeadRecords * parts.head);
 }
 
 // Byte offsets within a cell. Each array is [8 rows], of 32 bytes (codes) or of one 4-byte value.

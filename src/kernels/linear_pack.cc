@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/half.h"
 #include "kernels/linear.h"
 #include "kernels/linear_layout.h"
 
@@ -12,12 +11,11 @@ namespace quire {
 namespace {
 
 // One row taken apart: value[k] = scale[k / group] * (code[k] - offset) [+ minimum[k / group]].
-// Scales of half types are the source's f16 bits; others are the f32 products that dequantizing
-// makes.
+// Numbers are f16 bits, those of K-quants per 256 inputs; the int8 factors are K-quants' alone.
 struct RowParts {
   std::vector<std::uint8_t> codes;
-  std::vector<std::uint16_t> half_scales, half_minima;
-  std::vector<float> scales, minima;
+  std::vector<std::uint16_t> scales, minima;
+  std::vector<std::int8_t> scale_factors, minimum_factors;
 };
 
 std::uint8_t u8(const std::byte* p, std::size_t i) { return static_cast<std::uint8_t>(p[i]); }
@@ -48,10 +46,10 @@ void add_fifth_bits(std::uint32_t bits, std::uint8_t* codes) {
 
 void take_block32(DType type, const std::byte* block, std::size_t b, RowParts& row) {
   std::uint8_t* codes = &row.codes[b * 32];
-  row.half_scales[b] = u16(block);
+  row.scales[b] = u16(block);
   const std::byte* rest = block + 2;
   if (linear_layout(type).minimum) {
-    row.half_minima[b] = u16(rest);
+    row.minima[b] = u16(rest);
     rest += 2;
   }
   switch (type) {
@@ -73,90 +71,88 @@ void take_block32(DType type, const std::byte* block, std::size_t b, RowParts& r
   }
 }
 
+// One block of 256 inputs: where its parts go.
+struct SuperBlock {
+  std::uint8_t* codes;
+  std::int8_t *scales, *minima;  // by group
+};
+
 // The eight 6-bit (scale, minimum) pairs of Q4_K and Q5_K.
-void take_scales_k4(float d, float dmin, const std::byte* s, float* scales, float* minima) {
+void take_factors_k4(const std::byte* s, const SuperBlock& to) {
   for (int j = 0; j < 8; ++j) {
-    const int scale = j < 4 ? u8(s, j) & 63 : (u8(s, j + 4) & 15) | (u8(s, j - 4) >> 6) << 4;
-    const int minimum = j < 4 ? u8(s, j + 4) & 63 : u8(s, j + 4) >> 4 | (u8(s, j) >> 6) << 4;
-    scales[j] = d * static_cast<float>(scale);
-    minima[j] = -(dmin * static_cast<float>(minimum));
+    to.scales[j] = static_cast<std::int8_t>(j < 4 ? u8(s, j) & 63
+                                                  : (u8(s, j + 4) & 15) | (u8(s, j - 4) >> 6) << 4);
+    to.minima[j] = static_cast<std::int8_t>(j < 4 ? u8(s, j + 4) & 63
+                                                  : u8(s, j + 4) >> 4 | (u8(s, j) >> 6) << 4);
   }
 }
 
-void take_q2_k(const std::byte* block, std::uint8_t* codes, float* scales, float* minima) {
-  const std::byte *packed = block, *q = block + 16;
-  const float d = f16_to_f32(u16(block + 80)), dmin = f16_to_f32(u16(block + 82));
+void take_q2_k(const std::byte* block, const SuperBlock& to) {
   for (int g = 0; g < 16; ++g) {
-    scales[g] = d * static_cast<float>(u8(packed, g) & 15);
-    minima[g] = -(dmin * static_cast<float>(u8(packed, g) >> 4));
+    to.scales[g] = static_cast<std::int8_t>(u8(block, g) & 15);
+    to.minima[g] = static_cast<std::int8_t>(u8(block, g) >> 4);
   }
-  for (int k = 0; k < 256; ++k) codes[k] = u8(q, k / 128 * 32 + k % 32) >> (k / 32 % 4 * 2) & 3;
+  for (int k = 0; k < 256; ++k)
+    to.codes[k] = u8(block, 16 + k / 128 * 32 + k % 32) >> (k / 32 % 4 * 2) & 3;
 }
 
-void take_q3_k(const std::byte* block, std::uint8_t* codes, float* scales) {
+void take_q3_k(const std::byte* block, const SuperBlock& to) {
   const std::byte *high = block, *q = block + 32, *packed = block + 96;
-  const float d = f16_to_f32(u16(block + 108));
   for (int g = 0; g < 16; ++g) {
     const int low4 = g < 8 ? u8(packed, g) & 15 : u8(packed, g - 8) >> 4;
     const int high2 = u8(packed, 8 + g % 4) >> (g / 4 * 2) & 3;
-    scales[g] = d * static_cast<float>((low4 | high2 << 4) - 32);
+    to.scales[g] = static_cast<std::int8_t>((low4 | high2 << 4) - 32);
   }
   for (int k = 0; k < 256; ++k) {
     const int low2 = u8(q, k / 128 * 32 + k % 32) >> (k / 32 % 4 * 2) & 3;
-    codes[k] = static_cast<std::uint8_t>(low2 | (u8(high, k % 32) >> (k / 32) & 1) << 2);
+    to.codes[k] = static_cast<std::uint8_t>(low2 | (u8(high, k % 32) >> (k / 32) & 1) << 2);
   }
 }
 
-void take_q4_k(const std::byte* block, std::uint8_t* codes, float* scales, float* minima) {
-  take_scales_k4(f16_to_f32(u16(block)), f16_to_f32(u16(block + 2)), block + 4, scales, minima);
+void take_q4_k(const std::byte* block, const SuperBlock& to) {
+  take_factors_k4(block + 4, to);
   for (int k = 0; k < 256; ++k)
-    codes[k] = u8(block, 16 + k / 64 * 32 + k % 32) >> (k / 32 % 2 * 4) & 15;
+    to.codes[k] = u8(block, 16 + k / 64 * 32 + k % 32) >> (k / 32 % 2 * 4) & 15;
 }
 
-void take_q5_k(const std::byte* block, std::uint8_t* codes, float* scales, float* minima) {
-  take_scales_k4(f16_to_f32(u16(block)), f16_to_f32(u16(block + 2)), block + 4, scales, minima);
+void take_q5_k(const std::byte* block, const SuperBlock& to) {
+  take_factors_k4(block + 4, to);
   for (int k = 0; k < 256; ++k) {
     const int low4 = u8(block, 48 + k / 64 * 32 + k % 32) >> (k / 32 % 2 * 4) & 15;
-    codes[k] = static_cast<std::uint8_t>(low4 | (u8(block, 16 + k % 32) >> (k / 32) & 1) << 4);
+    to.codes[k] = static_cast<std::uint8_t>(low4 | (u8(block, 16 + k % 32) >> (k / 32) & 1) << 4);
   }
 }
 
-void take_q6_k(const std::byte* block, std::uint8_t* codes, float* scales) {
-  const std::byte *low = block, *high = block + 128, *packed = block + 192;
-  const float d = f16_to_f32(u16(block + 208));
-  for (int g = 0; g < 16; ++g)
-    scales[g] = d * static_cast<float>(static_cast<std::int8_t>(u8(packed, g)));
+void take_q6_k(const std::byte* block, const SuperBlock& to) {
+  const std::byte *low = block, *high = block + 128;
+  for (int g = 0; g < 16; ++g) to.scales[g] = static_cast<std::int8_t>(u8(block, 192 + g));
   for (int k = 0; k < 256; ++k) {
     const int half = k / 128, quarter = k / 32 % 4;
     const int low4 = u8(low, half * 64 + quarter % 2 * 32 + k % 32) >> (quarter / 2 * 4) & 15;
     const int high2 = u8(high, half * 32 + k % 32) >> (quarter * 2) & 3;
-    codes[k] = static_cast<std::uint8_t>(low4 | high2 << 4);
+    to.codes[k] = static_cast<std::uint8_t>(low4 | high2 << 4);
   }
 }
 
 void take_block256(DType type, const std::byte* block, std::size_t b, RowParts& row) {
+  struct Taker {
+    void (*take)(const std::byte*, const SuperBlock&);
+    std::size_t d, dmin;  // where the block keeps them
+  };
+  const Taker taker = type == DType::q2_k   ? Taker{take_q2_k, 80, 82}
+                      : type == DType::q3_k ? Taker{take_q3_k, 108, 0}
+                      : type == DType::q4_k ? Taker{take_q4_k, 0, 2}
+                      : type == DType::q5_k ? Taker{take_q5_k, 0, 2}
+                                            : Taker{take_q6_k, 208, 0};
   const std::size_t groups = 256 / linear_layout(type).group;
-  std::uint8_t* codes = &row.codes[b * 256];
-  float* scales = &row.scales[b * groups];
-  float* minima = &row.minima[b * groups];
-  switch (type) {
-    case DType::q2_k:
-      return take_q2_k(block, codes, scales, minima);
-    case DType::q3_k:
-      return take_q3_k(block, codes, scales);
-    case DType::q4_k:
-      return take_q4_k(block, codes, scales, minima);
-    case DType::q5_k:
-      return take_q5_k(block, codes, scales, minima);
-    case DType::q6_k:
-      return take_q6_k(block, codes, scales);
-    default:
-      CHECK(!"not a type with blocks of 256");
-  }
+  taker.take(block, {&row.codes[b * 256], &row.scale_factors[b * groups],
+                     &row.minimum_factors[b * groups]});
+  row.scales[b] = u16(block + taker.d);
+  row.minima[b] = u16(block + taker.dmin) ^ 0x8000;  // K-quants subtract
 }
 
 void take_row(DType type, std::uint32_t inputs, const std::byte* source, RowParts& row) {
-  const bool small = linear_layout(type).half_scales;
+  const bool small = !linear_layout(type).heads;
   const std::uint32_t elements = small ? 32 : 256;
   const std::size_t block_bytes = row_bytes(type, elements);
   for (std::size_t b = 0; b < inputs / elements; ++b) {
@@ -167,13 +163,25 @@ void take_row(DType type, std::uint32_t inputs, const std::byte* source, RowPart
   }
 }
 
-void put_code(const LinearLayout& layout, std::uint32_t lane, std::uint32_t k, std::uint8_t code,
-              std::byte* record) {
-  const std::size_t vector = k / 4, at = lane * 4 + k % 4;
-  if (layout.code_bits == 8)
-    record[vector * 64 + at] = std::byte{code};
-  else
-    record[vector / 2 * 64 + at] |= std::byte{code} << (vector % 2 * 4);
+void put_code(int bits, std::uint32_t lane, std::uint32_t k, std::uint8_t code, std::byte* record) {
+  const std::size_t step = k / 4, at = lane * 4 + k % 4;
+  if (bits == 8) {
+    record[step * 64 + at] = std::byte{code};
+    return;
+  }
+  const auto put = [&](std::size_t vector, int value, std::size_t shift) {
+    record[vector * 64 + at] |= static_cast<std::byte>(value << shift);
+  };
+  int rest = code;
+  if (bits >= 4) {
+    put(step / 2, rest & 15, step % 2 * 4);
+    rest >>= 4;
+  }
+  if (bits == 6 || bits < 4) {
+    put(pair_plane(bits) / 64 + step / 4, rest & 3, step % 4 * 2);
+    rest >>= 2;
+  }
+  if (bits == 5 || bits == 3) put(bit_plane(bits) / 64, rest, step);
 }
 
 template <class T>
@@ -187,13 +195,19 @@ void pack_quantized_row(DType type, std::uint32_t inputs, std::uint32_t lane, co
   const RecordParts parts = record_parts(type);
   const std::size_t groups = 32 / layout.group;
   for (std::size_t b = 0; b < inputs / 32; ++b) {
-    std::byte* record = panel + b * parts.bytes;
-    for (std::uint32_t k = 0; k < 32; ++k) put_code(layout, lane, k, row.codes[b * 32 + k], record);
+    std::byte* record = panel + record_at(parts, b);
+    for (std::uint32_t k = 0; k < 32; ++k)
+      put_code(layout.code_bits, lane, k, row.codes[b * 32 + k], record);
+    if (layout.heads) {
+      std::byte* head = panel + head_at(parts, b);
+      put_number(row.scales[b / kHeadRecords], lane, 0, head);
+      if (layout.minimum) put_number(row.minima[b / kHeadRecords], lane, 1, head);
+    }
     for (std::size_t g = 0; g < groups; ++g) {
       const std::size_t at = b * groups + g;
-      if (layout.half_scales) {
-        put_number(row.half_scales[at], lane, g, record + parts.scales);
-        if (layout.minimum) put_number(row.half_minima[at], lane, g, record + parts.minima);
+      if (layout.heads) {
+        put_number(row.scale_factors[at], lane, g, record + parts.scales);
+        if (layout.minimum) put_number(row.minimum_factors[at], lane, g, record + parts.minima);
       } else {
         put_number(row.scales[at], lane, g, record + parts.scales);
         if (layout.minimum) put_number(row.minima[at], lane, g, record + parts.minima);
@@ -221,16 +235,13 @@ PackedMatrix pack_matrix(DType type, std::uint32_t outputs, std::uint32_t inputs
   std::memset(into.data(), 0, packed_bytes(type, outputs, inputs));  // padding outputs are zero
   RowParts parts;
   if (quantized) {
-    CHECK(inputs % (layout.half_scales ? 32 : 256) == 0);
-    const std::size_t groups = inputs / layout.group;
+    const std::uint32_t block = layout.heads ? 256 : 32;
+    CHECK(inputs % block == 0);
     parts.codes.resize(inputs);
-    if (layout.half_scales) {
-      parts.half_scales.resize(groups);
-      parts.half_minima.resize(groups);
-    } else {
-      parts.scales.resize(groups);
-      parts.minima.resize(groups);
-    }
+    parts.scales.resize(inputs / block);
+    parts.minima.resize(inputs / block);
+    parts.scale_factors.resize(inputs / layout.group);
+    parts.minimum_factors.resize(inputs / layout.group);
   }
   for (std::uint32_t o = 0; o < outputs; ++o) {
     std::byte* panel = into.data() + o / kLinearLanes * stride;

@@ -36,7 +36,7 @@ Arena::Arena(std::unique_ptr<Memory> memory, const ArenaOptions& options)
       slabs_(page_count_),
       slab_of_page_(page_count_),
       free_bits_(std::size_t{page_count_} * words_per_page_),
-      tags_(std::size_t{page_count_} << units_per_page_log2_) {}
+      tags_(std::size_t{page_count_} << units_per_page_log2_, LazyPages::huge) {}
 
 Arena::~Arena() {
   trim();

@@ -226,6 +226,14 @@ TEST(Arena, CountersAddUp) {
               1e-12);
 }
 
+TEST(Arena, AHoleAnywhereInASlabIsFoundAndFilledLowestFirst) {
+  TestArena s(1);
+  const SizeClass c = s.arena->size_class(256);  // 256 per slab
+  EXPECT_EQ(s.fill(c), 256u);
+  for (const std::size_t hole : {200u, 3u, 130u}) s.arena->free(s.held[hole]);
+  for (const std::size_t hole : {3u, 130u, 200u}) EXPECT_EQ(s.arena->allocate(c), s.held[hole]);
+}
+
 TEST(Arena, TagsBelongToTheirExtents) {
   TestArena s(4);
   const SizeClass c = s.arena->size_class(768);

@@ -36,8 +36,6 @@ void CacheCore::place(SequenceState& s, std::span<const TokenId> prompt,
   s.tokens.assign(prompt.begin(), prompt.end());
   s.keys.assign(keys.begin(), keys.end());
   s.prompt_length = static_cast<std::uint32_t>(prompt.size());
-  // The last token is always computed: its logits are wanted.
-  s.serve_limit = prompt.empty() ? 0 : s.prompt_length - 1;
   if (s.options.inline_keys) compute_keys(s);
   s.phase = Phase::placed;
   s.cursor.chain = s.options.reuse ? s.chain() : TokenChain{};
@@ -131,11 +129,11 @@ Reason CacheCore::why_missed(const Cursor& cursor, const Match& m, std::uint32_t
 Attached CacheCore::peek(const SequenceState& s) const {
   if (s.phase == Phase::parked) return {.tokens = s.length};
   CHECK(s.phase == Phase::placed);
-  const Match m = servable(s.cursor, *s.layout, s.serve_limit);
+  const Match m = servable(s.cursor, *s.layout, s.serve_limit());
   return {.tokens = m.blocks * s.tokens_per_block() + m.partial,
           .partial = m.partial,
           .in_flight = m.in_flight,
-          .reason = why_missed(s.cursor, m, s.serve_limit)};
+          .reason = why_missed(s.cursor, m, s.serve_limit())};
 }
 
 Attached CacheCore::attach(SequenceState& s) {
@@ -150,11 +148,11 @@ Attached CacheCore::attach(SequenceState& s) {
   }
   CHECK(s.phase == Phase::placed);
   const std::uint32_t tokens_per_block = s.tokens_per_block();
-  const Match m = servable(s.cursor, *s.layout, s.serve_limit);
+  const Match m = servable(s.cursor, *s.layout, s.serve_limit());
   const Attached got = {.tokens = m.blocks * tokens_per_block + m.partial,
                         .partial = m.partial,
                         .in_flight = m.in_flight,
-                        .reason = why_missed(s.cursor, m, s.serve_limit)};
+                        .reason = why_missed(s.cursor, m, s.serve_limit())};
   const Nanoseconds now = tick();
   const Nanoseconds lease_until = s.options.ttl ? now + s.options.ttl : 0;
   store.remove(s.cursor);
@@ -263,12 +261,11 @@ void CacheCore::preempt(SequenceState& s, Preempt how) {
        .tokens = s.length,
        .reason = how == Preempt::park ? Reason::preempted_parked : Reason::preempted_recompute});
   set_path(s, s.published);
-  if (how == Preempt::park) {
+  if (how == Preempt::park && s.length > 0) {
     if (s.phase == Phase::running) park(s);
     return;
   }
   if (s.phase == Phase::parked) unpark(s);
-  s.serve_limit = std::max(s.prompt_length - 1, s.length);
   release_blocks(s);
   if (!s.options.reuse) set_path(s, 0);
   const NodeId anchored = s.cursor.path.empty() ? kNoNode : s.cursor.path.back();
@@ -289,6 +286,7 @@ Result<SequenceState*> CacheCore::fork(const SequenceState& s) {
   f.tokens.assign(s.tokens.begin(), s.tokens.end());
   f.keys.assign(s.keys.begin(), s.keys.end());
   f.length = s.length;
+  f.computed = s.computed;
   f.prompt_length = s.prompt_length;
   f.pure_until = s.pure_until;
   f.faulted = s.faulted;
@@ -318,11 +316,11 @@ std::uint32_t CacheCore::truncate(SequenceState& s, std::uint32_t length) {
     s.tokens.resize(length);
     s.keys.resize(std::min<std::size_t>(s.keys.size(), length / tokens_per_block));
     s.prompt_length = std::min(s.prompt_length, length);
+    s.computed = std::min(s.computed, length);
   };
   if (s.phase == Phase::placed) {
     store.remove(s.cursor);
     forget();
-    s.serve_limit = std::min(s.serve_limit, length);
     s.cursor.path.clear();
     s.cursor.chain = s.options.reuse ? s.chain() : TokenChain{};
     store.place(s.cursor);
@@ -355,7 +353,6 @@ std::uint32_t CacheCore::truncate(SequenceState& s, std::uint32_t length) {
   if (!in_place) {
     forget();
     preempt(s, Preempt::recompute);
-    s.serve_limit = length;
     attach(s);
     return s.length;
   }

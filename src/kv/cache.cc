@@ -34,7 +34,7 @@ CacheCore::CacheCore(const CacheOptions& o, std::unique_ptr<Memory> memory, cons
     : options(o),
       clock(time),
       journal(o.journal_capacity),
-      arena(std::move(memory), {.budget_bytes = o.budget_bytes}),
+      arena(std::move(memory), {.budget_bytes = o.budget_bytes, .poison = o.poison}),
       pool(arena, {.blocks_max = blocks_max(arena.memory().reserved_bytes())}),
       store(store_options(o, arena.memory().reserved_bytes()), pool, journal),
       steps(o.steps_max),
@@ -127,6 +127,7 @@ Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
   s.phase = Phase::fresh;
   s.options = o;
   s.options.changes = {};
+  s.options.priority = std::min<std::uint8_t>(o.priority, 100);
   s.layout = root.layout;
   s.root_key = root.key;
   s.tokens.clear();
@@ -143,8 +144,8 @@ Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
   s.cursor.root = root.node;
   s.cursor.path.clear();
   s.cursor.path.reserve(block_capacity);
-  s.length = s.prompt_length = s.published = s.computing_from = s.serve_limit = s.reserved =
-      s.steps = 0;
+  s.length = s.prompt_length = s.published = s.computing_from = s.computed = s.reserved = s.steps =
+      0;
   s.pure_until = UINT32_MAX;
   s.moves_seen = store.moves();
   s.faulted = false;

@@ -32,6 +32,7 @@
 #include "base/result.h"
 #include "kernels/geometry.h"
 #include "kernels/kv_view.h"
+#include "kv/arena.h"
 #include "kv/journal.h"
 #include "kv/key.h"
 #include "kv/memory.h"
@@ -56,6 +57,7 @@ struct CacheOptions {
   std::uint32_t step_items_max = 1024;  // sequences in one of them
   std::uint32_t ghost_capacity = 65536;
   std::uint32_t journal_capacity = 16384;
+  bool poison = kPoisonByDefault;  // fill what is free, and notice writes to it
 };
 
 // What a prompt got from the cache. tokens + missed = the prompt, less its last token, which is
@@ -147,10 +149,10 @@ struct Evicted {
 };
 
 struct CacheStats {
-  std::uint64_t budget_bytes, slab_bytes, free_bytes, referenced_bytes, cached_bytes, fenced_bytes,
-      waste_bytes;
+  std::uint64_t budget_bytes, slab_bytes, free_bytes, referenced_bytes, cached_bytes, fenced_bytes;
+  std::uint64_t slack_bytes, waste_bytes;  // tails of slabs; all that is committed and no payload
   std::uint64_t pinned_bytes, pin_budget_bytes, leases;
-  std::uint64_t referenced_blocks, cached_blocks, nodes, sequences, parked;
+  std::uint64_t referenced_blocks, cached_blocks, indexed_blocks, nodes, sequences, parked;
   std::uint64_t requests, tokens_queried, tokens_hit, tokens_partial, tokens_in_flight,
       tokens_published;
   std::uint64_t blocks_published, blocks_deduplicated, blocks_copied, blocks_moved;

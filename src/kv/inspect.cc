@@ -38,6 +38,7 @@ CacheStats CacheCore::stats() const {
   s.budget_bytes = arena.budget_bytes();
   s.slab_bytes = a.committed_bytes;
   s.free_bytes = a.free_bytes();
+  s.slack_bytes = a.slack_bytes;
   s.waste_bytes = a.waste_bytes();
   for (std::uint32_t i = 0; i < arena.class_count(); ++i) {
     const Ledger l = pool.ledger(SizeClass{i});
@@ -52,6 +53,7 @@ CacheStats CacheCore::stats() const {
   s.pin_budget_bytes =
       static_cast<std::uint64_t>(options.pin_budget * static_cast<double>(arena.budget_bytes()));
   s.leases = leases.size() - free_leases.size();
+  s.indexed_blocks = store.stats().blocks;
   s.nodes = store.index().size();
   s.sequences = open_sequences;
   s.parked = parked_count;
@@ -110,9 +112,7 @@ void CacheCore::check() const {
         CHECK(pool.alive(t.refs[i].id()));
         ++readers[t.refs[i].id().index];
         if (s.moves_seen == store.moves()) CHECK(t.offsets[i] == t.refs[i].offset());
-        // Published blocks are the index's: the same one, or (computed twice at the same time) a
-        // private copy.
-        if (!state && i < s.published && pool.cached(t.refs[i].id()))
+        if (!state && i < s.published)  // the index's very block
           CHECK(store.has(s.cursor.path[i], g) &&
                 store.block_id(s.cursor.path[i], g) == t.refs[i].id());
       }

@@ -17,13 +17,7 @@ std::size_t to_index(SizeClass c) { return static_cast<std::size_t>(c); }
 BlockPool::BlockPool(Arena& arena, const PoolOptions& options)
     : arena_(arena),
       listener_(options.listener),
-      generations_(options.blocks_max),
-      readers_(options.blocks_max),
-      classes_(options.blocks_max),
-      next_(options.blocks_max),
-      offsets_(options.blocks_max),
-      holds_(options.blocks_max),
-      owners_(options.blocks_max),
+      blocks_(options.blocks_max, LazyPages::huge),
       busy_in_slab_(arena.memory().reserved_bytes() / arena.memory().page_bytes()),
       blocks_max_(options.blocks_max),
       limbo_ticket_(options.blocks_max) {}
@@ -41,37 +35,40 @@ BlockRef BlockPool::take(SizeClass c) {
   if (i == high_water_)
     ++high_water_;
   else
-    free_head_ = next_[i];
+    free_head_ = blocks_[i].next;
   if (to_index(c) >= tallies_.size()) tallies_.resize(arena_.class_count());
-  ++generations_[i];
-  readers_[i] = 1;
-  classes_[i] = static_cast<std::uint32_t>(c);
-  offsets_[i] = *at;
-  holds_[i] = {};
-  owners_[i] = 0;
+  blocks_[i] = {.owner = 0,
+                .generation = blocks_[i].generation + 1,
+                .readers = 1,
+                .offset = *at,
+                .next = kNone,
+                .size_class = static_cast<std::uint32_t>(c),
+                .fences = 0,
+                .cached = false,
+                .in_limbo = false};
   change_state(i, BlockState::free, BlockState::referenced);
   return {this, id_at(i)};
 }
 
 BlockRef BlockPool::hold(BlockId id) {
-  if (!alive(id) || corpse(id.index)) return {};
+  if (!alive(id) || corpse(blocks_[id.index])) return {};
   add_reader(id.index);
   return {this, id};
 }
 
 CachedBlock BlockPool::cache(BlockId id) {
   const std::uint32_t i = check(id);
-  CHECK(readers_[i] > 0 &&
-        !holds_[i].cached);  // only a reader gives a block to the index, and once
-  holds_[i].cached = true;
+  CHECK(blocks_[i].readers > 0 &&
+        !blocks_[i].cached);  // only a reader gives a block to the index, and once
+  blocks_[i].cached = true;
   return {this, id};
 }
 
 BlockFence BlockPool::fence(BlockId id) {
   const std::uint32_t i = check(id);
-  CHECK(!corpse(i) && holds_[i].fences < UINT16_MAX);
-  const BlockState from = state_at(i);
-  ++holds_[i].fences;
+  CHECK(!corpse(blocks_[i]) && blocks_[i].fences < UINT16_MAX);
+  const BlockState from = state_of(blocks_[i]);
+  ++blocks_[i].fences;
   settle(i, from);
   return {this, i};
 }
@@ -83,40 +80,40 @@ void BlockPool::complete_step(std::uint64_t ticket) {
   completed_ = ticket;
   while (limbo_head_ != kNone && limbo_ticket_[limbo_head_] <= completed_) {
     const std::uint32_t i = limbo_head_;
-    limbo_head_ = next_[i];
+    limbo_head_ = blocks_[i].next;
     if (limbo_head_ == kNone) limbo_tail_ = kNone;
-    holds_[i].in_limbo = false;
-    if (holds_[i].fences > 0) continue;  // still fenced, by name
+    blocks_[i].in_limbo = false;
+    if (blocks_[i].fences > 0) continue;  // still fenced, by name
     change_state(i, BlockState::fenced, BlockState::free);
     free_block(i);
   }
 }
 
 BlockState BlockPool::state(BlockId id) const {
-  return alive(id) ? state_at(id.index) : BlockState::free;
+  return alive(id) ? state_of(blocks_[id.index]) : BlockState::free;
 }
 
 bool BlockPool::movable(BlockId id) const {
   const std::uint32_t i = check(id);
-  return holds_[i].fences == 0 && !holds_[i].in_limbo && steps_in_flight() == 0;
+  return blocks_[i].fences == 0 && !blocks_[i].in_limbo && steps_in_flight() == 0;
 }
 
 bool BlockPool::move(BlockId id) {
   CHECK(movable(id));
   const std::uint32_t i = id.index;
   const SizeClass c = size_class(id);
-  const ArenaOffset from = offsets_[i];
+  const ArenaOffset from = blocks_[i].offset;
   const std::optional<ArenaOffset> to = arena_.allocate(c, i, /*may_grow=*/false);
   if (!to) return false;
   arena_.memory().copy(static_cast<std::size_t>(*to) * kArenaUnit,
                        static_cast<std::size_t>(from) * kArenaUnit, arena_.class_bytes(c));
-  if (is_busy(state_at(i))) {
+  if (is_busy(state_of(blocks_[i]))) {
     count_busy(c, *to, true);
     count_busy(c, from, false);
   }
-  offsets_[i] = *to;
+  blocks_[i].offset = *to;
   arena_.free(from);
-  if (listener_) listener_->block_moved(id, owners_[i], from, *to);
+  if (listener_) listener_->block_moved(id, blocks_[i].owner, from, *to);
   return true;
 }
 
@@ -128,7 +125,7 @@ void BlockPool::copy(BlockId to, BlockId from) {
 
 BlockId BlockPool::block_at(ArenaOffset offset) const {
   const std::uint32_t i = arena_.tag(offset);
-  CHECK(i < high_water_ && offsets_[i] == offset);
+  CHECK(i < high_water_ && blocks_[i].offset == offset);
   return id_at(i);
 }
 
@@ -187,67 +184,68 @@ void BlockPool::count_busy(SizeClass c, ArenaOffset at, bool busy) {
 }
 
 void BlockPool::change_state(std::uint32_t i, BlockState from, BlockState to) {
-  Tally& tally = tallies_[classes_[i]];
+  Tally& tally = tallies_[blocks_[i].size_class];
   --tally.by_state[to_index(from)];
   ++tally.by_state[to_index(to)];
   if (is_busy(from) != is_busy(to))
-    count_busy(static_cast<SizeClass>(classes_[i]), offsets_[i], is_busy(to));
+    count_busy(static_cast<SizeClass>(blocks_[i].size_class), blocks_[i].offset, is_busy(to));
   if (listener_ == nullptr) return;
-  if (to == BlockState::cached) listener_->block_idle(id_at(i), owners_[i]);
+  if (to == BlockState::cached) listener_->block_idle(id_at(i), blocks_[i].owner);
   if (from == BlockState::cached && to != BlockState::free)
-    listener_->block_busy(id_at(i), owners_[i]);
+    listener_->block_busy(id_at(i), blocks_[i].owner);
 }
 
 void BlockPool::add_reader(std::uint32_t i) {
-  if (readers_[i] > 0) {
-    ++readers_[i];
+  if (blocks_[i].readers > 0) {
+    ++blocks_[i].readers;
     return;
   }
-  CHECK(holds_[i].cached);  // a corpse does not come back
-  const BlockState from = state_at(i);
-  readers_[i] = 1;
+  CHECK(blocks_[i].cached);  // a corpse does not come back
+  const BlockState from = state_of(blocks_[i]);
+  blocks_[i].readers = 1;
   change_state(i, from, BlockState::referenced);
 }
 
 void BlockPool::drop_reader(std::uint32_t i) {
-  CHECK(readers_[i] > 0);
-  if (--readers_[i] == 0) settle(i, BlockState::referenced);
+  CHECK(blocks_[i].readers > 0);
+  if (--blocks_[i].readers == 0) settle(i, BlockState::referenced);
 }
 
 void BlockPool::drop_cached(std::uint32_t i) {
-  CHECK(holds_[i].cached);
-  const BlockState from = state_at(i);
-  holds_[i].cached = false;
+  CHECK(blocks_[i].cached);
+  const BlockState from = state_of(blocks_[i]);
+  blocks_[i].cached = false;
   settle(i, from);
 }
 
 void BlockPool::drop_fence(std::uint32_t i) {
-  CHECK(holds_[i].fences > 0);
-  const BlockState from = state_at(i);
-  --holds_[i].fences;
+  CHECK(blocks_[i].fences > 0);
+  const BlockState from = state_of(blocks_[i]);
+  --blocks_[i].fences;
   settle(i, from);
 }
 
 void BlockPool::settle(std::uint32_t i, BlockState from) {
-  if (corpse(i) && steps_in_flight() > 0 && !holds_[i].in_limbo) {
-    holds_[i].in_limbo = true;  // a step that was submitted while it was held may still read it
+  if (corpse(blocks_[i]) && steps_in_flight() > 0 && !blocks_[i].in_limbo) {
+    blocks_[i].in_limbo = true;  // a step that was submitted while it was held may still read it
     limbo_ticket_[i] = submitted_;
-    next_[i] = kNone;
+    blocks_[i].next = kNone;
     if (limbo_tail_ == kNone)
       limbo_head_ = i;
     else
-      next_[limbo_tail_] = i;
+      blocks_[limbo_tail_].next = i;
     limbo_tail_ = i;
   }
-  const BlockState to = state_at(i);
+  const BlockState to = state_of(blocks_[i]);
   if (to != from) change_state(i, from, to);
   if (to == BlockState::free) free_block(i);
 }
 
 void BlockPool::free_block(std::uint32_t i) {
-  arena_.free(offsets_[i]);
-  if (++generations_[i] == 0) return;  // all generations used up: the number is never given again
-  next_[i] = free_head_;
+  arena_.free(blocks_[i].offset);
+  if (++blocks_[i].generation == 0)
+    return;  // all generations used up: the number is never given again
+  blocks_[i].next = free_head_;
   free_head_ = i;
 }
 
@@ -256,27 +254,28 @@ Status BlockPool::check_ledger() const {
   std::unordered_map<std::size_t, std::uint32_t> busy;
   std::uint64_t limbo = 0;
   for (std::uint32_t i = 0; i < high_water_; ++i) {
-    if (generations_[i] % 2 == 0) continue;
-    const BlockState state = state_at(i);
+    if (blocks_[i].generation % 2 == 0) continue;
+    const BlockState state = state_of(blocks_[i]);
     const auto describe = [&](std::string_view what) {
-      return Error{
-          Code::corrupt,
-          fmt::format("block {} (owner {:#x}, {} readers, {} fences, {}cached): {}", i, owners_[i],
-                      readers_[i], holds_[i].fences, holds_[i].cached ? "" : "not ", what)};
+      return Error{Code::corrupt,
+                   fmt::format("block {} (owner {:#x}, {} readers, {} fences, {}cached): {}", i,
+                               blocks_[i].owner, blocks_[i].readers, blocks_[i].fences,
+                               blocks_[i].cached ? "" : "not ", what)};
     };
     if (state == BlockState::free) return describe("lives, though nobody holds it");
-    if (arena_.tag(offsets_[i]) != i) return describe("its extent belongs to another block");
-    if (holds_[i].in_limbo && !corpse(i)) return describe("waits for a step, though it is held");
-    limbo += holds_[i].in_limbo;
-    ++counted[classes_[i]].by_state[to_index(state)];
-    if (is_busy(state) && busy[static_cast<std::size_t>(arena_.slab_of(offsets_[i]))]++ == 0)
-      ++counted[classes_[i]].busy_slabs;
+    if (arena_.tag(blocks_[i].offset) != i) return describe("its extent belongs to another block");
+    if (blocks_[i].in_limbo && !corpse(blocks_[i]))
+      return describe("waits for a step, though it is held");
+    limbo += blocks_[i].in_limbo;
+    ++counted[blocks_[i].size_class].by_state[to_index(state)];
+    if (is_busy(state) && busy[static_cast<std::size_t>(arena_.slab_of(blocks_[i].offset))]++ == 0)
+      ++counted[blocks_[i].size_class].busy_slabs;
   }
   for (const auto& [slab, count] : busy)
     if (busy_in_slab_[slab] != count)
       return Error{Code::corrupt, fmt::format("slab {}: {} blocks busy, booked {}", slab, count,
                                               busy_in_slab_[slab])};
-  for (std::uint32_t i = limbo_head_; i != kNone; i = next_[i]) --limbo;
+  for (std::uint32_t i = limbo_head_; i != kNone; i = blocks_[i].next) --limbo;
   if (limbo != 0) return Error{Code::corrupt, "blocks that wait for a step are not all in line"};
   for (std::size_t k = 0; k < counted.size(); ++k) {
     const SizeClass c = static_cast<SizeClass>(k);

@@ -179,17 +179,20 @@ class BlockPool {
 
   // What is known of a living block. A stale id aborts, except in alive() and state() (free).
   bool alive(BlockId id) const {
-    return id.index < high_water_ && generations_[id.index] == id.generation && id.generation % 2;
+    return id.index < high_water_ && blocks_[id.index].generation == id.generation &&
+           id.generation % 2;
   }
   BlockState state(BlockId id) const;
-  BlockId id_at(std::uint32_t i) const { return {i, generations_[i]}; }  // of a living block
-  ArenaOffset offset(BlockId id) const { return offsets_[check(id)]; }
-  SizeClass size_class(BlockId id) const { return static_cast<SizeClass>(classes_[check(id)]); }
+  BlockId id_at(std::uint32_t i) const { return {i, blocks_[i].generation}; }  // of a living block
+  ArenaOffset offset(BlockId id) const { return blocks_[check(id)].offset; }
+  SizeClass size_class(BlockId id) const {
+    return static_cast<SizeClass>(blocks_[check(id)].size_class);
+  }
   std::size_t bytes(BlockId id) const { return arena_.class_bytes(size_class(id)); }
-  std::uint32_t readers(BlockId id) const { return readers_[check(id)]; }
-  bool cached(BlockId id) const { return holds_[check(id)].cached; }
-  std::uint64_t owner(BlockId id) const { return owners_[check(id)]; }
-  void set_owner(BlockId id, std::uint64_t owner) { owners_[check(id)] = owner; }
+  std::uint32_t readers(BlockId id) const { return blocks_[check(id)].readers; }
+  bool cached(BlockId id) const { return blocks_[check(id)].cached; }
+  std::uint64_t owner(BlockId id) const { return blocks_[check(id)].owner; }
+  void set_owner(BlockId id, std::uint64_t owner) { blocks_[check(id)].owner = owner; }
 
   // Moving and emptying. move() fails, changing nothing, when no other extent can be had.
   bool movable(BlockId id) const;
@@ -225,11 +228,18 @@ class BlockPool {
   friend class CachedBlock;
   friend class BlockFence;
 
-  struct Holds {
-    std::uint16_t fences;  // fence() calls outstanding
+  struct Block {  // half a cache line
+    std::uint64_t owner;
+    std::uint32_t generation;  // odd while the block lives
+    std::uint32_t readers;
+    ArenaOffset offset;
+    std::uint32_t next;  // free, or waiting for a step: the next in line
+    std::uint32_t size_class;
+    std::uint16_t fences;  // by fence(), outstanding
     bool cached;           // the index holds it
     bool in_limbo;         // let go while a step was in flight
   };
+  static_assert(sizeof(Block) == 32);
   struct Tally {                     // per size class
     std::uint64_t by_state[4] = {};  // free is counted by the arena instead
     std::uint64_t busy_slabs = 0;    // that hold a referenced or fenced block
@@ -240,12 +250,12 @@ class BlockPool {
     CHECK(alive(id));
     return id.index;
   }
-  BlockState state_at(std::uint32_t i) const {
-    if (readers_[i] > 0) return BlockState::referenced;
-    if (holds_[i].fences > 0 || holds_[i].in_limbo) return BlockState::fenced;
-    return holds_[i].cached ? BlockState::cached : BlockState::free;
+  static BlockState state_of(const Block& b) {
+    if (b.readers > 0) return BlockState::referenced;
+    if (b.fences > 0 || b.in_limbo) return BlockState::fenced;
+    return b.cached ? BlockState::cached : BlockState::free;
   }
-  bool corpse(std::uint32_t i) const { return readers_[i] == 0 && !holds_[i].cached; }
+  static bool corpse(const Block& b) { return b.readers == 0 && !b.cached; }
   void change_state(std::uint32_t i, BlockState from, BlockState to);
   void count_busy(SizeClass c, ArenaOffset at, bool busy);
   void add_reader(std::uint32_t i);
@@ -257,18 +267,13 @@ class BlockPool {
 
   Arena& arena_;
   PoolListener* listener_;
-  // By block index, so that scanning one property touches only that property.
-  LazyArray<std::uint32_t> generations_;  // odd while the block lives
-  LazyArray<std::uint32_t> readers_, classes_, next_;
-  LazyArray<ArenaOffset> offsets_;
-  LazyArray<Holds> holds_;
-  LazyArray<std::uint64_t> owners_;
+  LazyArray<Block> blocks_;                // by block index
   LazyArray<std::uint32_t> busy_in_slab_;  // by SlabId
   std::uint32_t high_water_ = 0, free_head_ = UINT32_MAX, blocks_max_;
   std::vector<Tally> tallies_;  // by size class
-  // Blocks nobody holds that wait for a step, oldest first; linked through next_.
+  // Blocks nobody holds that wait for a step, oldest first.
   std::uint32_t limbo_head_ = UINT32_MAX, limbo_tail_ = UINT32_MAX;
-  LazyArray<std::uint64_t> limbo_ticket_;
+  LazyArray<std::uint64_t> limbo_ticket_;  // by block index: the step it waits for
   std::uint64_t submitted_ = 0, completed_ = 0;
 };
 
@@ -280,10 +285,11 @@ inline BlockRef BlockRef::share() const {
   pool_->add_reader(id_.index);
   return {pool_, id_};
 }
-inline ArenaOffset BlockRef::offset() const { return pool_->offsets_[id().index]; }
+inline ArenaOffset BlockRef::offset() const { return pool_->blocks_[id().index].offset; }
 inline std::byte* BlockRef::bytes() const { return pool_->arena_.at(offset()); }
 inline bool BlockRef::unique() const {
-  return pool_->readers_[id().index] == 1 && !pool_->holds_[id_.index].cached;
+  const BlockPool::Block& b = pool_->blocks_[id().index];
+  return b.readers == 1 && !b.cached;
 }
 
 inline CachedBlock::~CachedBlock() {
@@ -294,7 +300,7 @@ inline BlockRef CachedBlock::share() const {
   pool_->add_reader(id_.index);
   return {pool_, id_};
 }
-inline ArenaOffset CachedBlock::offset() const { return pool_->offsets_[id().index]; }
+inline ArenaOffset CachedBlock::offset() const { return pool_->blocks_[id().index].offset; }
 
 inline BlockFence::~BlockFence() {
   if (pool_) pool_->drop_fence(index_);

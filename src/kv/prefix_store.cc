@@ -54,7 +54,6 @@ NodeId PrefixStore::need(NodeId parent, const BlockKey& key, std::uint64_t chang
   }
   const CacheNode& above = nodes_[raw(parent)];
   nodes_[raw(n)] = {.created = now_, .last_used = now_, .layout = above.layout, .root = above.root};
-  refresh(parent);
   return n;
 }
 
@@ -67,6 +66,11 @@ void PrefixStore::put(NodeId n, std::uint32_t group, BlockId b) {
   CHECK(!has(n, group));
   pool_.set_owner(b, owner_of(n, group));
   block(n, group) = pool_.cache(b);
+  ++stats_.blocks;
+  if (index_.present(n) == 0) {
+    const NodeId above = index_.parent(n);
+    if (nodes_[raw(above)].stocked++ == 0) refresh(above);
+  }
   index_.set_present(n, index_.present(n) | 1u << group);
   if (nodes_[raw(n)].pins > 0) stats_.pinned_bytes += pool_.bytes(b);
 }
@@ -211,7 +215,7 @@ void PrefixStore::expire() {
 bool PrefixStore::may_leave(NodeId n, std::uint32_t group) const {
   const CacheNode& node = nodes_[raw(n)];
   if (node.pins > 0 || pool_.state(block(n, group).id()) != BlockState::cached) return false;
-  return !(node.layout->chain >> group & 1) || index_.children(n) == 0;
+  return !(node.layout->chain >> group & 1) || node.stocked == 0;
 }
 
 EvictEntry PrefixStore::entry(NodeId n, std::uint32_t group) const {
@@ -271,6 +275,11 @@ void PrefixStore::drop_block(NodeId n, std::uint32_t group, Reason reason) {
   pool_.set_owner(b, 0);
   held = {};
   index_.set_present(n, index_.present(n) & ~(1u << group));
+  if (index_.present(n) == 0) {
+    const NodeId above = index_.parent(n);
+    if (--nodes_[raw(above)].stocked == 0) refresh(above);
+  }
+  --stats_.blocks;
   ++stats_.evicted_blocks;
   stats_.evicted_bytes += freed;
   journal_.add({.time = now_,
@@ -286,6 +295,10 @@ void PrefixStore::drop_node(NodeId n, Reason reason) {
   ghosts_.add(index_.key(n).prefix(), bytes(n), reason, now_);
   for (std::uint32_t g = 0; g < kGroupsMax; ++g)
     if (has(n, g)) drop_block(n, g, reason);
+  if (!ready(n)) {  // it may live on, as somebody is to compute it again, but serves nothing
+    retreat_cursors(n);
+    index_.hide(n);
+  }
   prune(n);
 }
 
@@ -295,21 +308,25 @@ void PrefixStore::evict(NodeId n, std::uint32_t group, Reason reason) {
   drop_block(n, group, reason);
 }
 
+void PrefixStore::retreat_cursors(NodeId n) {
+  const NodeId above = index_.parent(n);
+  while (nodes_[raw(n)].cursors != nullptr) {
+    Cursor& c = *nodes_[raw(n)].cursors;
+    unlink(c, n);
+    c.path.pop_back();
+    link(c, above);
+  }
+}
+
 void PrefixStore::prune(NodeId n) {
   while (!index_.is_root(n)) {
     CacheNode& node = nodes_[raw(n)];
     if (index_.present(n) != 0 || index_.children(n) > 0 || node.holds > 0) return;
     CHECK(node.computing == 0 && node.pins == 0);
     const NodeId above = index_.parent(n);
-    while (node.cursors != nullptr) {
-      Cursor& c = *node.cursors;
-      unlink(c, n);
-      c.path.pop_back();
-      link(c, above);
-    }
+    retreat_cursors(n);
     index_.hide(n);
     index_.erase(n);
-    refresh(above);
     n = above;
   }
 }
@@ -382,7 +399,7 @@ PrefixStore::Swept PrefixStore::sweep(NodeId n, Reason reason, bool force) {
   for (std::uint32_t i = gather(n); i-- > 0;) {
     const NodeId m = subtree_[i];
     if (index_.present(m) == 0) continue;
-    const bool leaf = index_.children(m) == 0 || nodes_[raw(m)].layout->chain == 0;
+    const bool leaf = nodes_[raw(m)].stocked == 0 || nodes_[raw(m)].layout->chain == 0;
     if (!idle(m) || !leaf) {
       ++swept.in_use;
     } else if (nodes_[raw(m)].pins > 0 && !force) {
@@ -404,12 +421,16 @@ void PrefixStore::check() const {
     if (node.pins > 0) pinned += bytes(n);
     for (const Cursor* c = node.cursors; c != nullptr; c = c->next)
       CHECK(c->placed && c->node() == n);
+    std::uint32_t stocked = 0;
+    index_.for_each_child(n, [&](NodeId child) { stocked += index_.present(child) != 0; });
+    CHECK(stocked == node.stocked);
     if (index_.is_root(n)) return;
     const NodeId above = index_.parent(n);
     CHECK(index_.present(n) != 0 || index_.children(n) > 0 || node.holds > 0);
     const std::uint32_t chain = node.layout->chain;
+    if (chain != 0) CHECK(index_.exposed(n) == (index_.present(n) != 0));
     if (chain != 0 && index_.present(n) != 0) {
-      CHECK(ready(n) && index_.exposed(n));
+      CHECK(ready(n));
       CHECK(index_.is_root(above) || ready(above));
     }
     for (std::uint32_t g = 0; g < kGroupsMax; ++g) {

@@ -50,6 +50,7 @@ struct CacheNode {
   std::uint32_t root = 0;       // RootId
   std::uint32_t holds = 0;      // running sequences whose last node this is: it stays
   std::uint32_t computing = 0;  // running sequences that are to compute it
+  std::uint32_t stocked = 0;    // children that hold a block
   std::uint32_t hits = 0, pins = 0, leases = 0;
   std::uint8_t priority = kDefaultPriority;
 };
@@ -71,7 +72,7 @@ struct PrefixStoreOptions {
 };
 
 struct PrefixStoreStats {
-  std::uint64_t evicted_blocks = 0, evicted_bytes = 0, pinned_bytes = 0;
+  std::uint64_t blocks = 0, evicted_blocks = 0, evicted_bytes = 0, pinned_bytes = 0;
 };
 
 class PrefixStore final : public PoolListener {
@@ -185,6 +186,7 @@ class PrefixStore final : public PoolListener {
   void evict(NodeId n, std::uint32_t group, Reason reason);
   void drop_node(NodeId n, Reason reason);
   void prune(NodeId n);
+  void retreat_cursors(NodeId n);
   std::uint32_t gather(NodeId n);  // into subtree_
   bool idle(NodeId n) const;       // nobody reads or fences a block of it
   bool advance(Cursor& cursor);

@@ -68,15 +68,21 @@ struct SequenceState {
 
   std::uint32_t length = 0, prompt_length = 0, published = 0, computing_from = 0;
   std::uint32_t pure_until = UINT32_MAX;
-  std::uint32_t serve_limit = 0;  // attach serves at most so many tokens
-  std::uint32_t reserved = 0;     // tokens of steps in flight
-  std::uint32_t steps = 0;        // how many of them
-  std::uint64_t moves_seen = 0;   // PrefixStore::moves() when offsets were last right
+  std::uint32_t computed =
+      0;  // the longest it has been, rollbacks aside: known tokens up to here need no logits
+  std::uint32_t reserved = 0;    // tokens of steps in flight
+  std::uint32_t steps = 0;       // how many of them
+  std::uint64_t moves_seen = 0;  // PrefixStore::moves() when offsets were last right
   bool faulted = false;
   SequenceState* parked_next = nullptr;  // in order of parking
   SequenceState* parked_previous = nullptr;
 
   std::uint32_t tokens_per_block() const { return layout->geometry.tokens_per_block; }
+  // Attach serves at most this. The last token of a prompt is always computed, as its logits are
+  // wanted; and what others have published is not what an impure token would be.
+  std::uint32_t serve_limit() const {
+    return std::min(std::max(prompt_length - 1, computed), pure_until);
+  }
   TokenChain chain() const { return {keys, tokens, tags}; }
 };
 

@@ -195,6 +195,7 @@ void CacheCore::finish_item(Item& item, std::uint32_t accepted) {
     }
   }
   if (accepted > 0) s.length = item.base + accepted;
+  s.computed = std::max(s.computed, s.length);
   if (s.steps == 0)
     for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
       if (!(s.layout->state >> g & 1)) s.tables[g].cut(blocks_for(s.length, s.tokens_per_block()));
@@ -244,8 +245,10 @@ bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
       store.put(n, g, t.refs[i].id());
       stored = true;
       ++counters.blocks_published;
-    } else if (store.block_id(n, g) != t.refs[i].id() && s.steps == 0) {
-      t.replace(i, store.hold(n, g));  // the same bytes, computed twice: one copy stays
+    } else if (store.block_id(n, g) != t.refs[i].id()) {
+      // The same bytes, computed twice: one copy stays. A step in flight may read either; the pool
+      // fences the other.
+      t.replace(i, store.hold(n, g));
       ++counters.blocks_deduplicated;
     }
   }
@@ -257,6 +260,7 @@ bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
                .request = s.options.request,
                .key = s.keys[i].prefix(),
                .bytes = store.bytes(n),
+               .extra = store.index().present(n),
                .block = i,
                .tokens = s.tokens_per_block(),
                .reason = stored ? Reason::stored : Reason::stored_duplicate});
@@ -271,6 +275,14 @@ void CacheCore::snapshot(SequenceState& s) {
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
     if (s.layout->state >> g & 1 && !store.has(n, g)) store.put(n, g, s.tables[g].refs[0].id());
   store.became_ready(n);
+  journal.add({.time = tick(),
+               .request = s.options.request,
+               .key = store.index().key(n).prefix(),
+               .bytes = store.bytes(n),
+               .extra = store.index().present(n),
+               .block = s.published - 1,
+               .tokens = s.tokens_per_block(),
+               .reason = Reason::stored});
 }
 
 }  // namespace quire

@@ -58,10 +58,11 @@ class History {
   explicit History(std::uint64_t identity = 0) : identity_(identity) {}
   std::uint64_t at(std::uint32_t position) const { return sums_[position]; }
   std::uint32_t size() const { return static_cast<std::uint32_t>(sums_.size()); }
-  void push(TokenId token) {
-    sums_.push_back(
-        mix64((sums_.empty() ? identity_ : sums_.back()) ^ (std::uint64_t{token} << 20)));
+  void push(TokenId token, std::uint64_t change = 0) {
+    const std::uint64_t before = sums_.empty() ? identity_ : sums_.back();
+    sums_.push_back(mix64((before ^ std::uint64_t{token} << 20) + change));
   }
+  void set(std::uint32_t position, std::uint64_t value) { sums_[position] = value; }
   void assign(std::span<const TokenId> tokens) {
     sums_.clear();
     for (TokenId t : tokens) push(t);

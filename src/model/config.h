@@ -1,7 +1,7 @@
 // model/config.h - the hyperparameters of a model, whatever file they came from.
 //
-// One table serves all architectures: `llama` with RoPE scaling or a window, `gemma3`, `qwen2`, `qwen3`. What an
-// architecture adds is a flag or a number here, filled by its file in model/arch/.
+// One table serves all architectures: `llama` with RoPE scaling or a window, `gemma3`, `qwen2`,
+// `qwen3`. What an architecture adds is a flag or a number here, filled by its file in model/arch/.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,17 @@ namespace quire {
 
 class GgufFile;
 
-enum class Activation : std::uint8_t { silu, gelu };  // of the gated feed-forward: silu(g)*u or gelu_tanh(g)*u
+enum class Activation : std::uint8_t {
+  silu,
+  gelu
+};  // of the gated feed-forward: silu(g)*u or gelu_tanh(g)*u
 
 struct RopeConfig {
   float base = 10000.0f;
-  std::uint32_t dimensions = 0;      // rotated dimensions of a head
-  std::vector<float> factors;        // divides each frequency (Llama 3 scaling, as tensor or computed); empty: none
-  float linear_factor = 1.0f;        // divides positions
+  std::uint32_t dimensions = 0;  // rotated dimensions of a head
+  std::vector<float>
+      factors;  // divides each frequency (Llama 3 scaling, as tensor or computed); empty: none
+  float linear_factor = 1.0f;  // divides positions
 };
 
 struct LayerConfig {
@@ -36,15 +40,17 @@ struct ModelConfig {
   std::uint32_t query_heads = 0, kv_heads = 0, head_dim = 0;
   std::uint32_t vocabulary = 0, context = 0;
   float norm_epsilon = 1e-5f;
-  float attention_scale = 0;      // multiplies q.k; 1/sqrt(head_dim) unless the model says otherwise
-  float embedding_scale = 1;      // gemma: sqrt(hidden)
-  float logit_softcap = 0;        // 0: none
+  float attention_scale = 0;  // multiplies q.k; 1/sqrt(head_dim) unless the model says otherwise
+  float embedding_scale = 1;  // gemma: sqrt(hidden)
+  float logit_softcap = 0;    // 0: none
   Activation activation = Activation::silu;
-  bool qk_norm = false;           // RMSNorm of each head of q and k before RoPE
+  bool qk_norm = false;  // RMSNorm of each head of q and k before RoPE
   bool qkv_bias = false;
-  bool sandwich_norms = false;    // gemma: norms after attention and feed-forward too
-  bool norm_plus_one = false;     // norm weights are stored as w - 1 (Hugging Face gemma); added at load
-  bool interleaved_rope = false;  // rows of wq/wk are stored for pairs (2i, 2i+1); un-permuted at load
+  bool sandwich_norms = false;  // gemma: norms after attention and feed-forward too
+  bool norm_plus_one =
+      false;  // norm weights are stored as w - 1 (Hugging Face gemma); added at load
+  bool interleaved_rope =
+      false;  // rows of wq/wk are stored for pairs (2i, 2i+1); un-permuted at load
   bool tied_head = false;
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> per_layer;

@@ -74,8 +74,8 @@ TEST(Config, Llama3ScalingBecomesFactors) {
   EXPECT_NEAR(rope.factors[15], 1.65133, 1e-5);  // those between: what transformers computes
   EXPECT_NEAR(rope.factors[16], 3.29226, 1e-5);
   EXPECT_NEAR(rope.factors[17], 9.66673, 1e-5);
-              EXPECT_EQ(rope.factors[18], 32.0f);
-              EXPECT_EQ(rope.factors[31], 32.0f);
+  EXPECT_EQ(rope.factors[18], 32.0f);
+  EXPECT_EQ(rope.factors[31], 32.0f);
 }
 
 TEST(Config, NewerFilesKeepRopeInAnObjectOfItsOwn) {
@@ -256,6 +256,44 @@ TEST(Config, GgufScalingAndFactors) {
   wrong.writer.add_tensor("rope_freqs.weight", DType::f32, kFour,
                           std::as_bytes(std::span(factors).first(4)));
   EXPECT_THAT(wrong.error(), HasSubstr("'rope_freqs.weight' has shape [4], [8] is needed"));
+}
+
+TEST(Config, Gemma3GgufMayListItsLocalLayers) {
+  const auto read_with = [](auto&& add) {
+    GgufWriter w;
+    w.add("general.architecture", "gemma3");
+    for (const auto& [key, value] :
+         {std::pair("gemma3.block_count", 3u), std::pair("gemma3.context_length", 64u),
+          std::pair("gemma3.embedding_length", 64u), std::pair("gemma3.feed_forward_length", 96u),
+          std::pair("gemma3.attention.head_count", 4u),
+          std::pair("gemma3.attention.sliding_window", 8u)})
+      w.add_u32(key, value);
+    w.add_f32("gemma3.attention.layer_norm_rms_epsilon", 1e-6f);
+    add(w);
+    const std::vector<std::byte> zeros(64 * 4);
+    constexpr std::uint64_t kShape[] = {1, 64};
+    w.add_tensor("token_embd.weight", DType::f32, kShape, zeros);
+    const std::string bytes = w.finish();
+    return config_from_gguf(GgufFile::parse(std::as_bytes(std::span(bytes)), "m.gguf").value());
+  };
+  constexpr const char* kPattern = "gemma3.attention.sliding_window_pattern";
+  const auto windows = [](const ModelConfig& c) {
+    return std::vector{c.per_layer[0].window, c.per_layer[1].window, c.per_layer[2].window};
+  };
+  using Windows = std::vector<std::uint32_t>;
+  EXPECT_EQ(windows(read_with([](GgufWriter&) {}).value()), (Windows{8, 8, 8}));
+  EXPECT_EQ(windows(read_with([](GgufWriter& w) { w.add_u32(kPattern, 2); }).value()),
+            (Windows{8, 0, 8}));
+  EXPECT_EQ(windows(read_with([](GgufWriter& w) {
+                      w.add_i32s(kPattern, std::vector{0, 1, 0});
+                    }).value()),
+            (Windows{0, 8, 0}));
+  EXPECT_THAT(read_with([](GgufWriter& w) {
+                w.add_i32s(kPattern, std::vector{0, 1});
+              })
+                  .error()
+                  .message,
+              HasSubstr("'gemma3.attention.sliding_window_pattern' has 2 entries for 3 layers"));
 }
 
 TEST(Config, GgufPartsAndMixturesAreUnsupported) {

@@ -10,7 +10,8 @@
 
 namespace quire {
 
-Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool, ModelOptions options) {
+Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool,
+                                           ModelOptions options) {
   TRY(Weights weights, load_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
   return std::unique_ptr<Model>(new Model(std::move(state)));
@@ -37,14 +38,17 @@ std::uint64_t Model::numerics_id() const {
 }
 
 void Model::forward(const Geometry& geometry, const StepRows& step, float* logits) {
-  CHECK(step.tokens.size() <= state_->options.rows_max && step.tokens.size() == step.positions.size());
+  CHECK(step.tokens.size() <= state_->options.rows_max &&
+        step.tokens.size() == step.positions.size());
   CHECK(step.groups.size() == geometry.groups.size());
   if (step.tokens.empty()) return;
   state_->prepare(geometry, step);
-  state_->pool.run([&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
+  state_->pool.run(
+      [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
 }
 
-Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block, const Format* format) {
+Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
+                       const Format* format) {
   Geometry geometry{.tokens_per_block = tokens_per_block, .groups = {}, .places = {}};
   for (std::uint32_t l = 0; l < config.layers; ++l) {
     const std::uint32_t window = config.per_layer[l].window;

@@ -1,13 +1,15 @@
 // model/model.h - a loaded model: packed weights and the forward pass over one step's rows.
 //
-// Knows nothing of the cache but the view it is handed (kernels/kv_view.h). The engine calls it once per step:
+// Knows nothing of the cache but the view it is handed (kernels/kv_view.h). The engine calls it
+// once per step:
 //
 //   TRY(ModelSource source, ModelSource::open(path));
 //   TRY(std::unique_ptr<Model> model, Model::load(source, pool, {}));
-//   model->forward({.tokens = ids, .positions = positions, .groups = views, .logit_rows = last}, logits);
+//   model->forward({.tokens = ids, .positions = positions, .groups = views, .logit_rows = last},
+//   logits);
 //
-// Same answer: a row's result depends on its token, its position and what its sequence holds, never on the other rows,
-// the chunking or the number of threads.
+// Same answer: a row's result depends on its token, its position and what its sequence holds, never
+// on the other rows, the chunking or the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +33,8 @@ struct ModelOptions {
   std::uint32_t rows_max = 512;  // rows of one step; scratch is sized by it
 };
 
-// One step: rows of all sequences one after the other. `groups` has one view per layer group of the geometry in use;
-// their sequences lie in the same order and cover the same rows.
+// One step: rows of all sequences one after the other. `groups` has one view per layer group of the
+// geometry in use; their sequences lie in the same order and cover the same rows.
 struct StepRows {
   std::span<const TokenId> tokens;
   std::span<const std::uint32_t> positions;
@@ -42,7 +44,8 @@ struct StepRows {
 
 class Model {
  public:
-  static Result<std::unique_ptr<Model>> load(const ModelSource& source, ThreadPool& pool, ModelOptions options);
+  static Result<std::unique_ptr<Model>> load(const ModelSource& source, ThreadPool& pool,
+                                             ModelOptions options);
   ~Model();
 
   const ModelConfig& config() const;
@@ -52,11 +55,12 @@ class Model {
   // What this model's cache looks like in a format: layers with equal windows form a group.
   Geometry geometry(std::uint32_t tokens_per_block, const Format* format) const;
 
-  // Identifies the arithmetic: two runs with equal ids, weights and tokens give equal bits. The instruction set is not
-  // part of it, as all of them agree.
+  // Identifies the arithmetic: two runs with equal ids, weights and tokens give equal bits. The
+  // instruction set is not part of it, as all of them agree.
   std::uint64_t numerics_id() const;
 
-  // Writes K/V of every row through the views, then logits [logit_rows][vocabulary]. The geometry is that of `groups`.
+  // Writes K/V of every row through the views, then logits [logit_rows][vocabulary]. The geometry
+  // is that of `groups`.
   void forward(const Geometry& geometry, const StepRows& step, float* logits);
 
   struct State;  // model/state.h; private to model/
@@ -67,6 +71,7 @@ class Model {
 };
 
 // The geometry of a configuration without loading it (for plans).
-Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block, const Format* format);
+Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
+                       const Format* format);
 
 }  // namespace quire

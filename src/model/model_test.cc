@@ -23,7 +23,8 @@ struct FlatKv {
         bytes += g.block_bytes(group);
       }
     }
-    memory.assign(bytes + 256, std::byte{0xff});  // NaN everywhere: what was not written must not be read
+    memory.assign(bytes + 256,
+                  std::byte{0xff});  // NaN everywhere: what was not written must not be read
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     arena = memory.data() + ((address + 63) / 64 * 64 - address);
   }
@@ -33,12 +34,14 @@ struct FlatKv {
   std::byte* arena;
 };
 
-std::vector<float> run(Model& model, const Geometry& geometry, std::span<const TokenId> tokens, std::uint32_t chunk) {
+std::vector<float> run(Model& model, const Geometry& geometry, std::span<const TokenId> tokens,
+                       std::uint32_t chunk) {
   FlatKv kv(geometry, static_cast<std::uint32_t>(tokens.size()));
   const std::uint32_t vocabulary = model.config().vocabulary;
   std::vector<float> logits(tokens.size() * vocabulary);
   for (std::uint32_t at = 0; at < tokens.size(); at += chunk) {
-    const auto count = std::min<std::uint32_t>(chunk, static_cast<std::uint32_t>(tokens.size()) - at);
+    const auto count =
+        std::min<std::uint32_t>(chunk, static_cast<std::uint32_t>(tokens.size()) - at);
     std::vector<std::uint32_t> positions(count), rows(count);
     std::iota(positions.begin(), positions.end(), at);
     std::iota(rows.begin(), rows.end(), 0);
@@ -46,8 +49,10 @@ std::vector<float> run(Model& model, const Geometry& geometry, std::span<const T
     for (const auto& table : kv.tables) sequences.push_back({table.data(), 0, count, at});
     std::vector<KvView> views;
     for (std::size_t g = 0; g < geometry.groups.size(); ++g)
-      views.push_back({kv.arena, &sequences[g], 1, geometry.tokens_per_block, geometry.groups[g].window});
-    model.forward(geometry, {tokens.subspan(at, count), positions, views, rows}, logits.data() + std::size_t{at} * vocabulary);
+      views.push_back(
+          {kv.arena, &sequences[g], 1, geometry.tokens_per_block, geometry.groups[g].window});
+    model.forward(geometry, {tokens.subspan(at, count), positions, views, rows},
+                  logits.data() + std::size_t{at} * vocabulary);
   }
   return logits;
 }
@@ -55,7 +60,9 @@ std::vector<float> run(Model& model, const Geometry& geometry, std::span<const T
 std::string model_path(const char* variable, const std::string& name) {
   if (const char* path = std::getenv(variable)) return path;
   const char* cache = std::getenv("XDG_CACHE_HOME");
-  const std::string base = cache && *cache ? cache : std::string(std::getenv("HOME") ? std::getenv("HOME") : "") + "/.cache";
+  const std::string base =
+      cache && *cache ? cache
+                      : std::string(std::getenv("HOME") ? std::getenv("HOME") : "") + "/.cache";
   return base + "/quire/models/" + name;
 }
 
@@ -73,7 +80,8 @@ void check_chunks(const std::string& path) {
   for (const float x : whole) ASSERT_EQ(x - x, 0);
   for (const std::uint32_t chunk : {1u, 7u, 32u, 100u}) {
     const std::vector<float> parts = run(*model.value(), geometry, tokens, chunk);
-    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0) << "chunks of " << chunk;
+    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0)
+        << "chunks of " << chunk;
   }
 }
 

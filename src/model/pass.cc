@@ -29,7 +29,8 @@ Pass::Pass(Model::State& state, const Geometry& geometry, const StepRows& step, 
       own_(state.lanes[lane.index]),
       row_count_(static_cast<std::uint32_t>(step.tokens.size())),
       sharing_(sharing_for(row_count_, lane.count)),
-      row_phase_(sharing_ == Sharing::few ? Range{0, row_count_} : share(row_count_, sharing_ == Sharing::rows ? 8 : 1)),
+      row_phase_(sharing_ == Sharing::few ? Range{0, row_count_}
+                                          : share(row_count_, sharing_ == Sharing::rows ? 8 : 1)),
       matrix_rows_(sharing_ == Sharing::rows ? row_phase_ : Range{0, row_count_}) {}
 
 Pass::Range Pass::share(std::uint32_t count, std::uint32_t multiple) const {
@@ -85,7 +86,8 @@ void Pass::absorb(std::uint32_t row, const std::vector<float>& post_norm) {
 }
 
 // Normalizes a row of the residual stream into row `site_row` of a site.
-void Pass::enter(std::uint32_t row, std::uint32_t site_row, const std::vector<float>& norm, const Site& site) {
+void Pass::enter(std::uint32_t row, std::uint32_t site_row, const std::vector<float>& norm,
+                 const Site& site) {
   s_.vector.rms_norm(x_row(row), norm.data(), c_.norm_epsilon, c_.hidden, own_.row.data());
   encode(own_.row.data(), site_row, 0, c_.hidden, site);
 }
@@ -94,7 +96,8 @@ void Pass::encode(const float* from, std::uint32_t row, std::uint32_t first, std
                   const Site& site) const {
   if (s_.quantized) s_.linear.quantize(from, row, first, count, site.view);
   if (s_.plain)
-    std::memcpy(floats(site.plain) + std::size_t{row} * site.inputs + first, from, count * sizeof(float));
+    std::memcpy(floats(site.plain) + std::size_t{row} * site.inputs + first, from,
+                count * sizeof(float));
 }
 
 void Pass::attention(std::uint32_t layer) {
@@ -119,7 +122,8 @@ void Pass::attention(std::uint32_t layer) {
   meet_after_columns();
 }
 
-// Computes whole heads, so that norm, rotation and the write to the cache happen while the head is in the nearest cache.
+// Computes whole heads, so that norm, rotation and the write to the cache happen while the head is
+// in the nearest cache.
 void Pass::project_qkv(std::uint32_t layer, const Site& site) {
   const LayerWeights& w = s_.weights.layers[layer];
   const std::uint32_t d = c_.head_dim, heads = c_.query_heads + 2 * c_.kv_heads;
@@ -129,7 +133,8 @@ void Pass::project_qkv(std::uint32_t layer, const Site& site) {
                                    [&](const ProjectionPart& p) { return p.first <= head * d; });
     const std::uint32_t first = head * d - part->first;
     float* out = floats(own_.unit) - std::size_t{matrix_rows_.begin} * d - first;
-    s_.linear.multiply(part->matrix, site.view, matrix_rows_.begin, matrix_rows_.end, first, first + d, out, d);
+    s_.linear.multiply(part->matrix, site.view, matrix_rows_.begin, matrix_rows_.end, first,
+                       first + d, out, d);
     finish_head(layer, head, matrix_rows_);
   }
 }
@@ -144,7 +149,8 @@ void Pass::finish_head(std::uint32_t layer, std::uint32_t head, Range rows) {
   const std::vector<float>& norm = is_query ? w.q_norm : w.k_norm;
   const RopeTable& rope = s_.ropes[c_.per_layer[layer].rope];
   const std::uint32_t kv_head = is_query ? 0 : (head - c_.query_heads) % c_.kv_heads;
-  const std::size_t page = (std::size_t{place.index} * c_.kv_heads + kv_head) * group.shape.page_bytes;
+  const std::size_t page =
+      (std::size_t{place.index} * c_.kv_heads + kv_head) * group.shape.page_bytes;
 
   for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
     float* at = floats(own_.unit) + std::size_t{r - rows.begin} * d;
@@ -157,8 +163,11 @@ void Pass::finish_head(std::uint32_t layer, std::uint32_t head, Range rows) {
     if (!norm.empty()) s_.vector.rms_norm(at, norm.data(), c_.norm_epsilon, d, at);
     const std::uint32_t position = step_.positions[r];
     s_.vector.rope(at, 2 * rope.half(), rope.cosines(position), rope.sines(position));
-    if (is_query) std::memcpy(floats(s_.queries) + std::size_t{r} * width + std::size_t{head} * d, at, d * sizeof(float));
-    else s_.attend.store_key(group.shape, tokens_per_block, at, row.slot, row.block + page);
+    if (is_query)
+      std::memcpy(floats(s_.queries) + std::size_t{r} * width + std::size_t{head} * d, at,
+                  d * sizeof(float));
+    else
+      s_.attend.store_key(group.shape, tokens_per_block, at, row.slot, row.block + page);
   }
 }
 
@@ -173,7 +182,8 @@ void Pass::attend(std::uint32_t layer) {
                   .partials = floats(s_.partials)};
   step.shape.layer_index = place.index;
   const AttendPlan& plan = group.plan;
-  for (std::uint32_t i; (i = s_.next_task[layer].fetch_add(1, std::memory_order_relaxed)) < plan.tasks.size();)
+  for (std::uint32_t i;
+       (i = s_.next_task[layer].fetch_add(1, std::memory_order_relaxed)) < plan.tasks.size();)
     s_.attend.attend(step, plan.tasks[i], own_.attend.data());
   if (plan.merges.empty()) return;
   lane_.barrier();
@@ -202,7 +212,8 @@ void Pass::multiply_units(const LayerWeights& w, Range units, const Site& site) 
   constexpr std::uint32_t kStride = 2 * kGateUpUnit;
   const std::uint32_t count = units.end - units.begin;
   const std::size_t skipped_rows = std::size_t{matrix_rows_.begin} * kStride;
-  const auto multiply = [&](const PackedMatrix& m, std::uint32_t first, std::uint32_t end, std::uint32_t at) {
+  const auto multiply = [&](const PackedMatrix& m, std::uint32_t first, std::uint32_t end,
+                            std::uint32_t at) {
     s_.linear.multiply(m, site.view, matrix_rows_.begin, matrix_rows_.end, first, end,
                        floats(own_.unit) + at - skipped_rows - first, kStride);
   };
@@ -224,8 +235,8 @@ void Pass::multiply_units(const LayerWeights& w, Range units, const Site& site) 
 void Pass::project(const PackedMatrix& w, const Site& site) {
   const Range mine = unit_share(w.padded_outputs(), kLinearLanes);
   if (mine.begin < mine.end)
-    s_.linear.multiply(w, site.view, matrix_rows_.begin, matrix_rows_.end, mine.begin, mine.end, floats(s_.y),
-                       c_.hidden);
+    s_.linear.multiply(w, site.view, matrix_rows_.begin, matrix_rows_.end, mine.begin, mine.end,
+                       floats(s_.y), c_.hidden);
 }
 
 void Pass::logits() {
@@ -241,11 +252,13 @@ void Pass::logits() {
   const PackedMatrix& head = s_.weights.head;
   const Range columns = share(head.padded_outputs(), kLinearLanes);
   if (wanted == 0 || columns.begin == columns.end) return;
-  s_.linear.multiply(head, s_.head.view, 0, wanted, columns.begin, columns.end, logits_, c_.vocabulary);
+  s_.linear.multiply(head, s_.head.view, 0, wanted, columns.begin, columns.end, logits_,
+                     c_.vocabulary);
   if (c_.logit_softcap == 0) return;
   const std::uint32_t end = std::min(columns.end, c_.vocabulary);
   for (std::uint32_t i = 0; i < wanted; ++i)
-    s_.vector.softcap(logits_ + std::size_t{i} * c_.vocabulary + columns.begin, c_.logit_softcap, end - columns.begin);
+    s_.vector.softcap(logits_ + std::size_t{i} * c_.vocabulary + columns.begin, c_.logit_softcap,
+                      end - columns.begin);
 }
 
 }  // namespace quire

@@ -1,10 +1,11 @@
 // model/pass.h - one thread's part of one forward pass. Private to model/.
 //
-// Three ways to share the work, chosen by the number of rows; none of them changes a bit, as every row and every output
-// column is computed alike wherever it is computed:
+// Three ways to share the work, chosen by the number of rows; none of them changes a bit, as every
+// row and every output column is computed alike wherever it is computed:
 //   few      (decode)       threads split columns; each prepares the few activation rows for itself
-//   columns  (batches)      threads split columns of the matrices and rows of everything between, and meet in between
-//   rows     (prefill)      each thread takes its rows through whole layers; they meet only around attention
+//   columns  (batches)      threads split columns of the matrices and rows of everything between,
+//   and meet in between rows     (prefill)      each thread takes its rows through whole layers;
+//   they meet only around attention
 #pragma once
 
 #include "model/state.h"
@@ -13,7 +14,8 @@ namespace quire {
 
 class Pass {
  public:
-  Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits, ThreadPool::Lane lane);
+  Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits,
+       ThreadPool::Lane lane);
   void run();
 
  private:
@@ -23,15 +25,18 @@ class Pass {
   };
 
   static Sharing sharing_for(std::uint32_t rows, std::uint32_t threads);
-  Range share(std::uint32_t count, std::uint32_t multiple) const;  // this thread's part of [0, count)
+  Range share(std::uint32_t count,
+              std::uint32_t multiple) const;  // this thread's part of [0, count)
   Range unit_share(std::uint32_t count, std::uint32_t multiple) const;
   void meet_after_rows() const;     // where rows were split and columns come next
   void meet_after_columns() const;  // where columns were split and rows come next
 
   float* x_row(std::uint32_t row) const;
   void absorb(std::uint32_t row, const std::vector<float>& post_norm);
-  void enter(std::uint32_t row, std::uint32_t site_row, const std::vector<float>& norm, const Site& site);
-  void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count, const Site& site) const;
+  void enter(std::uint32_t row, std::uint32_t site_row, const std::vector<float>& norm,
+             const Site& site);
+  void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
+              const Site& site) const;
 
   void embed();
   void attention(std::uint32_t layer);
@@ -52,7 +57,7 @@ class Pass {
   LaneScratch& own_;
   const std::uint32_t row_count_;
   const Sharing sharing_;
-  const Range row_phase_;  // rows this thread prepares
+  const Range row_phase_;    // rows this thread prepares
   const Range matrix_rows_;  // rows it multiplies
 };
 

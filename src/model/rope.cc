@@ -5,15 +5,16 @@
 namespace quire {
 namespace {
 
-// sin and cos of a double by reduction to [-pi/4, pi/4] and Taylor series. The library's own are chosen by processor
-// and may differ in the last bit; these use nothing but + and *, in one order.
+// sin and cos of a double by reduction to [-pi/4, pi/4] and Taylor series. The library's own are
+// chosen by processor and may differ in the last bit; these use nothing but + and *, in one order.
 struct SinCos {
   double sine, cosine;
 };
 
 SinCos sin_cos(double angle) {
   // pi/2 in three parts of 33 bits, so that multiples up to 2^20 are exact.
-  constexpr double kHigh = 0x1.921fb544p+0, kMiddle = 0x1.0b4611a6p-34, kLow = 0x1.3198a2e037073p-69;
+  constexpr double kHigh = 0x1.921fb544p+0, kMiddle = 0x1.0b4611a6p-34,
+                   kLow = 0x1.3198a2e037073p-69;
   const double quarter_turns = std::nearbyint(angle * 0x1.45f306dc9c883p-1);
   const double r =
       ((angle - quarter_turns * kHigh) - quarter_turns * kMiddle) - quarter_turns * kLow;
@@ -26,10 +27,14 @@ SinCos sin_cos(double angle) {
   s = r + r * s;
   c = 1 + c;
   switch (static_cast<std::int64_t>(quarter_turns) & 3) {
-    case 0: return {s, c};
-    case 1: return {c, -s};
-    case 2: return {-s, -c};
-    default: return {-c, s};
+    case 0:
+      return {s, c};
+    case 1:
+      return {c, -s};
+    case 2:
+      return {-s, -c};
+    default:
+      return {-c, s};
   }
 }
 

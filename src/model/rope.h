@@ -1,6 +1,7 @@
 // model/rope.h - cosines and sines of rotary positions, computed once per position and kept.
 //
-// Angles are formed and reduced in double by arithmetic of our own, so that every machine gets the same bits.
+// Angles are formed and reduced in double by arithmetic of our own, so that every machine gets the
+// same bits.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ class RopeTable {
   const float* sines(std::uint32_t position) const { return row(position) + half(); }
 
  private:
-  static constexpr std::uint32_t kChunk = 256;  // positions per piece, so that growing moves nothing
+  static constexpr std::uint32_t kChunk =
+      256;  // positions per piece, so that growing moves nothing
   const float* row(std::uint32_t position) const {
     return chunks_[position / kChunk].get() + std::size_t{position % kChunk} * 2 * half();
   }

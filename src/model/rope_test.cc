@@ -13,8 +13,10 @@ TEST(RopeTable, EqualsLongDoubleTrigonometryRoundedOnce) {
   for (const std::uint32_t position : {0u, 1u, 7u, 255u, 256u, 8191u, 39999u}) {
     for (std::uint32_t i = 0; i < 32; ++i) {
       const long double angle = position / powl(100000.0L, 2.0L * i / 64);
-      EXPECT_NEAR(table.cosines(position)[i], static_cast<float>(cosl(angle)), 6e-8) << position << ' ' << i;
-      EXPECT_NEAR(table.sines(position)[i], static_cast<float>(sinl(angle)), 6e-8) << position << ' ' << i;
+      EXPECT_NEAR(table.cosines(position)[i], static_cast<float>(cosl(angle)), 6e-8)
+          << position << ' ' << i;
+      EXPECT_NEAR(table.sines(position)[i], static_cast<float>(sinl(angle)), 6e-8)
+          << position << ' ' << i;
     }
   }
 }

@@ -25,13 +25,14 @@ void each_matrix(const Weights& w, F f) {
 
 }  // namespace
 
-void Site::size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
-                bool with_plain) {
+void Site::size(Activations mode, std::uint32_t row_count, std::uint32_t input_count,
+                bool quantized, bool with_plain) {
   rows = row_count;
   inputs = input_count;
   if (quantized) encoded = HugeBuffer(activation_bytes(mode, rows, inputs));
   if (with_plain) plain = HugeBuffer(std::size_t{rows} * inputs * sizeof(float));
-  view = {.mode = mode, .rows = rows, .inputs = inputs, .data = encoded.data(), .plain = floats(plain)};
+  view = {
+      .mode = mode, .rows = rows, .inputs = inputs, .data = encoded.data(), .plain = floats(plain)};
 }
 
 Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
@@ -52,7 +53,9 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
 
 void Model::State::size_scratch() {
   const std::uint32_t rows = options.rows_max, width = config.query_heads * config.head_dim;
-  const auto matrix = [&](std::uint32_t columns) { return HugeBuffer(std::size_t{rows} * columns * sizeof(float)); };
+  const auto matrix = [&](std::uint32_t columns) {
+    return HugeBuffer(std::size_t{rows} * columns * sizeof(float));
+  };
   x = matrix(config.hidden);
   y = matrix(config.hidden);
   queries = matrix(width);
@@ -92,8 +95,10 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
                 .layer_index = 0,
                 .page_bytes = geometry.page_bytes(group),
                 .key_bytes = geometry.key_bytes(group)};
+    at.plan.threads = pool.size();
     plan_attention(view, at.shape, at.plan);
-    partial_bytes = std::max(partial_bytes, at.plan.partial_count * partial_floats(at.shape) * sizeof(float));
+    partial_bytes =
+        std::max(partial_bytes, at.plan.partial_count * partial_floats(at.shape) * sizeof(float));
     scratch_bytes = std::max(scratch_bytes, attend_scratch_bytes(at.shape));
     at.places.resize(step.tokens.size());
     for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
@@ -101,7 +106,8 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
       for (std::uint32_t i = 0; i < sequence.row_count; ++i) {
         const std::uint32_t slot = sequence.past + i;
         at.places[sequence.first_row + i] = {
-            arena_at(view.arena, sequence.blocks[slot / view.tokens_per_block]), slot % view.tokens_per_block};
+            arena_at(view.arena, sequence.blocks[slot / view.tokens_per_block]),
+            slot % view.tokens_per_block};
       }
     }
   }

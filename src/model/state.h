@@ -18,10 +18,12 @@ struct Site {
   std::uint32_t inputs = 0, rows = 0;
   ActivationRows view;
 
-  void size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized, bool with_plain);
+  void size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
+            bool with_plain);
 };
 
-// Up to this many rows each thread prepares all activations for itself: cheaper than meeting at a barrier.
+// Up to this many rows each thread prepares all activations for itself: cheaper than meeting at a
+// barrier.
 inline constexpr std::uint32_t kFewRows = 4;
 
 // What one thread owns.
@@ -29,7 +31,7 @@ struct LaneScratch {
   Site hidden, attended;   // inputs of few rows
   std::vector<float> x;    // residual stream of few rows
   std::vector<float> row;  // one row, normalized
-  HugeBuffer unit;         // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
+  HugeBuffer unit;  // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
   HugeBuffer attend;
 };
 

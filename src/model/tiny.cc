@@ -111,6 +111,7 @@ class TinyModel {
     matrix("token_embd.weight", kTinyVocabulary, o_.hidden);
     norm("output_norm.weight", o_.hidden);
     if (!o_.tied_head) matrix("output.weight", kTinyVocabulary, o_.hidden);
+    if (o_.rope_factors) vector("rope_freqs.weight", o_.head_dim / 2, 4, 3);
     for (std::uint32_t l = 0; l < o_.layers; ++l) layer(fmt::format("blk.{}.", l));
     return writer_.finish();
   }
@@ -134,6 +135,10 @@ class TinyModel {
     writer_.add_u32(key("attention.value_length"), o_.head_dim);
     writer_.add_f32(key("attention.layer_norm_rms_epsilon"), 1e-5f);
     writer_.add_f32(key("rope.freq_base"), is("gemma3") ? 1e6f : 1e4f);
+    if (o_.rope_linear != 1) {
+      writer_.add(key("rope.scaling.type"), "linear");
+      writer_.add_f32(key("rope.scaling.factor"), o_.rope_linear);
+    }
     const std::uint32_t window = is("gemma3") && o_.window == 0 ? 32 : o_.window;
     if (window) writer_.add_u32(key("attention.sliding_window"), window);
   }

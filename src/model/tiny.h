@@ -25,6 +25,8 @@ struct TinyOptions {
   std::uint32_t context = 4096;
   std::uint32_t window = 0;  // gemma3 needs one: 0 means 32 there
   bool tied_head = true;
+  float rope_linear = 1;      // divides positions
+  bool rope_factors = false;  // divides each frequency by a number of its own, as Llama 3 does
   std::uint64_t seed = 1;
 };
 

@@ -15,12 +15,14 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kPackedAlignment = 64;
 
-// One matrix to be packed: which source row each output comes from, and where the result is to be known.
+// One matrix to be packed: which source row each output comes from, and where the result is to be
+// known.
 struct PackJob {
   DType type;
   std::uint32_t outputs, inputs;
   std::function<const std::byte*(std::uint32_t)> row;
   std::vector<TensorView> sources;  // pages to give back afterwards
+  bool in_file_order = false;       // output o is row o of the only source: pages can go on the way
   std::size_t offset = 0;           // into Weights::memory
   PackedMatrix* into = nullptr;
 };
@@ -32,14 +34,16 @@ class Packer {
 
   void add(PackedMatrix* into, DType type, std::uint32_t outputs, std::uint32_t inputs,
            std::function<const std::byte*(std::uint32_t)> row, std::vector<TensorView> sources) {
-    PackJob job{type, outputs, inputs, std::move(row), std::move(sources), bytes_, into};
-    bytes_ += (packed_bytes(type, outputs, inputs) + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
+    PackJob job{type, outputs, inputs, std::move(row), std::move(sources), false, bytes_, into};
+    bytes_ += (packed_bytes(type, outputs, inputs) + kPackedAlignment - 1) / kPackedAlignment *
+              kPackedAlignment;
     jobs_.push_back(std::move(job));
   }
 
   void add(PackedMatrix* into, const TensorView& t) {
     add(into, t.type, static_cast<std::uint32_t>(t.rows()), static_cast<std::uint32_t>(t.columns()),
         [t](std::uint32_t o) { return t.row(o); }, {t});
+    jobs_.back().in_file_order = true;
   }
 
   HugeBuffer pack(ThreadPool& pool) {
@@ -50,16 +54,34 @@ class Packer {
     std::atomic<std::size_t> next{0};
     pool.run([&](ThreadPool::Lane) {
       for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) {
-        const PackJob& job = jobs_[i];
-        const std::size_t size = packed_bytes(job.type, job.outputs, job.inputs);
-        *job.into = pack_matrix(job.type, job.outputs, job.inputs, job.row, {memory.data() + job.offset, size});
-        for (const TensorView& t : job.sources) source_.drop_pages(t);
+        pack(jobs_[i], memory);
       }
     });
     return memory;
   }
 
  private:
+  void pack(const PackJob& job, const HugeBuffer& memory) const {
+    const std::size_t size = packed_bytes(job.type, job.outputs, job.inputs);
+    std::uint32_t dropped = 0;
+    const auto row = [&](std::uint32_t o) {
+      // A vocabulary is most of a small model's file: it should not be in memory twice, not even
+      // for a moment.
+      if (job.in_file_order && o >= dropped + 2 * kRowsDroppedAtOnce) {
+        TensorView part = job.sources[0];
+        const std::size_t bytes = row_bytes(part.type, part.columns());
+        part.data = part.data.subspan(dropped * bytes, kRowsDroppedAtOnce * bytes);
+        source_.drop_pages(part);
+        dropped += kRowsDroppedAtOnce;
+      }
+      return job.row(o);
+    };
+    *job.into =
+        pack_matrix(job.type, job.outputs, job.inputs, row, {memory.data() + job.offset, size});
+    for (const TensorView& t : job.sources) source_.drop_pages(t);
+  }
+
+  static constexpr std::uint32_t kRowsDroppedAtOnce = 8192;
   const ModelSource& source_;
   std::vector<PackJob> jobs_;
   std::size_t bytes_ = 0;
@@ -147,7 +169,8 @@ class Loader {
                                           parts.begin() + static_cast<std::ptrdiff_t>(end));
       std::uint32_t outputs = 0;
       for (const TensorView& t : group) outputs += static_cast<std::uint32_t>(t.rows());
-      const auto row = [group, i, permuted = config_.interleaved_rope, d = config_.head_dim](std::uint32_t o) {
+      const auto row = [group, i, permuted = config_.interleaved_rope,
+                        d = config_.head_dim](std::uint32_t o) {
         for (std::size_t part = 0; part < group.size(); ++part) {
           const auto rows = static_cast<std::uint32_t>(group[part].rows());
           if (o < rows) return group[part].row(permuted && i + part < 2 ? half_split_row(o, d) : o);
@@ -190,16 +213,19 @@ class Loader {
 
 }  // namespace
 
-HugeBuffer::HugeBuffer(std::size_t bytes) : bytes_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
+HugeBuffer::HugeBuffer(std::size_t bytes)
+    : bytes_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
   if (bytes_ == 0) return;
   // One huge page more than asked, so that the start can be aligned.
-  void* at = ::mmap(nullptr, bytes_ + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* at = ::mmap(nullptr, bytes_ + kHugePage, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(at != MAP_FAILED);
   const auto address = reinterpret_cast<std::uintptr_t>(at);
   const std::uintptr_t aligned = (address + kHugePage - 1) / kHugePage * kHugePage;
   if (aligned > address) ::munmap(at, aligned - address);
   const std::uintptr_t end = address + bytes_ + kHugePage;
-  if (aligned + bytes_ < end) ::munmap(reinterpret_cast<void*>(aligned + bytes_), end - aligned - bytes_);
+  if (aligned + bytes_ < end)
+    ::munmap(reinterpret_cast<void*>(aligned + bytes_), end - aligned - bytes_);
   data_ = reinterpret_cast<std::byte*>(aligned);
   ::madvise(data_, bytes_, MADV_HUGEPAGE);
 }
@@ -208,6 +234,8 @@ HugeBuffer::~HugeBuffer() {
   if (data_) ::munmap(data_, bytes_);
 }
 
-Result<Weights> load_weights(const ModelSource& source, ThreadPool& pool) { return Loader(source).load(pool); }
+Result<Weights> load_weights(const ModelSource& source, ThreadPool& pool) {
+  return Loader(source).load(pool);
+}
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// model/weights.h - weights as the forward pass reads them: packed matrices in one huge-page region.
+// model/weights.h - weights as the forward pass reads them: packed matrices in one huge-page
+// region.
 #pragma once
 
 #include <cstddef>
@@ -36,22 +37,24 @@ class HugeBuffer {
   std::size_t bytes_ = 0;
 };
 
-// Outputs [first, first + matrix.outputs) of a wider projection. Files may store its parts in different types.
+// Outputs [first, first + matrix.outputs) of a wider projection. Files may store its parts in
+// different types.
 struct ProjectionPart {
   std::uint32_t first;
   PackedMatrix matrix;
 };
 
 struct LayerWeights {
-  std::vector<ProjectionPart> qkv;   // query heads, then key heads, then value heads
-  std::vector<float> qkv_bias;       // same order; empty without bias
+  std::vector<ProjectionPart> qkv;  // query heads, then key heads, then value heads
+  std::vector<float> qkv_bias;      // same order; empty without bias
   PackedMatrix out;
-  // Gate and up, 32 of each in turn, so that one thread has both halves of a product side by side; or two matrices
-  // where the file stores them in different types.
+  // Gate and up, 32 of each in turn, so that one thread has both halves of a product side by side;
+  // or two matrices where the file stores them in different types.
   bool gate_up_interleaved = false;
   PackedMatrix gate_up, gate, up;
   PackedMatrix down;
-  std::vector<float> attention_norm, feed_forward_norm, post_attention_norm, post_feed_forward_norm, q_norm, k_norm;
+  std::vector<float> attention_norm, feed_forward_norm, post_attention_norm, post_feed_forward_norm,
+      q_norm, k_norm;
 };
 
 inline constexpr std::uint32_t kGateUpUnit = 32;

@@ -183,6 +183,7 @@ Result<GgufTokenizer> ModelSource::gguf_tokenizer() const {
       {"tokenizer.ggml.bos_token_id", &t.bos},
       {"tokenizer.ggml.eos_token_id", &t.eos},
       {"tokenizer.ggml.eot_token_id", &t.eot},
+      {"tokenizer.ggml.eom_token_id", &t.eom},
       {"tokenizer.ggml.unknown_token_id", &t.unknown},
       {"tokenizer.ggml.padding_token_id", &t.padding},
   };
@@ -199,6 +200,7 @@ Result<GgufTokenizer> ModelSource::gguf_tokenizer() const {
       {"tokenizer.ggml.add_bos_token", &t.add_bos},
       {"tokenizer.ggml.add_eos_token", &t.add_eos},
       {"tokenizer.ggml.add_space_prefix", &t.add_space_prefix},
+      {"tokenizer.ggml.remove_extra_whitespaces", &t.remove_extra_whitespaces},
   };
   for (const auto& [key, into] : flags) {
     if (!file.has(key)) continue;

@@ -36,8 +36,8 @@ struct GgufTokenizer {
   GgufStrings tokens, merges;
   GgufNumbers<float> scores;
   GgufNumbers<std::int64_t> types;
-  std::optional<std::uint32_t> bos, eos, eot, unknown, padding;
-  std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::optional<std::uint32_t> bos, eos, eot, eom, unknown, padding;
+  std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
   std::string_view chat_template;
 };
 

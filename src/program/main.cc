@@ -4,7 +4,7 @@
 #include <csignal>
 #include <string>
 
-#include "cli/command.h"
+#include "cli/help.h"
 
 namespace {
 
@@ -14,9 +14,12 @@ std::string overview() {
   std::string text =
       "Quire runs language models and looks after their KV cache.\n\n"
       "usage: quire COMMAND [options]\n\ncommands:\n";
-  for (const Command& c : quire::cli::commands()) text += fmt::format("  {:<12}{}\n", c.name, c.summary);
-  text += "\n`quire COMMAND --help` tells more. MODEL is a GGUF file or a Hugging Face folder; without one, the\n"
-          "default model in the cache folder is used.\n";
+  for (const Command& c : quire::cli::commands())
+    text += fmt::format("  {:<12}{}\n", c.name, c.summary);
+  text +=
+      "\n`quire COMMAND --help` tells more. MODEL is a GGUF file or a Hugging Face folder; without "
+      "one, the\n"
+      "default model in the cache folder is used.\n";
   return text;
 }
 
@@ -30,22 +33,12 @@ int main(int argc, char** argv) {
     return quire::cli::kOk;
   }
   const std::string wanted = name == "--version" ? "version" : name;
-  for (const Command& command : quire::cli::commands()) {
-    if (command.name != wanted) continue;
-    CLI::App app{std::string(command.summary), "quire " + wanted};
-    app.footer(std::string(command.examples));
-    app.get_formatter()->column_width(34);
-    const std::function<int()> run = command.declare(app);
-    try {
-      app.parse(argc - 1, argv + 1);
-    } catch (const CLI::ParseError& e) {
-      return app.exit(e) == 0 ? quire::cli::kOk : quire::cli::kUsage;
-    }
-    return run();
-  }
+  for (const Command& command : quire::cli::commands())
+    if (command.name == wanted) return quire::cli::run_command(command, argc - 1, argv + 1);
   std::string near;
   for (const Command& c : quire::cli::commands())
     if (c.name.substr(0, 2) == std::string_view(wanted).substr(0, 2)) near = c.name;
-  return quire::cli::fail(quire::cli::kUsage, "there is no command '" + wanted + "'",
-                          near.empty() ? "`quire help` lists them" : "did you mean `quire " + near + "`?");
+  return quire::cli::fail(
+      quire::cli::kUsage, "there is no command '" + wanted + "'",
+      near.empty() ? "`quire help` lists them" : "did you mean `quire " + near + "`?");
 }

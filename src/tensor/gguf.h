@@ -101,6 +101,31 @@ class GgufNumbers {
   GgufNumbers(const std::byte* at, std::uint64_t count, GgufType stored)
       : at_(at), count_(count), stored_(stored) {}
   T operator[](std::uint64_t i) const;
+
+  class Iterator {
+   public:
+    using value_type = T;
+    using difference_type = std::ptrdiff_t;
+    using iterator_category = std::input_iterator_tag;
+    using pointer = const T*;
+    using reference = T;
+
+    Iterator() = default;
+    Iterator(const GgufNumbers* numbers, std::uint64_t at) : numbers_(numbers), at_(at) {}
+    T operator*() const { return (*numbers_)[at_]; }
+    Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    Iterator operator++(int) { return {numbers_, at_++}; }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    const GgufNumbers* numbers_ = nullptr;
+    std::uint64_t at_ = 0;
+  };
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, count_}; }
   std::uint64_t size() const { return count_; }
   bool empty() const { return count_ == 0; }
 

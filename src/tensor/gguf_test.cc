@@ -61,7 +61,9 @@ TEST(Gguf, ReadsBackWhatWasWritten) {
     const GgufStrings tokens = file.strings_of("tokens").value();
     EXPECT_EQ(std::vector<std::string_view>(tokens.begin(), tokens.end()),
               (std::vector<std::string_view>{"a", "", "ccc"}));
-    EXPECT_EQ(file.integers_of("types").value()[1], -3);
+    const GgufNumbers<std::int64_t> types = file.integers_of("types").value();
+    EXPECT_EQ(std::vector<std::int64_t>(types.begin(), types.end()),
+              (std::vector<std::int64_t>{1, -3}));
     EXPECT_EQ(file.floats_of("scores").value()[0], 0.5f);
     const TensorView* tensor = file.find("second");
     ASSERT_NE(tensor, nullptr);

@@ -24,7 +24,9 @@ struct TensorView {
     for (std::size_t i = 0; i + 1 < shape.size(); ++i) n *= shape[i];
     return n;
   }
-  const std::byte* row(std::uint64_t r) const { return data.data() + r * row_bytes(type, columns()); }
+  const std::byte* row(std::uint64_t r) const {
+    return data.data() + r * row_bytes(type, columns());
+  }
 };
 
 }  // namespace quire

@@ -94,17 +94,23 @@ def evaluate(model, ids, every=None, keep=None):
     return {name: np.concatenate(part) for name, part in parts.items() if part}
 
 
-def greedy(model, ids):
-    """Free-running output, with the runner-up and its distance at each step."""
-    past, feed, out = None, ids, {"token_ids": [], "second": [], "margin": []}
+def greedy(model, prompts, pad):
+    """Free-running output of prompts side by side, with the runner-up and its distance at each step."""
+    longest = max(map(len, prompts))
+    feed = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    past, out = None, [{"token_ids": [], "second": [], "margin": []} for _ in prompts]
     for _ in range(GREEDY):
-        step = model(torch.tensor([feed]), past_key_values=past, use_cache=True)
+        step = model(feed, attention_mask=mask, position_ids=positions, past_key_values=past, use_cache=True, logits_to_keep=1)
         past = step.past_key_values
-        top = torch.topk(step.logits[0, -1].float(), 2)
-        out["token_ids"].append(int(top.indices[0]))
-        out["second"].append(int(top.indices[1]))
-        out["margin"].append(round(float(top.values[0] - top.values[1]), 4))
-        feed = [out["token_ids"][-1]]
+        top = torch.topk(step.logits[:, -1].float(), 2)
+        for answer, ids, values in zip(out, top.indices.tolist(), top.values.tolist()):
+            answer["token_ids"].append(ids[0])
+            answer["second"].append(ids[1])
+            answer["margin"].append(round(values[0] - values[1], 4))
+        feed, positions = top.indices[:, :1], positions[:, -1:] + 1
+        mask = torch.cat([mask, torch.ones_like(feed)], -1)
     return out
 
 
@@ -155,14 +161,16 @@ def main():
             text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
             text = text.removeprefix(tokenizer.bos_token or "") if start else text
         items.append((text, start + encode(text)))
+    short = len(items)
     for first, count in prompts.EXCERPTS:
         items.append((f"evaluation text [{first}:{first + count}]", start + evaluation[first:first + count]))
-    answers = []
-    for number, (text, prompt_ids) in enumerate(items):
-        answers.append({"prompt": text, "prompt_ids": prompt_ids, **greedy(model, prompt_ids)})
-        if number in EXACT_PROMPTS:
-            answers[-1]["exact"] = exact(model, prompt_ids)
-        print(f"prompt {number}: {tokenizer.decode(answers[-1]['token_ids'])[:60]!r}", flush=True)
+    ids = [prompt_ids for _, prompt_ids in items]
+    outputs = greedy(model, ids[:short], tokenizer.eos_token_id) + greedy(model, ids[short:], tokenizer.eos_token_id)
+    answers = [{"prompt": text, "prompt_ids": prompt_ids, **output} for (text, prompt_ids), output in zip(items, outputs)]
+    for number in EXACT_PROMPTS:
+        answers[number]["exact"] = exact(model, ids[number])
+    for number, answer in enumerate(answers):
+        print(f"prompt {number}: {tokenizer.decode(answer['token_ids'])[:60]!r}", flush=True)
 
     np.savez_compressed(HERE / f"{args.name}.npz", **arrays)
     with open(args.model, "rb") as file:

@@ -33,6 +33,7 @@ class Walk {
         lane_(reinterpret_cast<const char*>(step.kv.arena) +
               (std::size_t{shape_.layer_index} * shape_.kv_heads + task.kv_head) *
                   shape_.page_bytes),
+        kv_head_(task.kv_head),
         s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)) {
     position_ = sequence_.past + task.first_row;
     begin_ = row_begin(0);
@@ -40,6 +41,21 @@ class Walk {
   }
 
   void run() {
+    if (task_.split != kAllSplits) {
+      begin_ = most(begin_, task_.split * kAttendSplit);
+      end_ = least(end_, (task_.split + task_.split_count) * kAttendSplit);
+    }
+    Prefetch keys = prefetch(begin_ / kAttendUnit * kAttendUnit, 0);
+    while (!keys.done()) keys.step();
+    for (std::uint32_t left = task_.kv_head_count; left > 0; --left) {
+      attend_head(left == 1);
+      lane_ += shape_.page_bytes;
+      ++kv_head_;
+    }
+  }
+
+ private:
+  void attend_head(bool last_head) {
     const bool whole = task_.split == kAllSplits;
     const std::uint32_t pairs = task_.row_count * heads_;
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
@@ -47,23 +63,18 @@ class Walk {
       for (std::size_t d = 0; d < heads_ * dim_; d += 16)
         store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
     }
-    if (!whole) {
-      begin_ = most(begin_, task_.split * kAttendSplit);
-      end_ = least(end_, (task_.split + task_.split_count) * kAttendSplit);
-    } else {
+    if (whole) {
       fill(s_.row_max, pairs, kLowest);
       fill(s_.row_sum, pairs, 0);
       fill(s_.row_out, pairs * dim_, 0);
     }
-    Prefetch keys = prefetch(begin_ / kAttendUnit * kAttendUnit, 0);
-    while (keys.at != keys.end || keys.part != keys.count) keys.step();
     for (std::uint32_t at = begin_; at < end_;) {
       const std::uint32_t stop = least(end_, (at / kAttendSplit + 1) * kAttendSplit);
       fill(s_.split_max, pairs, kLowest);
       fill(s_.split_sum, pairs, 0);
       fill(s_.split_out, pairs * dim_, 0);
       for (std::uint32_t unit = at / kAttendUnit * kAttendUnit; unit < stop; unit += kAttendUnit)
-        attend_slots(unit);
+        attend_slots(unit, last_head);
       whole ? merge_split(at, stop) : leave_partials(at / kAttendSplit - task_.split);
       at = stop;
     }
@@ -73,7 +84,6 @@ class Walk {
              step_.out + row_at(i));
   }
 
- private:
   std::uint32_t row_end(std::uint32_t row) const { return position_ + row + 1; }
   std::uint32_t row_begin(std::uint32_t row) const {
     const std::uint32_t window = step_.kv.window, end = row_end(row);
@@ -81,7 +91,7 @@ class Walk {
   }
   std::size_t row_at(std::uint32_t row) const {
     return (sequence_.first_row + task_.first_row + row) * step_.row_stride +
-           std::size_t{task_.kv_head} * heads_ * dim_;
+           std::size_t{kv_head_} * heads_ * dim_;
   }
   const char* page(std::uint32_t slot) const {
     return lane_ + static_cast<std::size_t>(sequence_.blocks[slot / tokens_]) * kArenaUnit;
@@ -101,7 +111,7 @@ class Walk {
     return unit;
   }
 
-  // The keys of slots [first, first + 64), or the values.
+  // The keys of slots [first, first + 64), or what lies `offset` after them: values, the next head.
   Prefetch prefetch(std::uint32_t first, std::size_t offset) const {
     Prefetch next;
     next.part_bytes = shape_.key_bytes;
@@ -111,9 +121,12 @@ class Walk {
     return next;
   }
 
-  void attend_slots(std::uint32_t first) {
+  void attend_slots(std::uint32_t first, bool last_head) {
     const Unit<E> unit = unit_at(first);
-    Prefetch values = prefetch(first, shape_.key_bytes), keys = prefetch(first + kAttendUnit, 0);
+    Prefetch values = prefetch(first, shape_.key_bytes);
+    Prefetch keys = first + kAttendUnit < end_ || last_head
+                        ? prefetch(first + kAttendUnit, 0)
+                        : prefetch(begin_ / kAttendUnit * kAttendUnit, shape_.page_bytes);
     // Rows [whole_begin, whole_end) see all 64 slots: those that end late enough and begin early
     // enough.
     const std::uint32_t stop = first + kAttendUnit, window = step_.kv.window;
@@ -167,7 +180,8 @@ class Walk {
   const std::uint32_t heads_;
   const std::size_t dim_;
   const std::uint32_t tokens_;
-  const char* lane_;
+  const char* lane_;  // kv_head_'s page in a block at the arena's first byte
+  std::uint32_t kv_head_;
   const AttendScratch s_;
   std::uint32_t position_, begin_, end_;  // of row 0; slots any row sees in this task
 };

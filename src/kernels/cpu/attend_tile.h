@@ -33,20 +33,22 @@ struct Prefetch {
   std::size_t part_bytes = 0;
   const char *at = nullptr, *end = nullptr;
 
+  bool done() const { return at == end && part == count; }
+
   QUIRE_INLINE void step() {
     if (at == end) {
       if (part == count) return;
       at = parts[part++];
       end = at + part_bytes;
     }
-#pragma GCC unroll 8
+    QUIRE_UNROLL(8)
     for (int i = 0; i < 8; ++i) _mm_prefetch(at + 64 * i, _MM_HINT_T1);
     at += 512;
   }
   // As many as 64 slots of four dimensions, or four slots, take.
   template <class E>
   QUIRE_INLINE void steps() {
-#pragma GCC unroll 2
+    QUIRE_UNROLL(2)
     for (std::size_t i = 0; i < sizeof(E); i += 2) step();
   }
 };
@@ -60,15 +62,15 @@ inline constexpr int kVectors = kWide         ? 4
 template <int kCount, int kHeads, int kV, class E>
 QUIRE_INLINE void multiply_add(const float* a, std::size_t a_stride, const E* const (&b)[kV],
                                std::size_t b_stride, Lanes (&acc)[kHeads][kV]) {
-#pragma GCC unroll 4
+  QUIRE_UNROLL(4)
   for (int i = 0; i < kCount; ++i) {
     Lanes row[kV];
-#pragma GCC unroll 4
+    QUIRE_UNROLL(4)
     for (int v = 0; v < kV; ++v) row[v] = load(b[v] + i * b_stride);
-#pragma GCC unroll 6
+    QUIRE_UNROLL(6)
     for (int h = 0; h < kHeads; ++h) {
       const Lanes by = all(a[h * a_stride + i]);
-#pragma GCC unroll 4
+      QUIRE_UNROLL(4)
       for (int v = 0; v < kV; ++v) acc[h][v] = fma(by, row[v], acc[h][v]);
     }
   }
@@ -76,10 +78,11 @@ QUIRE_INLINE void multiply_add(const float* a, std::size_t a_stride, const E* co
 
 template <int kHeads, int kV>
 QUIRE_INLINE void clear(Lanes (&acc)[kHeads][kV]) {
-#pragma GCC unroll 6
-  for (int h = 0; h < kHeads; ++h)
-#pragma GCC unroll 4
+  QUIRE_UNROLL(6)
+  for (int h = 0; h < kHeads; ++h) {
+    QUIRE_UNROLL(4)
     for (int v = 0; v < kV; ++v) acc[h][v] = zero();
+  }
 }
 
 // weights[h][j] = dot(query h, key of slot j), for all 64 slots.
@@ -97,10 +100,11 @@ void scores(const Unit<E>& unit, const float* queries, std::size_t dim, std::siz
       multiply_add<4>(queries + d, dim, keys, tokens, acc);
       for (int v = 0; v < kV; ++v) keys[v] += 4 * tokens;
     }
-#pragma GCC unroll 6
-    for (int h = 0; h < kHeads; ++h)
-#pragma GCC unroll 4
+    QUIRE_UNROLL(6)
+    for (int h = 0; h < kHeads; ++h) {
+      QUIRE_UNROLL(4)
       for (int v = 0; v < kV; ++v) store(weights + h * kAttendUnit + 16 * (g + v), acc[h][v]);
+    }
   }
 }
 
@@ -127,13 +131,14 @@ QUIRE_INLINE void outputs_at(const Unit<E>& unit, std::size_t at, std::uint32_t 
       for (int v = 0; v < kV; ++v) values[v] += dim;
     }
   }
-#pragma GCC unroll 6
-  for (int h = 0; h < kHeads; ++h)
-#pragma GCC unroll 4
+  QUIRE_UNROLL(6)
+  for (int h = 0; h < kHeads; ++h) {
+    QUIRE_UNROLL(4)
     for (int v = 0; v < kV; ++v) {
       float* to = out + h * dim + at + 16 * v;
       store(to, fma(acc[h][v], all(take[h]), mul(load(to), all(keep[h]))));
     }
+  }
 }
 
 template <int kHeads, class E>
@@ -171,7 +176,7 @@ QUIRE_INLINE float max_score(const float* weights) {
 QUIRE_INLINE float softmax(float top, float* weights) {
   const Lanes base = all(top);
   Lanes sum;
-#pragma GCC unroll 4
+  QUIRE_UNROLL(4)
   for (std::uint32_t g = 0; g < kGroups; ++g) {
     const Lanes p = exp_bounded(sub(load(weights + 16 * g), base));
     store(weights + 16 * g, p);

@@ -25,6 +25,14 @@ namespace {
 #define QUIRE_INLINE [[gnu::always_inline]] inline
 #define QUIRE_LAMBDA __attribute__((always_inline))
 
+// Unrolls the next loop; sanitizers would take minutes to instrument what comes out.
+#define QUIRE_PRAGMA(x) _Pragma(#x)
+#ifdef QUIRE_SANITIZED
+#define QUIRE_UNROLL(n)
+#else
+#define QUIRE_UNROLL(n) QUIRE_PRAGMA(GCC unroll n)
+#endif
+
 enum class F16 : std::uint16_t {};
 enum class Bf16 : std::uint16_t {};
 

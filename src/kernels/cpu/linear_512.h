@@ -46,8 +46,23 @@ struct Lanes512 {
     else
       _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), v);
   }
-  static I low_nibbles(I v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
-  static I high_nibbles(I v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+  static I load_bytes(const std::byte* p) {  // sixteen int8, widened
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  template <int kBits>
+  static I shift_left_16(I v) {
+    return _mm512_slli_epi16(v, kBits);
+  }
+  template <int kBits>
+  static I shift_right_16(I v) {
+    return _mm512_srli_epi16(v, kBits);
+  }
+  static I mask(I v, int byte) {
+    return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(byte)));
+  }
+  static I merge(I a, I v, int byte) {  // a | (v & byte)
+    return _mm512_ternarylogic_epi32(a, v, _mm512_set1_epi8(static_cast<char>(byte)), 0xf8);
+  }
   static I look_up(I v) {
     const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Codes));
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), v);

@@ -39,8 +39,21 @@ struct Avx2 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane), v);
   }
-  static I low_nibbles(I v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
-  static I high_nibbles(I v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+  static I load_bytes(const std::byte* p) {  // eight int8, widened
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  template <int kBits>
+  static I shift_left_16(I v) {
+    return _mm256_slli_epi16(v, kBits);
+  }
+  template <int kBits>
+  static I shift_right_16(I v) {
+    return _mm256_srli_epi16(v, kBits);
+  }
+  static I mask(I v, int byte) {
+    return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(byte)));
+  }
+  static I merge(I a, I v, int byte) { return _mm256_or_si256(a, mask(v, byte)); }
   static I look_up(I v) {
     const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Codes));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), v);
@@ -56,17 +69,14 @@ struct Avx2 {
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 
-  // vpmaddubsw adds two products in 16 bits: exact while codes stay below 130. Bigger ones are
-  // widened.
-  template <bool kByteCodes>
-  static I dot(I sum, I codes, I a) {
-    if constexpr (!kByteCodes)
-      return _mm256_add_epi32(
-          sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, a), _mm256_set1_epi16(1)));
-    const I even = _mm256_madd_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(255)),
-                                     _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8));
-    const I odd = _mm256_madd_epi16(_mm256_srli_epi16(codes, 8), _mm256_srai_epi16(a, 8));
-    return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
+  static constexpr bool kHasVnni = false;
+  static I multiply_pairs(I codes, I a) { return _mm256_maddubs_epi16(codes, a); }
+  static I add_16(I a, I b) { return _mm256_add_epi16(a, b); }
+  static I widen_pairs(I v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
+  // Signed times signed: the sign moves to the activation, and 128 * 127 * 2 still fits 16 bits.
+  static I dot_bytes(I sum, I codes, I a) {
+    const I w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));  // takes the offset away
+    return add_int(sum, widen_pairs(multiply_pairs(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w))));
   }
 };
 

@@ -2,8 +2,6 @@
 // linear_tile.h.
 #pragma once
 
-#include <utility>
-
 #include "kernels/cpu/linear_tile.h"
 
 namespace quire {

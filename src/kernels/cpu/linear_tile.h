@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "kernels/linear_layout.h"
 
@@ -52,48 +53,127 @@ inline void store_tile(const TileArgs& t, typename S::F (&acc)[R][S::kVectors]) 
   }
 }
 
-template <class S, DType kType>
-inline typename S::F load_scale(const std::byte* at) {
-  if constexpr (linear_layout(kType).half_scales)
-    return S::load_half(at);
-  else
-    return S::load_float(at);
+// f(std::integral_constant<int, i>) for i = 0 .. n - 1, because shifts want constants.
+template <class F, int... kIndex>
+inline void unrolled(F&& f, std::integer_sequence<int, kIndex...>) {
+  (f(std::integral_constant<int, kIndex>()), ...);
+}
+template <int n, class F>
+inline void unrolled(F&& f) {
+  unrolled(f, std::make_integer_sequence<int, n>());
 }
 
-// One step of four inputs: vectors w[c] of codes against R broadcast activations.
-template <class S, DType kType, bool kTwoTerms, int R>
-inline void step(const typename S::I (&w)[S::kVectors], const std::byte* codes, int k4,
-                 typename S::I (&dot)[R][S::kVectors], typename S::I (&fine)[R][S::kVectors]) {
-  constexpr bool kByteCodes = kType == DType::q8_0 || kType == DType::iq4_nl;  // past 127
-  UNROLL for (int r = 0; r < R; ++r) {
-    const auto a = S::broadcast(codes + kCellCodes + r * 32 + k4 * 4);
-    UNROLL for (int c = 0; c < S::kVectors; ++c) dot[r][c] =
-        S::template dot<kByteCodes>(dot[r][c], w[c], a);
+// Moves bit kFrom of every byte to bit kTo; what else moves is masked away by the caller.
+template <class S, int kFrom, int kTo>
+inline typename S::I move_bits(typename S::I v) {
+  if constexpr (kFrom < kTo)
+    return S::template shift_left_16<kTo - kFrom>(v);
+  else if constexpr (kFrom > kTo)
+    return S::template shift_right_16<kFrom - kTo>(v);
+  else
+    return v;
+}
+
+// The codes of one step. `record` is at the vector's first lane.
+template <class S, DType kType, int kStep>
+inline typename S::I unpack(const std::byte* record) {
+  using I = typename S::I;
+  constexpr LinearLayout kLayout = linear_layout(kType);
+  constexpr int kBits = kLayout.code_bits, kAfterNibble = kBits >= 4 ? 4 : 0;
+  if constexpr (kBits == 8) return S::load_int(record + kStep * 64);
+  I code;
+  if constexpr (kBits >= 4) {
+    const I both = S::load_int(record + kStep / 2 * 64);
+    code = S::mask(move_bits<S, kStep % 2 * 4, 0>(both), 15);
   }
-  if constexpr (kTwoTerms) {
+  if constexpr (kBits == 6 || kBits < 4) {
+    const I four = S::load_int(record + pair_plane(kBits) + kStep / 4 * 64);
+    const I pair = move_bits<S, kStep % 4 * 2, kAfterNibble>(four);
+    code = kBits == 6 ? S::merge(code, pair, 3 << kAfterNibble) : S::mask(pair, 3);
+  }
+  if constexpr (kBits == 5 || kBits == 3) {
+    const I eight = S::load_int(record + bit_plane(kBits));
+    code = S::merge(code, move_bits<S, kStep, kBits - 1>(eight), 1 << (kBits - 1));
+  }
+  if constexpr (kLayout.table) code = S::look_up(code);
+  return code;
+}
+
+// The scales (kWhich 0) or minima (1) of group `group` of a record, for one vector of lanes.
+template <class S, DType kType, int kWhich>
+inline typename S::F load_scale(const std::byte* record, int group, int vector,
+                                const typename S::F* heads) {
+  constexpr LinearLayout kLayout = linear_layout(kType);
+  constexpr RecordParts kParts = record_parts(kType);
+  const std::byte* from = record + (kWhich == 0 ? kParts.scales : kParts.minima);
+  const int at = group * 16 + vector * S::kLanes;
+  if constexpr (kLayout.heads)
+    return S::mul(heads[vector], S::to_float(S::load_bytes(from + at)));
+  else
+    return S::load_half(from + at * 2);
+}
+
+template <class S, DType kType, int kWhich>
+inline void load_heads(const std::byte* head, typename S::F (&into)[S::kVectors]) {
+  UNROLL for (int c = 0; c < S::kVectors; ++c) into[c] =
+      S::load_half(head + (kWhich * 16 + c * S::kLanes) * 2);
+}
+
+// Sums of products of one group of inputs, for R rows. VNNI adds four products to 32 bits at once.
+// Without it a step gives sums of two in 16 bits, of which kFold steps fit before they are widened:
+// a code of n bits times 127, twice, leaves room for 8 steps (4 bits), 4 (5 bits) or 2 (6 bits).
+template <class S, DType kType, int R>
+struct Dots {
+  static constexpr int V = S::kVectors;
+  static constexpr int kBits = linear_layout(kType).code_bits;
+  static constexpr bool kByteCodes = kBits == 8 || linear_layout(kType).table;
+  static constexpr bool kNarrow = !S::kHasVnni && !kByteCodes;
+  static constexpr int kFold = kBits <= 4 ? 8 : kBits == 5 ? 4 : 2;
+  // Without VNNI byte codes are taken as signed numbers, which are the codes less their offset.
+  static constexpr bool kOffsetIsGone = !S::kHasVnni && kByteCodes;
+
+  typename S::I sums[R][V], narrow[R][V];
+
+  Dots() {
     UNROLL for (int r = 0; r < R; ++r) {
-      const auto a = S::broadcast(codes + kCellFine + r * 32 + k4 * 4);
-      UNROLL for (int c = 0; c < S::kVectors; ++c) fine[r][c] =
-          S::template dot<kByteCodes>(fine[r][c], w[c], a);
+      UNROLL for (int c = 0; c < V; ++c) sums[r][c] = narrow[r][c] = S::zero_int();
     }
   }
-}
+
+  // One step of four inputs: vectors w[c] of codes against R broadcast activations.
+  template <int kStep, int kSteps>
+  void add(const typename S::I (&w)[V], const std::byte* activations) {
+    UNROLL for (int r = 0; r < R; ++r) {
+      const auto a = S::broadcast(activations + r * 32);
+      UNROLL for (int c = 0; c < V; ++c) {
+        if constexpr (kNarrow) {
+          narrow[r][c] = S::add_16(narrow[r][c], S::multiply_pairs(w[c], a));
+          if constexpr (kStep % kFold == kFold - 1 || kStep == kSteps - 1) {
+            sums[r][c] = S::add_int(sums[r][c], S::widen_pairs(narrow[r][c]));
+            narrow[r][c] = S::zero_int();
+          }
+        } else if constexpr (kByteCodes) {
+          sums[r][c] = S::dot_bytes(sums[r][c], w[c], a);
+        } else {
+          sums[r][c] = S::dot(sums[r][c], w[c], a);
+        }
+      }
+    }
+  }
+};
 
 // The minimum terms of one record.
 template <class S, DType kType, int R>
-inline void add_minima(const std::byte* record, const std::byte* values,
+inline void add_minima(const std::byte* record, const std::byte* values, const typename S::F* heads,
                        typename S::F (&low)[R][S::kVectors]) {
   constexpr LinearLayout kLayout = linear_layout(kType);
-  constexpr int kScaleBytes = kLayout.half_scales ? 2 : 4;
   constexpr std::size_t kSums = kLayout.group == 32 ? kCellScaledSums : kCellScaledHalfSums;
-  UNROLL for (int half = 0; half < 32 / kLayout.group; ++half) {
+  UNROLL for (int g = 0; g < 32 / kLayout.group; ++g) {
     typename S::F m[S::kVectors];
-    UNROLL for (int c = 0; c < S::kVectors; ++c) {
-      m[c] = load_scale<S, kType>(record + record_parts(kType).minima + half * 16 * kScaleBytes +
-                                  c * S::kLanes * kScaleBytes);
-    }
+    UNROLL for (int c = 0; c < S::kVectors; ++c) m[c] =
+        load_scale<S, kType, 1>(record, g, c, heads);
     UNROLL for (int r = 0; r < R; ++r) {
-      const auto sum = S::broadcast_float(values + kSums + half * 32 + r * 4);
+      const auto sum = S::broadcast_float(values + kSums + g * 32 + r * 4);
       UNROLL for (int c = 0; c < S::kVectors; ++c) low[r][c] = S::fma(m[c], sum, low[r][c]);
     }
   }
@@ -103,82 +183,80 @@ template <class S, DType kType, bool kTwoTerms, int R>
 __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
   using I = typename S::I;
   using F = typename S::F;
+  constexpr int V = S::kVectors;
   constexpr LinearLayout kLayout = linear_layout(kType);
-  constexpr int kScaleBytes = kLayout.half_scales ? 2 : 4;
-  constexpr int kSteps = kLayout.group / 4;
-  constexpr int kGroups = 32 / kLayout.group;  // per cell
-  constexpr std::size_t kCell = cell_bytes(kTwoTerms ? Activations::int16 : Activations::int8);
-  const std::size_t cells = t.inputs / 32;
   constexpr RecordParts kParts = record_parts(kType);
-  constexpr bool kLowToo =
-      R * S::kVectors <= S::kRegisters / 4;  // registers enough to sum the minima on the way
-  const std::byte* record = t.panel;
-  F acc[R][S::kVectors], low[R][S::kVectors];
+  constexpr int kSteps = kLayout.group / 4, kGroups = 32 / kLayout.group;
+  constexpr std::size_t kCell = cell_bytes(kTwoTerms ? Activations::int16 : Activations::int8);
+  constexpr std::size_t kSums = kGroups == 1 ? kCellSums : kCellHalfSums;
+  using Sums = Dots<S, kType, R>;
+  constexpr bool kExcess = kLayout.offset != 0 && !Sums::kOffsetIsGone;
+  // Registers enough to sum the minima on the way?
+  constexpr bool kLowToo = R * V <= S::kRegisters / 4;
+  const std::size_t records = t.inputs / 32;
+  F acc[R][V], low[R][V], head[V] = {}, low_head[V] = {};
   UNROLL for (int r = 0; r < R; ++r) {
-    UNROLL for (int c = 0; c < S::kVectors; ++c) acc[r][c] = low[r][c] = S::zero();
+    UNROLL for (int c = 0; c < V; ++c) acc[r][c] = low[r][c] = S::zero();
   }
+  const std::byte* record = t.panel;
   const std::byte* cell = t.rows + t.slot * 32;   // codes, at the first row's place
   const std::byte* values = t.rows + t.slot * 4;  // the 4-byte arrays, at the first row's place
-  for (std::size_t b = 0; b < cells; ++b, cell += kCell, values += kCell, record += kParts.bytes) {
+  for (std::size_t b = 0; b < records;
+       ++b, cell += kCell, values += kCell, record += kParts.bytes) {
+    if constexpr (kLayout.heads) {
+      if (b % kHeadRecords == 0) {
+        load_heads<S, kType, 0>(record, head);
+        if constexpr (kLayout.minimum) load_heads<S, kType, 1>(record, low_head);
+        record += kParts.head;
+      }
+    }
     if constexpr (R > 4) {  // fewer rows leave that to the processor, which then does it better
       if (t.cold)
         for (std::size_t i = 0; i < kParts.bytes; i += 64) S::prefetch(record + 4096 + i);
     }
-    UNROLL for (int half = 0; half < kGroups; ++half) {
-      I dot[R][S::kVectors], fine[R][S::kVectors];
-      UNROLL for (int r = 0; r < R; ++r) {
-        UNROLL for (int c = 0; c < S::kVectors; ++c) dot[r][c] = fine[r][c] = S::zero_int();
-      }
-      UNROLL for (int k4 = 0; k4 < kSteps; k4 += 2) {
-        I w[2][S::kVectors];
-        UNROLL for (int c = 0; c < S::kVectors; ++c) {
-          if constexpr (kLayout.code_bits == 4) {
-            const I both = S::load_int(record + c * S::kLanes * 4 + (half * kSteps + k4) / 2 * 64);
-            w[0][c] = S::low_nibbles(both);
-            w[1][c] = S::high_nibbles(both);
-            if constexpr (kLayout.table) {
-              w[0][c] = S::look_up(w[0][c]);
-              w[1][c] = S::look_up(w[1][c]);
-            }
-          } else {
-            w[0][c] = S::load_int(record + c * S::kLanes * 4 + (half * kSteps + k4) * 64);
-            w[1][c] = S::load_int(record + c * S::kLanes * 4 + (half * kSteps + k4) * 64 + 64);
-          }
-        }
-        step<S, kType, kTwoTerms, R>(w[0], cell, half * kSteps + k4, dot, fine);
-        step<S, kType, kTwoTerms, R>(w[1], cell, half * kSteps + k4 + 1, dot, fine);
-      }
-      F d[S::kVectors];
-      UNROLL for (int c = 0; c < S::kVectors; ++c) {
-        d[c] = load_scale<S, kType>(record + kParts.scales + half * 16 * kScaleBytes +
-                                    c * S::kLanes * kScaleBytes);
-      }
+    unrolled<kGroups>([&](auto group) {
+      constexpr int g = group;
+      Sums dots, fine;
+      unrolled<kSteps>([&](auto in_group) {
+        constexpr int kStep = g * kSteps + in_group;
+        I w[V];
+        UNROLL for (int c = 0; c < V; ++c) w[c] =
+            unpack<S, kType, kStep>(record + c * S::kLanes * 4);
+        dots.template add<in_group, kSteps>(w, cell + kCellCodes + kStep * 4);
+        if constexpr (kTwoTerms)
+          fine.template add<in_group, kSteps>(w, cell + kCellFine + kStep * 4);
+      });
+      F d[V];
+      UNROLL for (int c = 0; c < V; ++c) d[c] = load_scale<S, kType, 0>(record, g, c, head);
       UNROLL for (int r = 0; r < R; ++r) {
         const F s = S::broadcast_float(values + kCellScales + r * 4);
-        constexpr std::size_t kSums = kGroups == 1 ? kCellSums : kCellHalfSums;
         I excess;  // offset * sum of a
-        if constexpr (kLayout.offset != 0)
+        if constexpr (kExcess)
           excess = S::template shift_left<shift_of(kLayout.offset)>(
-              S::broadcast(values + kSums + half * 32 + r * 4));
-        UNROLL for (int c = 0; c < S::kVectors; ++c) {
-          I sum = dot[r][c];
-          if constexpr (kTwoTerms) sum = S::add_int(S::template shift_left<7>(sum), fine[r][c]);
-          if constexpr (kLayout.offset != 0) sum = S::sub_int(sum, excess);
+              S::broadcast(values + kSums + g * 32 + r * 4));
+        UNROLL for (int c = 0; c < V; ++c) {
+          I sum = dots.sums[r][c];
+          if constexpr (kTwoTerms)
+            sum = S::add_int(S::template shift_left<7>(sum), fine.sums[r][c]);
+          if constexpr (kExcess) sum = S::sub_int(sum, excess);
           acc[r][c] = S::fma(S::to_float(sum), S::mul(d[c], s), acc[r][c]);
         }
       }
+    });
+    if constexpr (kLayout.minimum && kLowToo)
+      add_minima<S, kType, R>(record, values, low_head, low);
+  }
+  if constexpr (kLayout.minimum && !kLowToo) {
+    values = t.rows + t.slot * 4;
+    for (std::size_t b = 0; b < records; ++b, values += kCell) {
+      if (kLayout.heads && b % kHeadRecords == 0)
+        load_heads<S, kType, 1>(t.panel + head_at(kParts, b), low_head);
+      add_minima<S, kType, R>(t.panel + record_at(kParts, b), values, low_head, low);
     }
-    if constexpr (kLayout.minimum && kLowToo) add_minima<S, kType, R>(record, values, low);
   }
   if constexpr (kLayout.minimum) {
-    if constexpr (!kLowToo) {
-      record = t.panel;
-      values = t.rows + t.slot * 4;
-      for (std::size_t b = 0; b < cells; ++b, values += kCell, record += kParts.bytes)
-        add_minima<S, kType, R>(record, values, low);
-    }
     UNROLL for (int r = 0; r < R; ++r) {
-      UNROLL for (int c = 0; c < S::kVectors; ++c) acc[r][c] = S::add(acc[r][c], low[r][c]);
+      UNROLL for (int c = 0; c < V; ++c) acc[r][c] = S::add(acc[r][c], low[r][c]);
     }
   }
   store_tile<S, R>(t, acc);

@@ -118,12 +118,13 @@ void finish(const Partial& row, std::uint32_t dim, float* out) {
   for (std::uint32_t d = 0; d < dim; ++d) out[d] = row.out[d] / row.sum;
 }
 
-void attend(const AttendStep& step, const AttendTask& task, std::byte* scratch) {
+void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t kv_head,
+                 std::byte* scratch) {
   const AttendShape& s = step.shape;
   const KvSequenceView& sequence = step.kv.sequences[task.sequence];
   const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
   const Lane lane{step, sequence,
-                  (std::size_t{s.layer_index} * s.kv_heads + task.kv_head) * s.page_bytes};
+                  (std::size_t{s.layer_index} * s.kv_heads + kv_head) * s.page_bytes};
   float* work = reinterpret_cast<float*>(scratch);
   Partial unit{.out = work}, split{.out = work + dim}, row{.out = work + 2 * dim};
   for (std::uint32_t i = 0; i < task.row_count; ++i) {
@@ -131,7 +132,7 @@ void attend(const AttendStep& step, const AttendTask& task, std::byte* scratch) 
     const std::uint32_t begin = step.kv.window != 0 ? end - std::min(end, step.kv.window) : 0;
     for (std::uint32_t head = 0; head < heads; ++head) {
       const std::size_t at = (sequence.first_row + task.first_row + i) * step.row_stride +
-                             std::size_t{task.kv_head * heads + head} * dim;
+                             std::size_t{kv_head * heads + head} * dim;
       row.clear(dim);
       for (std::uint32_t from = begin; from < end;) {
         const std::uint32_t index = from / kAttendSplit;
@@ -154,6 +155,11 @@ void attend(const AttendStep& step, const AttendTask& task, std::byte* scratch) 
       if (task.split == kAllSplits) finish(row, dim, step.out + at);
     }
   }
+}
+
+void attend(const AttendStep& step, const AttendTask& task, std::byte* scratch) {
+  for (std::uint32_t i = 0; i < task.kv_head_count; ++i)
+    attend_head(step, task, task.kv_head + i, scratch);
 }
 
 void merge(const AttendStep& step, const AttendPlan::Merge& m) {

@@ -69,30 +69,46 @@ void quantize(const float* x, std::uint32_t row, std::uint32_t first, std::uint3
     quantize_block(x + i, into.mode, row % kRowGroup, activation_cell(into, row, (first + i) / 32));
 }
 
-// Of one record: the code of input k in 0..31, and the scale or minimum of a group.
+// The code of input k, 0..31, of one record.
 std::int32_t code_at(const LinearLayout& layout, const std::byte* record, std::uint32_t lane,
                      std::uint32_t k) {
-  const std::size_t vector = k / 4, at = lane * 4 + k % 4;
-  if (layout.code_bits == 8) return load<std::uint8_t>(record + vector * 64 + at);
-  const int nibble = load<std::uint8_t>(record + vector / 2 * 64 + at) >> (vector % 2 * 4) & 15;
-  return layout.table ? kIq4Codes[nibble] : nibble;
+  const std::size_t step = k / 4, at = lane * 4 + k % 4;
+  const auto plane = [&](std::size_t vector) {
+    return load<std::uint8_t>(record + vector * 64 + at);
+  };
+  const int bits = layout.code_bits;
+  if (bits == 8) return plane(step);
+  int code = 0, have = 0;
+  if (bits >= 4) {
+    code = plane(step / 2) >> (step % 2 * 4) & 15;
+    have = 4;
+  }
+  if (bits == 6 || bits < 4) {
+    code |= (plane(pair_plane(bits) / 64 + step / 4) >> (step % 4 * 2) & 3) << have;
+    have += 2;
+  }
+  if (bits == 5 || bits == 3) code |= (plane(bit_plane(bits) / 64) >> step & 1) << have;
+  return layout.table ? kIq4Codes[code] : code;
 }
 
-float scale_at(const LinearLayout& layout, const std::byte* scales, std::uint32_t lane,
-               std::uint32_t group) {
+// A scale or minimum: `which` counts the head's numbers, 0 for d and 1 for the minimum's.
+float scale_at(const LinearLayout& layout, const std::byte* head, int which,
+               const std::byte* scales, std::uint32_t lane, std::uint32_t group) {
   const std::size_t at = std::size_t{group} * kLinearLanes + lane;
-  return layout.half_scales ? f16_to_f32(load<std::uint16_t>(scales + at * 2))
-                            : load<float>(scales + at * 4);
+  if (!layout.heads) return f16_to_f32(load<std::uint16_t>(scales + at * 2));
+  const float d = f16_to_f32(load<std::uint16_t>(head + (which * kLinearLanes + lane) * 2));
+  return d * static_cast<float>(load<std::int8_t>(scales + at));
 }
 
 float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint32_t r,
                        std::uint32_t o) {
   const LinearLayout layout = linear_layout(w.type);
   const RecordParts parts = record_parts(w.type);
-  const std::byte* record = w.data + o / kLinearLanes * panel_stride(w.type, w.inputs);
+  const std::byte* panel = w.data + o / kLinearLanes * panel_stride(w.type, w.inputs);
   const std::uint32_t lane = o % kLinearLanes, slot = r % kRowGroup;
   float acc = 0, low = 0;
-  for (std::uint32_t b = 0; b < w.inputs / 32; ++b, record += parts.bytes) {
+  for (std::uint32_t b = 0; b < w.inputs / 32; ++b) {
+    const std::byte *head = panel + head_at(parts, b), *record = panel + record_at(parts, b);
     const std::byte* cell = activation_cell(x, r, b);
     const float s = load<float>(cell + kCellScales + slot * 4);
     for (std::uint32_t g = 0; g < 32u / layout.group; ++g) {
@@ -104,10 +120,10 @@ float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint
         dot += (code_at(layout, record, lane, k) - layout.offset) * a;
         sum += a;
       }
-      const float d = scale_at(layout, record + parts.scales, lane, g);
+      const float d = scale_at(layout, head, 0, record + parts.scales, lane, g);
       acc = std::fma(static_cast<float>(dot), d * s, acc);
       if (!layout.minimum) continue;
-      const float m = scale_at(layout, record + parts.minima, lane, g);
+      const float m = scale_at(layout, head, 1, record + parts.minima, lane, g);
       low = std::fma(m, s * static_cast<float>(sum), low);
     }
   }

@@ -1,11 +1,12 @@
 // cost - the least recompute time saved per byte leaves first, with aging.
 //
 // Greedy-dual: an entry's rank is L + value per byte, where L is the rank of the last one that
-// left, so that what is not used sinks relative to newcomers. Values are rounded to a quarter of an
-// octave; entries of one rounded value form a queue that is in order of rank by itself (the idea of
+// left, so that what is not used sinks relative to newcomers. Values are rounded to three binary
+// digits; entries of one rounded value form a queue that is in order of rank by itself (the idea of
 // CAMP, Middleware 2014), and a tournament over the fronts of the queues names the least. A
 // constant number of steps per call, however many entries.
-#include <cmath>
+#include <algorithm>
+#include <bit>
 #include <limits>
 #include <vector>
 
@@ -57,11 +58,7 @@ class Inflation {
 
 class Cost final : public Evictor {
  public:
-  explicit Cost(const EvictOptions& o)
-      : Evictor(o),
-        lists_(o.entries_max, kQueues * kRungs),
-        ranks_(o.entries_max),
-        queue_of_(o.entries_max) {
+  explicit Cost(const EvictOptions& o) : Evictor(o, kQueues * kRungs) {
     queues_.reserve(kQueues);
     for (std::uint32_t q = 0; q < kQueues; ++q) queues_.emplace_back(lists_, q * kRungs, kRungs);
     for (double& f : fronts_) f = kEmpty;
@@ -69,37 +66,39 @@ class Cost final : public Evictor {
   }
 
  private:
-  static constexpr std::uint32_t kQueues = 256, kPerOctave = 4, kRungs = 64;
+  static constexpr std::uint32_t kQueues = 256, kRungs = 64;
   static constexpr double kEmpty = std::numeric_limits<double>::infinity();
 
-  // Saved nanoseconds per byte: 2^-32 to 2^32, four queues per octave.
+  // Saved nanoseconds per byte, from 2^-32 to 2^32, rounded down to two bits after the leading one.
+  static constexpr int kDropped = 50;  // of a double's 52
+  static constexpr std::uint64_t kFirst = std::bit_cast<std::uint64_t>(0x1p-32) >> kDropped;
   static std::uint32_t queue_for(const EvictEntry& e) {
     const double per_byte =
         cached_value(e) / static_cast<double>(std::max<std::uint64_t>(e.bytes, 1));
-    const double q = std::floor(std::log2(per_byte) * kPerOctave) + kQueues / 2;
-    return static_cast<std::uint32_t>(std::min(std::max(q, 0.0), kQueues - 1.0));
+    const std::uint64_t rounded = std::bit_cast<std::uint64_t>(per_byte) >> kDropped;
+    return static_cast<std::uint32_t>(std::clamp(rounded, kFirst, kFirst + kQueues - 1) - kFirst);
   }
   static double queue_value(std::uint32_t q) {
-    return std::exp2((static_cast<double>(q) - kQueues / 2) / kPerOctave);
+    return std::bit_cast<double>((kFirst + q) << kDropped);
   }
 
-  void enter(std::uint32_t id) override {
+  void enter(std::uint32_t id, const EvictEntry*) override {
     const std::uint32_t q = queue_for(at(id));
-    queue_of_[id] = static_cast<std::uint16_t>(q);
-    ranks_[id] = inflation_.at(at(id).last_use) + queue_value(q);
+    lists_[id].queue = static_cast<std::uint16_t>(q);
+    lists_[id].rank = inflation_.at(at(id).last_use) + queue_value(q);
     // In a queue the order of last use is the order of rank, and settles ties.
     queues_[q].insert(id, static_cast<std::uint64_t>(at(id).last_use));
     update(q);
   }
   void leave(std::uint32_t id, bool evicted) override {
-    if (evicted && !picked_expired()) inflation_.rise(now(), ranks_[id]);
-    queues_[queue_of_[id]].erase(id);
-    update(queue_of_[id]);
+    if (evicted && !picked_expired()) inflation_.rise(now(), lists_[id].rank);
+    queues_[lists_[id].queue].erase(id);
+    update(lists_[id].queue);
   }
   std::uint32_t choose() override { return queues_[winners_[1]].front(); }
 
   void update(std::uint32_t q) {
-    const double front = queues_[q].empty() ? kEmpty : ranks_[queues_[q].front()];
+    const double front = queues_[q].empty() ? kEmpty : lists_[queues_[q].front()].rank;
     if (front == fronts_[q]) return;
     fronts_[q] = front;
     for (std::uint32_t n = (q + kQueues) / 2; n > 0; n /= 2) replay(n);
@@ -110,10 +109,7 @@ class Cost final : public Evictor {
     winners_[n] = fronts_[b] < fronts_[a] ? b : a;
   }
 
-  LinkedIds lists_;
-  LazyArray<double> ranks_;
-  LazyArray<std::uint16_t> queue_of_;
-  std::vector<Ladder> queues_;
+  std::vector<Ladder<LinkedIds<Node>>> queues_;
   double fronts_[kQueues];          // least rank of each queue
   std::uint32_t winners_[kQueues];  // a tournament: [1] has the least of all
   Inflation inflation_;

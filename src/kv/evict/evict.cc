@@ -1,5 +1,7 @@
 #include "kv/evict/evict.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 
@@ -25,35 +27,46 @@ Result<const EvictPolicy*> find_evict_policy(std::string_view name) {
 }
 
 double cached_value(const EvictEntry& entry) {
-  const double saved =
-      static_cast<double>(std::max<Nanoseconds>(entry.recompute_ns, 1)) * (1.0 + entry.hits);
-  return saved * std::exp2((static_cast<int>(entry.priority) - kDefaultPriority) / 10.0);
+  static const auto weights = [] {  // by priority
+    std::array<double, 101> w;
+    for (int p = 0; p <= 100; ++p)
+      w[static_cast<std::size_t>(p)] = std::exp2((p - kDefaultPriority) / 10.0);
+    return w;
+  }();
+  return static_cast<double>(std::max<Nanoseconds>(entry.recompute_ns, 1)) * (1.0 + entry.hits) *
+         weights[entry.priority];
 }
 
-Evictor::Evictor(const EvictOptions& options)
-    : entries_(options.entries_max), present_(options.entries_max), expiry_(options.entries_max) {}
+Evictor::Evictor(const EvictOptions& options, std::uint32_t list_count)
+    : lists_(options.entries_max, list_count, LazyPages::huge), expiry_(options.entries_max) {}
 
 void Evictor::add(EvictId id, const EvictEntry& entry) {
   const std::uint32_t i = static_cast<std::uint32_t>(id);
-  CHECK(i < entries_.size() && !present_[i]);
+  CHECK(i < lists_.ids() && !lists_[i].present);
   CHECK(entry.priority <= 100);
-  present_[i] = 1;
-  entries_[i] = entry;
+  Node& node = lists_[i];
+  const EvictEntry before = node;
+  const std::uint16_t queue = node.queue;
+  static_cast<EvictEntry&>(node) = entry;
+  node.present = true;
+  node.queue = queue;
   ++size_;
   bytes_ += entry.bytes;
   if (entry.expires > 0) expiry_.add(i, entry.expires);
-  enter(i);
+  enter(i, before.key != 0 && before.key == entry.key ? &before : nullptr);
 }
 
 void Evictor::remove(EvictId id) { take_out(static_cast<std::uint32_t>(id), false); }
 
 void Evictor::take_out(std::uint32_t i, bool evicted) {
-  CHECK(i < entries_.size() && present_[i]);
+  CHECK(i < lists_.ids() && lists_[i].present);
   leave(i, evicted);
-  if (entries_[i].expires > 0) expiry_.remove(i);
-  present_[i] = 0;
+  Node& entry = lists_[i];
+  if (entry.expires > 0) expiry_.remove(i);
+  entry.present = false;
   --size_;
-  bytes_ -= entries_[i].bytes;
+  bytes_ -= entry.bytes;
+  if (evicted) entry.key = 0;
 }
 
 std::optional<EvictId> Evictor::pick(Nanoseconds now) {

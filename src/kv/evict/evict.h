@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "kv/evict/expiry.h"
-#include "kv/lazy_array.h"
+#include "kv/evict/list.h"
 
 namespace quire {
 
@@ -52,37 +52,44 @@ struct EvictOptions {
 
 class Evictor {
  public:
-  explicit Evictor(const EvictOptions& options);
   virtual ~Evictor() = default;
 
   void add(EvictId id, const EvictEntry& entry);
-  void remove(EvictId id);  // must be in
-  std::optional<EvictId> pick(
-      Nanoseconds now);  // removes what it returns; empty when nothing is left
-  bool contains(EvictId id) const { return present_[static_cast<std::uint32_t>(id)] != 0; }
-  const EvictEntry& entry(EvictId id) const { return entries_[static_cast<std::uint32_t>(id)]; }
+  void remove(EvictId id);                       // must be in
+  std::optional<EvictId> pick(Nanoseconds now);  // removes what it returns; empty when none is left
+  bool contains(EvictId id) const { return lists_[static_cast<std::uint32_t>(id)].present; }
+  const EvictEntry& entry(EvictId id) const { return lists_[static_cast<std::uint32_t>(id)]; }
 
   std::uint64_t size() const { return size_; }
   std::uint64_t bytes() const { return bytes_; }
-  bool picked_expired() const {
-    return picked_expired_;
-  }  // why the last pick() left: its lease had run out
+  bool picked_expired() const { return picked_expired_; }  // the last pick()'s lease had run out
 
  protected:
+  struct alignas(64) Node : EvictEntry {  // all that is known of an id, in one cache line
+    bool present;                         // from here on in the padding of EvictEntry
+    std::uint16_t queue;                  // for the policy; kept while the block is in use
+    std::uint32_t next, previous;
+    double rank;  // for the policy
+  };
+  static_assert(sizeof(Node) == 64);
+
+  Evictor(const EvictOptions& options, std::uint32_t list_count);
+
   // The policy proper. An id is in the policy's lists from enter() to leave(); choose() names one
-  // without removing it.
-  virtual void enter(std::uint32_t id) = 0;
+  // without removing it. `returning` is the entry as it was when it last left, if it is the same
+  // block and was used, not evicted.
+  virtual void enter(std::uint32_t id, const EvictEntry* returning) = 0;
   virtual void leave(std::uint32_t id, bool evicted) = 0;
   virtual std::uint32_t choose() = 0;  // only called when size() > 0
 
-  const EvictEntry& at(std::uint32_t id) const { return entries_[id]; }
+  const EvictEntry& at(std::uint32_t id) const { return lists_[id]; }
   Nanoseconds now() const { return now_; }  // of the last pick
+
+  LinkedIds<Node> lists_;
 
  private:
   void take_out(std::uint32_t id, bool evicted);
 
-  LazyArray<EvictEntry> entries_;
-  LazyArray<std::uint8_t> present_;
   Expiry expiry_;
   std::uint64_t size_ = 0, bytes_ = 0;
   Nanoseconds now_ = 0;

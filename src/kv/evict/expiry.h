@@ -30,7 +30,7 @@ class Expiry {
   void place(std::uint32_t id);
   void advance(std::uint64_t tick);
 
-  LinkedIds lists_;                       // kLevels * kSlots slots, then the due
+  LinkedIds<PlainLink> lists_;            // kLevels * kSlots slots, then the due
   LazyArray<std::uint64_t> ticks_;        // by id
   LazyArray<std::uint16_t> where_;        // by id: its list
   std::uint64_t occupied_[kLevels] = {};  // bit per slot that may hold something

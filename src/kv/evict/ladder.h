@@ -7,7 +7,7 @@
 // between two known ones. Beyond that it is exact to about one part in half the rungs. O(log rungs)
 // to insert, O(1) for the rest, nothing allocates.
 //
-//   LinkedIds lists(ids, 4096);
+//   LinkedIds<PlainLink> lists(ids, 4096);
 //   Ladder ladder(lists, /*first_list=*/0, /*rungs=*/4096);
 //   ladder.insert(id, last_use);
 //   std::uint32_t oldest = ladder.front();
@@ -22,9 +22,10 @@
 
 namespace quire {
 
+template <class Lists>
 class Ladder {
  public:
-  Ladder(LinkedIds& lists, std::uint32_t first_list, std::uint32_t rungs_max)
+  Ladder(Lists& lists, std::uint32_t first_list, std::uint32_t rungs_max)
       : lists_(&lists), first_list_(first_list), starts_(rungs_max) {
     CHECK(rungs_max >= 2);
   }
@@ -70,7 +71,9 @@ class Ladder {
       head_ = (head_ + 1) % starts_.size();
       --count_;
     }
-    return lists_->front(list(0));
+    const std::uint32_t id = lists_->front(list(0));
+    __builtin_prefetch(&(*lists_)[(*lists_)[id].next]);  // will be the front soon
+    return id;
   }
 
  private:
@@ -98,7 +101,7 @@ class Ladder {
     width_ *= 2;
   }
 
-  LinkedIds* lists_;
+  Lists* lists_;
   std::uint32_t first_list_;
   std::vector<std::uint64_t> starts_;  // a ring: the smallest key of each rung
   std::size_t head_ = 0;

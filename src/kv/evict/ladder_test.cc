@@ -10,7 +10,7 @@ namespace quire {
 namespace {
 
 TEST(Ladder, OrderIsExactWhileThereAreFewerKeysThanRungs) {
-  LinkedIds lists(100, 64);
+  LinkedIds<PlainLink> lists(100, 64);
   Ladder ladder(lists, 0, 64);
   Random random(3);
   std::multimap<std::uint64_t, std::uint32_t> model;
@@ -32,7 +32,7 @@ TEST(Ladder, OrderIsExactWhileThereAreFewerKeysThanRungs) {
 
 TEST(Ladder, BeyondThatItIsOffByASmallPartOfItsLength) {
   constexpr std::uint32_t kIds = 100000, kRungs = 256;
-  LinkedIds lists(kIds, kRungs);
+  LinkedIds<PlainLink> lists(kIds, kRungs);
   Ladder ladder(lists, 0, kRungs);
   std::vector<std::uint64_t> keys(kIds);
   for (std::uint32_t id = 0; id < kIds; ++id) ladder.insert(id, keys[id] = id);
@@ -51,7 +51,7 @@ TEST(Ladder, BeyondThatItIsOffByASmallPartOfItsLength) {
 }
 
 TEST(Ladder, SurvivesEmptyingAndRefillingOverAndOver) {
-  LinkedIds lists(8, 4);
+  LinkedIds<PlainLink> lists(8, 4);
   Ladder ladder(lists, 0, 4);
   Random random(1);
   std::map<std::uint32_t, std::uint64_t> in;

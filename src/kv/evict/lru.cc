@@ -7,20 +7,18 @@ namespace {
 
 class Lru final : public Evictor {
  public:
-  explicit Lru(const EvictOptions& o)
-      : Evictor(o), lists_(o.entries_max, kRungs), ladder_(lists_, 0, kRungs) {}
+  explicit Lru(const EvictOptions& o) : Evictor(o, kRungs), ladder_(lists_, 0, kRungs) {}
 
  private:
   static constexpr std::uint32_t kRungs = 4096;
 
-  void enter(std::uint32_t id) override {
+  void enter(std::uint32_t id, const EvictEntry*) override {
     ladder_.insert(id, static_cast<std::uint64_t>(at(id).last_use));
   }
   void leave(std::uint32_t id, bool) override { ladder_.erase(id); }
   std::uint32_t choose() override { return ladder_.front(); }
 
-  LinkedIds lists_;
-  Ladder ladder_;
+  Ladder<LinkedIds<Node>> ladder_;
 };
 
 }  // namespace

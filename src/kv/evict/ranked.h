@@ -12,15 +12,15 @@ namespace quire {
 template <std::uint32_t kRanks, std::uint32_t (*rank)(const EvictEntry&)>
 class Ranked final : public Evictor {
  public:
-  explicit Ranked(const EvictOptions& o) : Evictor(o), lists_(o.entries_max, kRanks * kRungs) {
+  explicit Ranked(const EvictOptions& o) : Evictor(o, kRanks * kRungs) {
     ladders_.reserve(kRanks);
     for (std::uint32_t r = 0; r < kRanks; ++r) ladders_.emplace_back(lists_, r * kRungs, kRungs);
   }
 
  private:
-  static constexpr std::uint32_t kRungs = 256;
+  static constexpr std::uint32_t kRungs = 64;
 
-  void enter(std::uint32_t id) override {
+  void enter(std::uint32_t id, const EvictEntry*) override {
     const std::uint32_t r = rank(at(id));
     ladders_[r].insert(id, static_cast<std::uint64_t>(at(id).last_use));
     occupied_[r / 64] |= 1ull << (r % 64);
@@ -37,8 +37,7 @@ class Ranked final : public Evictor {
         .front();
   }
 
-  LinkedIds lists_;
-  std::vector<Ladder> ladders_;
+  std::vector<Ladder<LinkedIds<Node>>> ladders_;
   std::uint64_t occupied_[(kRanks + 63) / 64] = {};
 };
 

@@ -31,7 +31,8 @@ constexpr TensorRow kTensors[] = {
 };
 
 constexpr std::uint32_t kGlobal = 0, kLocal = 1;  // indices into ropes
-constexpr std::uint64_t kPattern = 6;             // every so many layers one is global
+constexpr std::uint64_t kGlobalEvery = 6;         // so many layers, one is global
+constexpr Key kPattern{"attention.sliding_window_pattern", "sliding_window_pattern"};
 
 Status fill_ropes(const Hyperparameters& from, ModelConfig& c) {
   const bool by_kind = !from.is_gguf() && from.json_at("rope_parameters.full_attention");
@@ -54,15 +55,27 @@ Status fill_ropes(const Hyperparameters& from, ModelConfig& c) {
   return {};
 }
 
+// Newer GGUF files may list which layers are local instead of counting them.
+Result<bool> fill_listed_windows(const Hyperparameters& from, std::uint32_t window,
+                                 ModelConfig& c) {
+  if (!from.is_gguf()) return fill_layer_types(from, window, c);
+  if (!from.gguf().is_array(from.spelled(kPattern))) return false;
+  TRY(const GgufNumbers<std::int64_t> local, from.gguf().integers_of(from.spelled(kPattern)));
+  if (local.size() != c.layers)
+    return from.bad(kPattern, Code::corrupt,
+                    fmt::format("has {} entries for {} layers", local.size(), c.layers));
+  for (std::uint32_t i = 0; i < c.layers; ++i) c.per_layer[i].window = local[i] ? window : 0;
+  return true;
+}
+
 Status fill_windows(const Hyperparameters& from, ModelConfig& c) {
   TRY(const std::uint32_t window, window_of(from));
   if (window == 0)
     return from.bad(kSlidingWindow, Code::not_found, "is missing or 0; local layers need it");
-  TRY(const bool listed, fill_layer_types(from, window, c));
+  TRY(const bool listed, fill_listed_windows(from, window, c));
   if (!listed) {
-    constexpr Key kEvery{"attention.sliding_window_pattern", "sliding_window_pattern"};
-    TRY(const std::uint64_t every, from.unsigned_or(kEvery, kPattern));
-    if (every == 0) return from.bad(kEvery, Code::corrupt, "is 0");
+    TRY(const std::uint64_t every, from.unsigned_or(kPattern, kGlobalEvery));
+    if (every == 0) return from.bad(kPattern, Code::corrupt, "is 0");
     for (std::uint32_t i = 0; i < c.layers; ++i)
       c.per_layer[i].window = i % every == every - 1 ? 0 : window;
   }

@@ -54,6 +54,11 @@ using NamespaceRef = std::shared_ptr<Namespace>;
 using CallableRef = std::shared_ptr<const Callable>;
 using LoopRef = std::shared_ptr<Loop>;
 
+template <class T, class Variant>
+inline constexpr bool is_alternative = false;
+template <class T, class... Ts>
+inline constexpr bool is_alternative<T, std::variant<Ts...>> = (std::is_same_v<T, Ts> || ...);
+
 struct Value {
   using Rep = std::variant<Undefined, None, bool, Int, double, StrRef, SeqRef, DictRef,
                            NamespaceRef, CallableRef, LoopRef>;
@@ -61,7 +66,7 @@ struct Value {
 
   Value() : rep(None{}) {}
   template <class T>
-  requires std::is_constructible_v<Rep, std::in_place_type_t<T>, T>
+  requires is_alternative<T, Rep>
   explicit Value(T v) : rep(std::in_place_type<T>, std::move(v)) {}
 
   template <class T>

@@ -1,0 +1,259 @@
+// capi/quire.cc - the C interface on top of engine/runtime.h. Nothing throws across it.
+#include "quire.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/runtime.h"
+
+struct quire_model {
+  std::unique_ptr<quire::Runtime> runtime;
+};
+
+struct quire_session {
+  quire_model* model;
+  quire::Sequence sequence;
+  std::vector<quire::TokenId> tokens;  // all that were fed
+  std::vector<float> logits;           // after the last computed token
+  quire::TokenCounts counts;
+  std::uint32_t capacity, cached = 0;
+  std::uint32_t prompt_length =
+      0;  // tokens fed before the first step; penalties tell them from the answer
+  bool attached = false;
+
+  void count_tokens() {
+    counts = {};
+    const auto prompt = std::min<std::size_t>(prompt_length, tokens.size());
+    counts.add_prompt(std::span(tokens).first(prompt));
+    for (const quire::TokenId t : std::span(tokens).subspan(prompt)) counts.add_generated(t);
+  }
+};
+
+namespace {
+
+using quire::Code;
+using quire::Error;
+
+thread_local std::string last_error;
+
+int code_of(const Error& error) {
+  last_error = error.message;
+  switch (error.code) {
+    case Code::invalid:
+      return QUIRE_INVALID;
+    case Code::not_found:
+      return QUIRE_NOT_FOUND;
+    case Code::exhausted:
+      return QUIRE_EXHAUSTED;
+    case Code::corrupt:
+      return QUIRE_CORRUPT;
+    case Code::unsupported:
+      return QUIRE_UNSUPPORTED;
+    default:
+      return QUIRE_FAILED;
+  }
+}
+
+int invalid(const char* message) { return code_of(Error{Code::invalid, message}); }
+
+quire::SamplingOptions sampling_of(const quire_sampling* s) {
+  quire::SamplingOptions o;
+  if (s == nullptr) return o;
+  o.temperature = s->temperature;
+  o.top_p = s->top_p;
+  o.min_p = s->min_p;
+  o.typical_p = s->typical_p;
+  o.top_k = s->top_k;
+  o.repetition_penalty = s->repetition_penalty;
+  o.presence_penalty = s->presence_penalty;
+  o.frequency_penalty = s->frequency_penalty;
+  o.seed = s->seed;
+  return o;
+}
+
+// Computes all but the last pending token of a session, which then joins the common step.
+quire::Status catch_up(quire_session& s) {
+  quire::Runtime& r = *s.model->runtime;
+  if (!s.attached) {
+    s.cached = r.cache().attach(s.sequence, s.tokens).tokens;
+    s.attached = true;
+    s.prompt_length = static_cast<std::uint32_t>(s.tokens.size());
+    s.count_tokens();
+  }
+  const std::uint32_t rows = r.model().options().rows_max;
+  while (s.sequence.length() + 1 < s.tokens.size()) {
+    const std::size_t at = s.sequence.length(),
+                      count = std::min<std::size_t>(rows, s.tokens.size() - 1 - at);
+    const quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, count),
+                               quire::Logits::none};
+    TRY([[maybe_unused]] const auto logits, r.step({&item, 1}));
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* quire_version(void) { return QUIRE_VERSION; }
+const char* quire_last_error(void) { return last_error.c_str(); }
+
+quire_options quire_options_default(void) { return {}; }
+
+quire_sampling quire_sampling_default(void) {
+  return {.temperature = 0,
+          .top_p = 1,
+          .min_p = 0,
+          .typical_p = 1,
+          .top_k = 0,
+          .repetition_penalty = 1,
+          .presence_penalty = 0,
+          .frequency_penalty = 0,
+          .seed = 0};
+}
+
+quire_model* quire_open(const char* path, const quire_options* options) {
+  const quire_options o = options ? *options : quire_options_default();
+  if (path == nullptr) return invalid("quire_open: path is NULL"), nullptr;
+  quire::RuntimeOptions r{
+      .threads = o.threads,
+      .activations = o.activations_int16 ? quire::Activations::int16 : quire::Activations::int8,
+      .kv_cache_bytes = o.kv_cache_bytes,
+      .context = o.context};
+  if (o.kv_format) r.kv_format = o.kv_format;
+  if (o.block_size) r.tokens_per_block = o.block_size;
+  if (r.tokens_per_block != 16 && r.tokens_per_block != 32 && r.tokens_per_block != 64)
+    return invalid("quire_open: block_size must be 16, 32 or 64"), nullptr;
+  auto runtime = quire::Runtime::open(path, r);
+  if (!runtime.ok()) return code_of(runtime.error()), nullptr;
+  return new quire_model{std::move(runtime.value())};
+}
+
+void quire_close(quire_model* model) { delete model; }
+uint32_t quire_vocabulary(const quire_model* model) { return model->runtime->config().vocabulary; }
+uint32_t quire_context(const quire_model* model) { return model->runtime->context(); }
+
+int64_t quire_tokenize(const quire_model* model, const char* text, size_t bytes, int parse_special,
+                       uint32_t* ids, size_t capacity) {
+  const auto tokens =
+      model->runtime->tokenizer().encode({text, bytes}, {.parse_special = parse_special != 0});
+  std::copy_n(tokens.begin(), std::min(capacity, tokens.size()), ids);
+  return static_cast<int64_t>(tokens.size());
+}
+
+int64_t quire_token_text(const quire_model* model, uint32_t id, char* text, size_t capacity) {
+  const std::string_view piece = model->runtime->tokenizer().piece(id);
+  std::memcpy(text, piece.data(), std::min(capacity, piece.size()));
+  return static_cast<int64_t>(piece.size());
+}
+
+int quire_is_end(const quire_model* model, uint32_t id) {
+  return model->runtime->tokenizer().is_end_of_generation(id) ? 1 : 0;
+}
+
+quire_session* quire_session_new(quire_model* model, uint32_t capacity) {
+  if (capacity == 0 || capacity > model->runtime->context())
+    return invalid("quire_session_new: capacity must be 1 to the model's context"), nullptr;
+  auto sequence = model->runtime->open_sequence(capacity);
+  if (!sequence.ok()) return code_of(sequence.error()), nullptr;
+  return new quire_session{.model = model,
+                           .sequence = std::move(sequence.value()),
+                           .tokens = {},
+                           .logits = {},
+                           .counts = {},
+                           .capacity = capacity};
+}
+
+void quire_session_free(quire_session* session) { delete session; }
+
+int quire_feed(quire_session* s, const uint32_t* ids, size_t count) {
+  if (count > s->capacity - s->tokens.size())
+    return invalid("quire_feed: the session's capacity is spent");
+  for (size_t i = 0; i < count; ++i)
+    if (ids[i] >= quire_vocabulary(s->model))
+      return invalid("quire_feed: a token is outside the vocabulary");
+  if (s->attached)
+    for (size_t i = 0; i < count; ++i) s->counts.add_generated(ids[i]);
+  s->tokens.insert(s->tokens.end(), ids, ids + count);
+  return QUIRE_OK;
+}
+
+int quire_step(quire_session* const* sessions, size_t count) {
+  std::vector<quire::StepItem> items;
+  std::vector<quire_session*> owners;
+  for (size_t i = 0; i < count; ++i) {
+    quire_session& s = *sessions[i];
+    if (s.model != sessions[0]->model) return invalid("quire_step: sessions of different models");
+    if (s.tokens.empty()) return invalid("quire_step: a session was fed nothing");
+    if (const auto done = catch_up(s); !done.ok()) return code_of(done.error());
+    if (s.sequence.length() >= s.tokens.size()) continue;  // nothing new: its logits stand
+    items.push_back({&s.sequence, std::span(s.tokens).last(1), quire::Logits::last});
+    owners.push_back(&s);
+  }
+  const std::size_t vocabulary = count ? quire_vocabulary(sessions[0]->model) : 0;
+  const std::size_t rows = count ? sessions[0]->model->runtime->model().options().rows_max : 1;
+  for (std::size_t at = 0; at < items.size(); at += rows) {
+    const auto part = std::span(items).subspan(at, std::min(rows, items.size() - at));
+    const auto logits = sessions[0]->model->runtime->step(part);
+    if (!logits.ok()) return code_of(logits.error());
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      const auto row = logits.value().subspan(i * vocabulary, vocabulary);
+      owners[at + i]->logits.assign(row.begin(), row.end());
+    }
+  }
+  return QUIRE_OK;
+}
+
+const float* quire_logits(const quire_session* s) {
+  return s->logits.empty() ? nullptr : s->logits.data();
+}
+
+int quire_sample(quire_session* s, const quire_sampling* sampling, uint32_t* id) {
+  if (s->logits.empty() || s->sequence.length() < s->tokens.size())
+    return invalid("quire_sample: step the session first");
+  const quire::SamplingOptions options = sampling_of(sampling);
+  if (const auto fine = options.check(quire_vocabulary(s->model)); !fine.ok())
+    return code_of(fine.error());
+  std::vector<float> row = s->logits;
+  *id = s->model->runtime->sampler()
+            .sample(row, options, s->counts, 0, static_cast<std::uint32_t>(s->tokens.size()))
+            .token;
+  return QUIRE_OK;
+}
+
+uint32_t quire_length(const quire_session* s) { return static_cast<uint32_t>(s->tokens.size()); }
+uint32_t quire_cached(const quire_session* s) { return s->cached; }
+
+quire_session* quire_fork(quire_session* s) {
+  if (!s->attached) {  // nothing computed yet: a session of its own with the same tokens
+    quire_session* other = quire_session_new(s->model, s->capacity);
+    if (other != nullptr) {
+      other->tokens = s->tokens;
+    }
+    return other;
+  }
+  auto sequence = s->model->runtime->cache().fork(s->sequence);
+  if (!sequence.ok()) return code_of(sequence.error()), nullptr;
+  return new quire_session{.model = s->model,
+                           .sequence = std::move(sequence.value()),
+                           .tokens = s->tokens,
+                           .logits = s->logits,
+                           .counts = s->counts,
+                           .capacity = s->capacity,
+                           .cached = s->cached,
+                           .prompt_length = s->prompt_length,
+                           .attached = true};
+}
+
+int quire_truncate(quire_session* s, uint32_t length) {
+  if (length > s->tokens.size()) return invalid("quire_truncate: longer than the session");
+  s->tokens.resize(length);
+  s->logits.clear();
+  if (s->attached) {
+    // The last token is computed again, as its logits are what the next step is for.
+    const std::uint32_t keep = length > 0 ? length - 1 : 0;
+    if (s->sequence.length() > keep) s->model->runtime->cache().truncate(s->sequence, keep);
+  }
+  s->count_tokens();
+  return QUIRE_OK;
+}

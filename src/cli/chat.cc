@@ -1,0 +1,275 @@
+// cli/chat.cc - `quire chat`: a conversation in the terminal. Only what is new in a turn is
+// computed.
+#include <editline/readline.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/file.h"
+#include "cli/command.h"
+#include "cli/model_options.h"
+#include "cli/sampling_options.h"
+#include "engine/chat.h"
+#include "engine/generate.h"
+
+namespace quire::cli {
+namespace {
+
+struct Options {
+  ModelOptionsCli model;
+  SamplingOptionsCli sampling;
+  std::string system;
+};
+
+volatile std::sig_atomic_t interrupted = 0;
+
+std::string history_file() {
+  const std::string folder = std::filesystem::path(model_cache_folder()).parent_path().string();
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+  return folder + "/chat_history";
+}
+
+constexpr const char* kHelp =
+    "  Enter sends; a line that ends in \\ goes on, and so does text between two lines of \"\"\"\n"
+    "  Ctrl-C stops the answer, Ctrl-D ends\n"
+    "  /new          start over             /undo         take the last turn back\n"
+    "  /system TEXT  set the system message /set NAME V   temperature, top_p, top_k, max_tokens, "
+    "seed\n"
+    "  /save FILE    /load FILE             /kv           what the cache holds      /quit\n";
+
+// One line from the terminal, or several when it asks to go on. False at the end of input.
+bool read_message(std::string& message) {
+  message.clear();
+  bool quoted = false;
+  for (const char* prompt = "\n> ";; prompt = ". ") {
+    char* line = ::readline(prompt);
+    if (line == nullptr) return !message.empty();
+    std::string text = line;
+    std::free(line);
+    if (text == "\"\"\"") {
+      if (quoted) return true;
+      quoted = true;
+      continue;
+    }
+    const bool more = !quoted && text.ends_with('\\');
+    if (more) text.pop_back();
+    message += (message.empty() ? "" : "\n") + text;
+    if (!quoted && !more) return true;
+  }
+}
+
+class Chat {
+ public:
+  Chat(Runtime& runtime, GenerateOptions options, std::string system)
+      : runtime_(runtime), options_(std::move(options)), system_(std::move(system)) {}
+
+  int run() {
+    const std::string history = history_file();
+    ::using_history();
+    ::read_history(history.c_str());
+    std::string message;
+    while (read_message(message)) {
+      if (message.empty()) continue;
+      ::add_history(message.c_str());
+      ::write_history(history.c_str());
+      if (message.starts_with('/')) {
+        if (!command(message)) break;
+      } else {
+        answer(message);
+      }
+    }
+    fmt::print("\n");
+    return kOk;
+  }
+
+ private:
+  Json messages() const {
+    Json all = Json::array();
+    if (!system_.empty()) all.push_back({{"role", "system"}, {"content", system_}});
+    for (const Json& m : turns_) all.push_back(m);
+    return all;
+  }
+
+  void answer(const std::string& message) {
+    turns_.push_back({{"role", "user"}, {"content", message}});
+    const auto prompt = render_chat(runtime_, messages(), {});
+    if (!prompt.ok()) {
+      turns_.erase(turns_.size() - 1);
+      fail(prompt.error());
+      return;
+    }
+    GenerateOptions options = options_;
+    const std::size_t left =
+        runtime_.context() - std::min<std::size_t>(runtime_.context(), prompt.value().size());
+    options.tokens_max =
+        static_cast<std::uint32_t>(std::min<std::size_t>(options.tokens_max, left));
+    if (left == 0) {
+      fmt::print(stderr, "the conversation fills the context of {} tokens; /undo, or /new\n",
+                 runtime_.context());
+      turns_.erase(turns_.size() - 1);
+      return;
+    }
+    interrupted = 0;
+    std::string text;
+    GenerateEvents events;
+    events.prefill = [](std::uint32_t, std::uint32_t) { return !interrupted; };
+    events.step = [] { return !interrupted; };
+    events.text = [&](std::uint32_t, std::string_view piece) {
+      text += piece;
+      std::fwrite(piece.data(), 1, piece.size(), stdout);
+      std::fflush(stdout);
+      return !interrupted;
+    };
+    const auto result = generate(runtime_, prompt.value(), options, events);
+    if (!result.ok()) {
+      turns_.erase(turns_.size() - 1);
+      fail(result.error());
+      return;
+    }
+    turns_.push_back({{"role", "assistant"}, {"content", text}});
+    status(result.value());
+  }
+
+  void status(const GenerateResult& r) const {
+    const GenerateTimings& t = r.timings;
+    const bool color = isatty(STDOUT_FILENO) && std::getenv("NO_COLOR") == nullptr;
+    fmt::print("\n{}cached {}/{} · ttft {:.0f} ms · {} tokens at {:.0f}/s{}{}\n",
+               color ? "\033[2m" : "", t.cached_tokens, t.prompt_tokens, t.prefill_seconds * 1e3,
+               t.decoded_tokens, t.decode_seconds > 0 ? t.decoded_tokens / t.decode_seconds : 0,
+               interrupted ? " · stopped" : "", color ? "\033[0m" : "");
+  }
+
+  // False to end.
+  bool command(const std::string& line) {
+    const std::size_t space = line.find(' ');
+    const std::string name = line.substr(0, space),
+                      rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (name == "/quit" || name == "/exit") return false;
+    if (name == "/new")
+      turns_ = Json::array();
+    else if (name == "/undo")
+      undo();
+    else if (name == "/system")
+      system_ = rest;
+    else if (name == "/kv" || name == "/stats")
+      show_cache();
+    else if (name == "/set")
+      set(rest);
+    else if (name == "/save")
+      save(rest);
+    else if (name == "/load")
+      load(rest);
+    else
+      fmt::print("{}", kHelp);
+    return true;
+  }
+
+  void undo() {
+    for (int i = 0; i < 2 && !turns_.empty(); ++i) turns_.erase(turns_.size() - 1);
+  }
+
+  void show_cache() const {
+    const CacheStats s = runtime_.cache().stats();
+    fmt::print("{} blocks cached, {:.1f} MB; {} of {} prompt tokens were served from the cache\n",
+               s.cached_blocks + s.referenced_blocks,
+               static_cast<double>(s.cached_bytes + s.referenced_bytes) / 1e6, s.tokens_hit,
+               s.tokens_queried);
+  }
+
+  void set(const std::string& rest) {
+    const std::size_t space = rest.find(' ');
+    const std::string name = rest.substr(0, space);
+    const double value = space == std::string::npos ? 0 : std::atof(rest.c_str() + space);
+    GenerateOptions changed = options_;
+    SamplingOptions& s = changed.sampling;
+    if (name == "temperature")
+      s.temperature = static_cast<float>(value);
+    else if (name == "top_p")
+      s.top_p = static_cast<float>(value);
+    else if (name == "top_k")
+      s.top_k = static_cast<std::uint32_t>(value);
+    else if (name == "max_tokens")
+      changed.tokens_max = static_cast<std::uint32_t>(value);
+    else if (name == "seed")
+      s.seed = static_cast<std::uint64_t>(value);
+    else
+      fmt::print("there is no setting '{}'; there are: temperature top_p top_k max_tokens seed\n",
+                 name);
+    if (const Status fine = s.check(runtime_.config().vocabulary); !fine.ok())
+      fail(fine.error());
+    else
+      options_ = std::move(changed);
+  }
+
+  void save(const std::string& file) const {
+    if (const Status done =
+            write_file(file, Json{{"system", system_}, {"messages", turns_}}.dump(1));
+        !done.ok())
+      fail(done.error());
+  }
+
+  void load(const std::string& file) {
+    const auto text = read_file(file);
+    const auto json = text.ok() ? parse_json(text.value()) : Result<Json>(text.error());
+    if (!json.ok()) {
+      fail(json.error());
+      return;
+    }
+    if (!json.value().is_object() || !json.value().value("messages", Json()).is_array()) {
+      fail(kUsage, file + ": is not a saved conversation");
+      return;
+    }
+    turns_ = json.value()["messages"];
+    system_ = json.value().value("system", "");
+    fmt::print("{} messages\n", turns_.size());
+  }
+
+  Runtime& runtime_;
+  GenerateOptions options_;
+  std::string system_;
+  Json turns_ = Json::array();
+};
+
+int run(const Options& o) {
+  auto runtime = open_runtime(o.model);
+  if (!runtime.ok()) return fail(runtime.error());
+  if (runtime.value()->chat_template() == nullptr)
+    return fail(kUsage, "this model has no chat template",
+                "use `quire run --raw` to continue a text with it");
+  auto options = o.sampling.generate_options();
+  if (!options.ok()) return fail(options.error());
+  // Ctrl-C ends the answer, not the program; at the prompt it clears the line.
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  sigaction(SIGINT, &action, nullptr);
+  const Runtime& r = *runtime.value();
+  fmt::print("{} · context {} · {} threads · /help\n",
+             r.config().name.empty() ? r.source().path() : r.config().name, r.context(),
+             r.threads());
+  return Chat(*runtime.value(), std::move(options.value()), o.system).run();
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  o->sampling.values.tokens_max = 1024;
+  o->sampling.values.sampling.temperature = 0.7f;
+  o->sampling.values.sampling.top_p = 0.9f;
+  add_model_options(app, o->model);
+  app.add_option("--system", o->system, "system message");
+  o->sampling.add(app, true);
+  return [o] { return run(*o); };
+}
+
+}  // namespace
+
+extern const Command kChat = {"chat", "talk to a model in the terminal",
+                              "examples:\n"
+                              "  quire chat model.gguf\n"
+                              "  quire chat --system \"Answer in one sentence.\" --temperature 0",
+                              declare};
+
+}  // namespace quire::cli

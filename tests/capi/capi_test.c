@@ -1,0 +1,94 @@
+/* The C interface from C: feed, step, sample, fork, truncate, errors. capi_test MODEL */
+#include <quire.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REQUIRE(c)                                                                    \
+  do {                                                                                \
+    if (!(c)) {                                                                       \
+      fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #c, quire_last_error()); \
+      exit(1);                                                                        \
+    }                                                                                 \
+  } while (0)
+
+static uint32_t next(quire_session* s) {
+  uint32_t token;
+  REQUIRE(quire_step(&s, 1) == QUIRE_OK);
+  REQUIRE(quire_sample(s, NULL, &token) == QUIRE_OK);
+  return token;
+}
+
+static void generate(quire_session* s, uint32_t* out, int count) {
+  for (int i = 0; i < count; ++i) {
+    out[i] = next(s);
+    REQUIRE(quire_feed(s, &out[i], 1) == QUIRE_OK);
+  }
+}
+
+int main(int argc, char** argv) {
+  REQUIRE(quire_open("no such file", NULL) == NULL && strstr(quire_last_error(), "no such file"));
+  if (argc < 2) {
+    printf("no model given: skipped\n");
+    return 77;
+  }
+  quire_options options = quire_options_default();
+  options.kv_cache_bytes = 256u << 20;
+  options.threads = 2;
+  quire_model* model = quire_open(argv[1], &options);
+  REQUIRE(model != NULL);
+  const char* text = "The quick brown fox jumps over the lazy dog. It was a bright cold day in April, and the clocks were";
+  uint32_t prompt[128], straight[24], again[24], forked[24];
+  const int64_t count = quire_tokenize(model, text, strlen(text), 0, prompt, 128);
+  REQUIRE(count > 16 && count <= 128);
+
+  quire_session* a = quire_session_new(model, 256);
+  REQUIRE(a && quire_logits(a) == NULL);
+  uint32_t token;
+  REQUIRE(quire_sample(a, NULL, &token) == QUIRE_INVALID);
+  REQUIRE(quire_step(&a, 1) == QUIRE_INVALID);
+  REQUIRE(quire_feed(a, prompt, (size_t)count) == QUIRE_OK);
+  generate(a, straight, 24);
+  REQUIRE(quire_length(a) == count + 24);
+
+  /* The same prompt again: part of it is cached, the answer is the same. */
+  quire_session* b = quire_session_new(model, 256);
+  REQUIRE(quire_feed(b, prompt, (size_t)count) == QUIRE_OK);
+  generate(b, again, 24);
+  REQUIRE(memcmp(straight, again, sizeof straight) == 0);
+
+  /* Two sessions in one step, one of them a fork that was rolled back to the prompt. */
+  quire_session* c = quire_fork(b);
+  REQUIRE(c && quire_truncate(c, (uint32_t)count) == QUIRE_OK && quire_length(c) == count);
+  quire_session* both[2] = {c, quire_fork(c)};
+  for (int i = 0; i < 24; ++i) {
+    uint32_t other;
+    REQUIRE(quire_step(both, 2) == QUIRE_OK);
+    REQUIRE(quire_sample(both[0], NULL, &forked[i]) == QUIRE_OK && quire_sample(both[1], NULL, &other) == QUIRE_OK);
+    REQUIRE(forked[i] == other);
+    REQUIRE(quire_feed(both[0], &forked[i], 1) == QUIRE_OK && quire_feed(both[1], &other, 1) == QUIRE_OK);
+  }
+  REQUIRE(memcmp(straight, forked, sizeof straight) == 0);
+
+  /* Equal seeds draw equal tokens. */
+  quire_sampling sampling = quire_sampling_default();
+  sampling.temperature = 1;
+  sampling.seed = 7;
+  uint32_t x, y;
+  REQUIRE(quire_step(both, 2) == QUIRE_OK);
+  REQUIRE(quire_sample(both[0], &sampling, &x) == QUIRE_OK && quire_sample(both[1], &sampling, &y) == QUIRE_OK && x == y);
+  sampling.top_p = 2;
+  REQUIRE(quire_sample(both[0], &sampling, &x) == QUIRE_INVALID && strstr(quire_last_error(), "top_p"));
+
+  REQUIRE(quire_truncate(a, 10000) == QUIRE_INVALID);
+  token = quire_vocabulary(model);
+  REQUIRE(quire_feed(a, &token, 1) == QUIRE_INVALID);
+  REQUIRE(quire_session_new(model, quire_context(model) + 1) == NULL);
+  quire_session_free(both[1]);
+  quire_session_free(c);
+  quire_session_free(b);
+  quire_session_free(a);
+  quire_close(model);
+  printf("feed, step, sample, fork, truncate and cached prompts agree\n");
+  return 0;
+}

@@ -1,0 +1,429 @@
+"""The program as people and scripts meet it: exit codes, JSON, help, errors, signals, and a chat in a terminal.
+
+    python3 tests/cli/check_cli.py QUIRE WRITE_TINY [MODEL]
+
+Most of it runs on a tiny random model that WRITE_TINY makes; what needs a model that can talk uses MODEL (SmolLM2) and is
+the reason to skip (77) without it.
+"""
+import json
+import math
+import os
+import pathlib
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+QUIRE, WRITE_TINY = sys.argv[1:3]
+MODEL = os.environ.get("QUIRE_TEST_MODEL") or (sys.argv[3] if len(sys.argv) > 3 else "")
+COMMANDS = "run chat bench show plan selftest eval tokenize detokenize template completion version".split()
+HURRY = 60  # seconds; a busy machine must not fail a test
+
+folder = tempfile.TemporaryDirectory()
+subprocess.run([WRITE_TINY, folder.name], check=True)
+TINY = f"{folder.name}/llama-F32.gguf"
+GEMMA = f"{folder.name}/gemma3-F32.gguf"
+ENVIRONMENT = {**os.environ, "XDG_CACHE_HOME": folder.name, "NO_COLOR": "1"}  # no model, no history of anybody's
+
+
+def quire(*arguments, stdin="", code=0, timeout=4 * HURRY):
+    done = subprocess.run([QUIRE, *map(str, arguments)], input=stdin, capture_output=True, text=True,
+                          env=ENVIRONMENT, timeout=timeout)
+    assert done.returncode == code, f"quire {arguments}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def answer(*arguments, **more):
+    """The one JSON object on stdout."""
+    out = quire(*arguments, "--json", **more).stdout
+    assert out.endswith("\n") and out.count("\n") == 1, out
+    return json.loads(out)
+
+
+class Errors(unittest.TestCase):
+    def fails(self, code, *arguments, says=(), hint=True, stdin=""):
+        done = quire(*arguments, code=code, stdin=stdin)
+        self.assertTrue(done.stderr.startswith("error: "), done.stderr)
+        self.assertEqual(done.stdout, "")
+        if hint:
+            self.assertIn("\n  hint: ", done.stderr)
+        for text in [says] if isinstance(says, str) else says:
+            self.assertIn(text, done.stderr)
+
+    def test_usage_is_2(self):
+        self.fails(2, "frobnicate", says="no command 'frobnicate'")
+        self.fails(2, "benhc", says="quire bench")
+        self.fails(2, "run", "--nope", says="--nope")
+        self.fails(2, "bench", says="WHAT")
+        self.fails(2, "bench", "kitchen", says="kitchen")
+        self.fails(2, "run", TINY, "-n", "many", says="many")
+        self.fails(2, "completion", "tcsh", says="tcsh")
+        self.fails(2, "show", TINY, "--block-size", 17, says="17")
+        self.fails(2, "detokenize", TINY, says="--tokens")
+        for arguments, says in [
+            (("run", TINY, "x", "--temperature", -1), "temperature"),
+            (("run", TINY, "x", "--temperature", "nan"), "temperature"),
+            (("run", TINY, "x", "--top-p", 2), "top_p"),
+            (("run", TINY, "x", "--logit-bias", "5"), "TOKEN=BIAS"),
+            (("run", TINY, "x", "--logit-bias", "999=1"), "999"),
+            (("run", TINY, "--tokens", "1,x"), "1,x"),
+            (("run", TINY, "--tokens", "1,260"), "260"),
+            (("run", TINY, "x", "-n", 5000), ["5000", "4096"]),
+            (("run", TINY, "x", "--beams", 2, "--stop", "a"), "stop"),
+            (("run", TINY, "x", "--kv-cache-memory", "lots"), "lots"),
+            (("run", TINY, "x", "--kv-format", "float"), "float"),
+            (("run", TINY, "x", "--isa", "mmx"), "mmx"),
+            (("bench", "decode", TINY, "--depth", 5000), "4096"),
+            (("eval", TINY, "--tokens", "1"), "two tokens"),
+            (("detokenize", TINY, "--tokens", "1,,2"), "1,,2"),
+            (("template", TINY, "--messages", "5"), "messages"),
+            (("template", TINY, "--messages", "[{"), "JSON"),
+            (("plan", "--model", "llama-2-7b", "--format", "float"), "float"),
+            (("plan", "--model", "llama-2-7b", "--memory", "much"), "much"),
+        ]:
+            with self.subTest(arguments=arguments):
+                self.fails(2, *arguments, says=says, hint=False)
+
+    def test_missing_model_is_3(self):
+        for command in ("run", "bench decode", "show", "selftest", "eval --tokens 1,2", "tokenize", "detokenize --tokens 1",
+                        "plan", "chat"):
+            with self.subTest(command=command):
+                self.fails(3, *command.split(), "/nowhere/model.gguf", says="/nowhere/model.gguf", hint=False)
+                # The default model is not in this cache folder.
+                self.fails(3, *command.split(), says=folder.name, hint=False)
+        self.fails(3, "plan", "--model", "llama-9", says=["llama-9", "llama-3-70b"], hint=False)
+
+    def test_bad_model_is_3_and_named(self):
+        whole = pathlib.Path(TINY).read_bytes()
+        for name, content, says in [
+            ("empty.gguf", b"", "empty.gguf"),
+            ("text.gguf", b"not a model at all, but a text", "text.gguf"),
+            ("header.gguf", whole[:100], "header.gguf"),
+            ("cut.gguf", whole[: len(whole) // 2], "cut.gguf"),
+            ("one_short.gguf", whole[:-4], "one_short.gguf"),
+        ]:
+            path = f"{folder.name}/{name}"
+            pathlib.Path(path).write_bytes(content)
+            for command in (("run", path, "hi"), ("show", path)):
+                with self.subTest(arguments=command):
+                    self.fails(3, *command, says=says, hint=False)
+        self.fails(3, "run", folder.name, "hi", says="config.json", hint=False)
+
+    def test_no_room_is_4(self):
+        self.fails(4, "run", TINY, "hello " * 300, "--raw", "--kv-cache-memory", "256K", "-n", 8, hint=False)
+
+
+class Help(unittest.TestCase):
+    def test_overview_names_every_command(self):
+        for arguments in ((), ("help",), ("--help",), ("-h",)):
+            text = quire(*arguments).stdout
+            for command in COMMANDS:
+                self.assertRegex(text, rf"\n  {command} ")
+
+    def test_help_fits_a_screen(self):
+        for command in COMMANDS:
+            with self.subTest(command=command):
+                text = quire(command, "--help").stdout
+                self.assertEqual(text, quire(command, "-h").stdout)
+                self.assertTrue(text.endswith("\n"))
+                self.assertLessEqual(len(text.splitlines()), 40)
+                self.assertLessEqual(max(map(len, text.splitlines())), 100)
+                if command != "version":
+                    self.assertRegex(text, rf"example(.|\n)*quire {command}")
+                if "--help-all" in text:
+                    everything = quire(command, "--help-all").stdout
+                    self.assertGreater(len(everything), len(text))
+                    self.assertIn("--isa", everything)
+                    self.assertNotIn("--isa", text)
+
+    def test_completion_scripts(self):
+        for shell in ("bash", "zsh", "fish"):
+            script = quire("completion", shell).stdout
+            for command in COMMANDS:
+                self.assertIn(command, script)
+            self.assertIn("temperature", script)
+        for line in quire("completion", "fish").stdout.splitlines():
+            self.assertEqual(shlex.split(line)[:3], ["complete", "-c", "quire"])
+        script = quire("completion", "bash").stdout
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+        words = subprocess.run(["bash", "-c", script + "\nCOMP_WORDS=(quire plan --con); COMP_CWORD=2; _quire; echo ${COMPREPLY[@]}"],
+                               capture_output=True, text=True, check=True).stdout.split()
+        self.assertEqual(words, ["--context", "--concurrency"])
+
+    def test_version(self):
+        v = answer("version")
+        self.assertRegex(v["version"], r"^\d+\.\d+\.\d+")
+        self.assertIn(v["isa"], v["cpu"])
+        self.assertIn("f16", v["kv_formats"])
+        self.assertIn(v["version"], quire("--version").stdout)
+
+
+class Shapes(unittest.TestCase):
+    def test_run(self):
+        r = answer("run", TINY, "--tokens", "1,2,3", "-n", 5, "--temperature", 0, "--ignore-eos")
+        self.assertEqual(len(r["token_ids"]), 5)
+        self.assertEqual(r["prompt_token_ids"], [1, 2, 3])
+        self.assertEqual(r["finish_reason"], "length")
+        self.assertIsInstance(r["text"], str)
+        self.assertNotIn("logprobs", r)
+        for key in ("load_ms", "prefill_ms", "decode_ms", "prompt_tokens", "cached_tokens", "generated_tokens",
+                    "prefill_tokens_per_second", "decode_tokens_per_second"):
+            self.assertGreaterEqual(r["timings"][key], 0, key)
+        self.assertEqual(r["timings"]["prompt_tokens"], 3)
+        again = answer("run", TINY, "--tokens", "1,2,3", "-n", 5, "--ignore-eos", "--logprobs", 2, "--threads", 3, "--chunk", 1)
+        self.assertEqual(again["token_ids"], r["token_ids"])
+        self.assertEqual(len(again["logprobs"]), 5)
+        for entry, token in zip(again["logprobs"], r["token_ids"]):
+            self.assertEqual(entry["id"], token)
+            self.assertEqual(entry["top"][0]["id"], token)
+            self.assertEqual(len(entry["top"]), 2)
+            self.assertAlmostEqual(entry["top"][0]["logprob"], entry["logprob"], places=5)
+        self.assertAlmostEqual(sum(e["logprob"] for e in again["logprobs"]), again["score"], places=4)
+
+    def test_run_choices_beams_and_seeds(self):
+        drawn = ("run", TINY, "hello", "--raw", "-n", 8, "--temperature", 1, "--ignore-eos", "--choices", 3)
+        r = answer(*drawn, "--seed", 5)
+        self.assertEqual(len(r["choices"]), 3)
+        self.assertEqual(r["choices"][0]["token_ids"], r["token_ids"])
+        self.assertNotEqual(r["choices"][0]["token_ids"], r["choices"][1]["token_ids"])
+        self.assertEqual(r["choices"], answer(*drawn, "--seed", 5)["choices"])
+        self.assertNotEqual(r["choices"], answer(*drawn, "--seed", 6)["choices"])
+        beams = answer("run", TINY, "hello", "--raw", "-n", 4, "--beams", 3, "--choices", 2)
+        self.assertGreaterEqual(beams["choices"][0]["score"], beams["choices"][1]["score"])
+
+    def test_run_prompt_from_stdin(self):
+        given = answer("run", TINY, "over the pipe", "--raw", "-n", 3)
+        piped = answer("run", TINY, "--raw", "-n", 3, stdin="over the pipe")
+        self.assertEqual(piped["prompt_token_ids"], list(b"over the pipe"))
+        self.assertEqual(piped["token_ids"], given["token_ids"])
+        # Through the template when there is one, and not raw.
+        chat = answer("run", TINY, "hi", "-n", 1)
+        self.assertEqual(chat["prompt_token_ids"], [258, *b"hi", 257, 259])
+
+    def test_tokens_from_a_file(self):
+        path = pathlib.Path(folder.name) / "ids.json"
+        path.write_text("[104, 105]")
+        self.assertEqual(answer("run", TINY, "--tokens", f"@{path}", "-n", 1)["prompt_token_ids"], [104, 105])
+        self.assertEqual(answer("detokenize", TINY, "--tokens", f"@{path}"), {"content": "hi"})
+
+    def test_bench(self):
+        for what in ("prefill", "decode", "batch"):
+            b = answer("bench", what, TINY, "--prompt", 16, "--depth", 40, "-n", 4, "--batch", 2, "--repeat", 2,
+                       "--kv-format", "f16")
+            self.assertEqual((b["bench"], b["repeat"], b["kv_format"]), (what, 2, "f16"))
+            self.assertGreater(b["tokens_per_second"], 0)
+            self.assertTrue(b["min"] <= b["tokens_per_second"] <= b["max"])
+            for key in ("threads", "isa", "activations") + (("prompt",) if what == "prefill" else ("depth", "batch", "n")):
+                self.assertIn(key, b)
+
+    def test_show(self):
+        s = answer("show", TINY)
+        self.assertEqual((s["architecture"], s["layers"], s["kv_heads"], s["head_dim"]), ("llama", 3, 2, 16))
+        self.assertEqual(s["tokenizer"], {"tokens": 260, "chat_template": True})
+        self.assertEqual(s["kv"]["f16"]["bytes_per_token"], 2 * 3 * 2 * 16 * 2)
+        self.assertEqual(s["kv"]["f32"]["bytes_per_token"], 2 * 3 * 2 * 16 * 4)
+        groups = answer("show", GEMMA)["kv"]["f16"]["groups"]
+        self.assertEqual({g["kind"]: len(g["layers"]) for g in groups}, {"full": 1, "window": 6})
+        self.assertIn("llama", quire("show", TINY).stdout)
+
+    def test_plan(self):
+        for model, per_token in [("llama-3.1-405b", 516096), ("llama-2-7b", 524288), ("llama-3-70b", 327680),
+                                 ("mistral-7b", 131072), ("gpt-3-175b", 4718592), ("deepseek-v3", 70272)]:
+            p = answer("plan", "--model", model, "--context", 8192, "--format", "f16")
+            self.assertEqual(p["bytes_per_token"], per_token)
+            self.assertEqual(p["bytes_per_sequence"], per_token * 8192)
+            for key in ("model", "format", "context", "kv_pool_bytes", "blocks", "block_size", "max_concurrency", "max_tokens",
+                        "with_sharing", "by_format", "groups", "formula", "assumptions", "warnings"):
+                self.assertIn(key, p)
+        p = answer("plan", "--model", TINY, "--context", 100)
+        self.assertEqual(p["bytes_per_token"], 2 * 3 * 2 * 16 * 2)
+        p = answer("plan", "--model", "llama-3.1-8b", "--memory", "80GiB", "--weights", "16GiB", "--context", 8192)
+        self.assertEqual(p["max_concurrency"], 64)
+        self.assertEqual(len(quire("plan", "--list").stdout.splitlines()), 41)
+        self.assertIn("2 x 80 layers x 8 KV heads", quire("plan", "--model", "llama-3-70b").stdout)
+
+    def test_text(self):
+        t = answer("tokenize", TINY, "h\u00e9<|eos|>", "--pieces")
+        self.assertEqual(t["tokens"], list("h\u00e9<|eos|>".encode()))
+        self.assertEqual(t["count"], len(t["tokens"]))
+        self.assertEqual(len(t["pieces"]), len(t["tokens"]))
+        self.assertEqual(answer("tokenize", TINY, "a<|eos|>", "--special")["tokens"], [97, 257])
+        self.assertEqual(answer("tokenize", TINY, stdin="from stdin")["tokens"], list(b"from stdin"))
+        self.assertEqual(quire("tokenize", TINY, "abc").stdout, "97,98,99\n")
+        self.assertEqual(answer("detokenize", TINY, "--tokens", "104,195,169,257"), {"content": "h\u00e9"})
+        self.assertEqual(answer("detokenize", TINY, "--tokens", "104,257", "--special"), {"content": "h<|eos|>"})
+        conversation = json.dumps([{"role": "user", "content": "Hi"}])
+        for p in (answer("template", TINY, "--messages", conversation), answer("template", TINY, stdin=conversation)):
+            self.assertEqual(p, {"prompt": "<|user|>Hi<|eos|><|assistant|>"})
+        self.assertEqual(quire("template", TINY, "--messages", conversation, "--no-generation-prompt").stdout,
+                         "<|user|>Hi<|eos|>")
+
+    def test_eval(self):
+        e = answer("eval", TINY, "--tokens", "1,2,3,4,5,6", "--top", 4, "--per-token")
+        self.assertEqual((e["tokens"], e["scored"]), (6, 5))
+        self.assertAlmostEqual(e["perplexity"], math.exp(e["nll_per_token"]), places=6)
+        self.assertAlmostEqual(sum(e["nll"][:5]) / 5, e["nll_per_token"], places=6)
+        self.assertEqual(len(e["positions"]), 6)
+        for position in e["positions"]:
+            self.assertEqual(len(position["ids"]), 4)
+            self.assertEqual(position["logprobs"], sorted(position["logprobs"], reverse=True))
+        self.assertEqual(e["best"], [p["ids"][0] for p in e["positions"]])
+
+    def test_selftest(self):
+        for model in (TINY, GEMMA):
+            s = answer("selftest", model)
+            self.assertTrue(s["ok"])
+            self.assertGreater(len(s["checks"]), 10)
+            for check in s["checks"]:
+                self.assertTrue(check["ok"], check)
+                self.assertGreater(check["compared"], 0)
+        self.assertIn("bit for bit the same", quire("selftest", TINY).stdout)
+
+
+@unittest.skipUnless(os.path.exists(MODEL), "no model")
+class RealModel(unittest.TestCase):
+    def test_answers(self):
+        run = ("run", MODEL, "-n", 24, "--activations", "int16")  # rounded to int8 it answers in French
+        r = answer(*run, "What is the capital of France?")
+        self.assertIn("Paris", r["text"])
+        self.assertEqual(r["finish_reason"], "stop")
+        self.assertIn("Paris", quire(*run, stdin="What is the capital of France?").stdout)
+
+    def test_stop_string_spans_tokens(self):
+        whole = answer("run", MODEL, "The quick brown fox", "--raw", "-n", 24, "--ignore-eos")["text"]
+        stop = whole[10:19]
+        r = answer("run", MODEL, "The quick brown fox", "--raw", "-n", 24, "--ignore-eos", "--stop", stop)
+        self.assertEqual(r["text"], whole[: whole.index(stop)])
+        self.assertEqual((r["finish_reason"], r["stop"]), ("stop", stop))
+
+    def test_interrupt_ends_a_run_with_130(self):
+        program = subprocess.Popen([QUIRE, "run", MODEL, "Count from one to ten thousand.", "-n", "4000", "--ignore-eos"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+        try:
+            self.assertTrue(program.stdout.read(1))  # it speaks
+            sent = time.monotonic()
+            program.send_signal(signal.SIGINT)
+            program.communicate(timeout=HURRY)
+            self.assertEqual(program.returncode, 130)
+            self.assertLess(time.monotonic() - sent, HURRY / 4)
+        finally:
+            program.kill()
+
+    def test_interrupt_while_the_prompt_is_read(self):
+        program = subprocess.Popen([QUIRE, "run", MODEL, "--raw", "-n", "1", "--chunk", "4", "word " * 7000],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+        try:
+            time.sleep(3)
+            program.send_signal(signal.SIGINT)
+            _, stderr = program.communicate(timeout=HURRY)
+            self.assertEqual(program.returncode, 130)
+            self.assertIn(b"error: stopped", stderr)
+        finally:
+            program.kill()
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, *arguments):
+        self.seen = ""
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            os.execve(QUIRE, [QUIRE, *arguments], {**ENVIRONMENT, "TERM": "dumb"})
+
+    def send(self, text):
+        os.write(self.master, text.encode())
+
+    def wait_for(self, pattern, seconds=2 * HURRY):
+        """Reads until the pattern comes, and returns all up to its end."""
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.seen)):
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self.master], [], [], left)[0], f"no {pattern!r} in {self.seen!r}"
+            try:
+                self.seen += os.read(self.master, 4096).decode(errors="replace")
+            except OSError:  # it ended
+                assert re.search(pattern, self.seen), f"ended without {pattern!r}: {self.seen!r}"
+        text, self.seen = self.seen[: found.end()], self.seen[found.end():]
+        return text
+
+    def exit_code(self, seconds=HURRY):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+        raise AssertionError("still running")
+
+    def close(self):
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.master)
+
+
+@unittest.skipUnless(os.path.exists(MODEL), "no model")
+class Chat(unittest.TestCase):
+    def setUp(self):
+        self.terminal = Terminal("chat", MODEL, "--temperature", "0", "-n", "400")
+        self.addCleanup(self.terminal.close)
+        self.terminal.wait_for(r"/help\r?\n")
+        self.terminal.wait_for(r"> ")
+
+    def ask(self, text, until=r"\d+ tokens at \d+/s[^\n]*\n"):
+        self.terminal.send(text + "\n")
+        return self.terminal.wait_for(until)
+
+    def test_turns_share_their_beginning(self):
+        first = self.ask("What is the capital of France? Answer briefly.")
+        self.assertIn("Paris", first)
+        self.assertRegex(first, r"cached 0/\d+")
+        second = self.ask("And of Italy?")
+        cached, prompt = map(int, re.search(r"cached (\d+)/(\d+)", second).groups())
+        self.assertGreater(cached, prompt / 2)
+        self.assertRegex(self.ask("/kv", r"served from the cache\r?\n"), r"\d+ blocks cached, [\d.]+ MB; \d+ of \d+")
+        self.assertIn("Ctrl-C", self.ask("/help", r"/quit\r?\n"))
+        self.terminal.send("/quit\n")
+        self.assertEqual(self.terminal.exit_code(), 0)
+
+    def test_interrupt_stops_the_answer_and_nothing_else(self):
+        self.terminal.send("Count from one to five hundred, one number per line.\n")
+        self.terminal.wait_for(r"\d[^\d]+\d")  # it answers
+        self.terminal.send("\x03")
+        stopped = self.terminal.wait_for(r"tokens at \d+/s[^\n]*\n")
+        self.assertIn("stopped", stopped)
+        self.assertLess(int(re.search(r"(\d+) tokens at", stopped).group(1)), 400)
+        # At the prompt it ends nothing either.
+        self.terminal.wait_for(r"> ")
+        self.terminal.send("\x03")
+        self.terminal.send("\n")
+        self.assertIn("Paris", self.ask("What is the capital of France? Answer briefly."))
+        self.terminal.send("\x04")
+        self.assertEqual(self.terminal.exit_code(), 0)
+
+    def test_several_lines_are_one_message(self):
+        self.terminal.send('"""\nWhat is the capital\nof France?\n"""\n')
+        self.assertIn("Paris", self.terminal.wait_for(r"tokens at \d+/s[^\n]*\n"))
+        path = f"{folder.name}/saved.json"
+        self.ask("/set temperature -5", "error: temperature")
+        self.ask(f"/save {path}\n/kv", r"served from the cache")
+        saved = json.loads(pathlib.Path(path).read_text())
+        self.assertEqual(saved["messages"][0], {"role": "user", "content": "What is the capital\nof France?"})
+        self.assertEqual([m["role"] for m in saved["messages"]], ["user", "assistant"])
+        self.ask(f"/new\n/load {path}", "2 messages")
+        self.ask("Thank you.")  # what was refused has not been set
+        self.terminal.send("/quit\n")
+        self.assertEqual(self.terminal.exit_code(), 0)
+
+
+if __name__ == "__main__":
+    result = unittest.main(argv=[sys.argv[0], "-v"], exit=False).result
+    sys.exit(0 if result.wasSuccessful() and not result.skipped else 77 if result.wasSuccessful() else 1)

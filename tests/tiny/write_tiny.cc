@@ -1,0 +1,20 @@
+// write_tiny FOLDER: writes the models of model/tiny_cases.h, for make_logits.py.
+#include <cstdio>
+
+#include "model/tiny_cases.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: write_tiny FOLDER\n");
+    return 2;
+  }
+  for (const quire::TinyCase& c : quire::tiny_cases()) {
+    const auto written =
+        quire::write_tiny_gguf(std::string(argv[1]) + "/" + c.name + ".gguf", c.options);
+    if (!written.ok()) {
+      std::fprintf(stderr, "error: %s\n", written.error().message.c_str());
+      return 1;
+    }
+  }
+  return 0;
+}
