@@ -242,6 +242,7 @@ std::size_t Tokenizer::size() const { return tables_->bytes.size(); }
 TokenId Tokenizer::bos() const { return tables_->spec.bos; }
 TokenId Tokenizer::eos() const { return tables_->spec.eos; }
 TokenId Tokenizer::pad() const { return tables_->spec.pad; }
+TokenId Tokenizer::unk() const { return tables_->spec.unk; }
 bool Tokenizer::add_bos() const { return tables_->add_bos; }
 const std::vector<TokenId>& Tokenizer::end_of_generation() const {
   return tables_->spec.end_of_generation;

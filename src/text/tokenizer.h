@@ -70,6 +70,8 @@ class Tokenizer {
   TokenId bos() const;
   TokenId eos() const;
   TokenId pad() const;
+  TokenId unk()
+      const;  // the one special token that text can become, in a vocabulary without byte tokens
   bool add_bos() const;
   const std::vector<TokenId>& end_of_generation() const;
 
