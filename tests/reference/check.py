@@ -91,8 +91,12 @@ def in_portions(function, logits, *arrays, size=64):
 
 
 def llama_cpp_best(name, key, best):
-    peers = json.loads((measure.HERE / "peers.json").read_text())
-    record = peers.get(name, {}).get("llama.cpp", {})
+    """What llama.cpp reached; None, which limits nothing, where it was not measured."""
+    file = measure.HERE / "peers.json"
+    record = json.loads(file.read_text()).get(name, {}).get("llama.cpp", {}) if file.exists() else {}
+    if not record:
+        print(f"not compared with llama.cpp: {file.name} has nothing of it for {name}")
+        return None
     return best(v[key] for v in record.values() if isinstance(v, dict))
 
 
@@ -191,6 +195,9 @@ def main():
     if (args.activations is None) != (args.check == "exact"):
         parser.error("--activations goes with every check but exact")
     args.kv_format = args.kv_format or ("f32" if args.check == "exact" else "f16")
+    if not (measure.HERE / f"{args.name}.npz").exists():
+        print(f"skipped: there is no reference data of {args.name} here (make_reference.py makes it)")
+        sys.exit(77)
     arrays, described = measure.load(args.name)
     verdict = Verdict()
     CHECKS[args.check](args, Quire(args, find_model(args.name, described)), arrays, described, verdict)
