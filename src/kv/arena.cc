@@ -56,7 +56,8 @@ SizeClass Arena::size_class(std::size_t bytes) {
   c.extent_bytes = rounded;
   c.payload_bytes = bytes;
   c.extent_units = static_cast<std::uint32_t>(rounded / kArenaUnit);
-  c.slab_pages = static_cast<std::uint32_t>(slab_shape(rounded, budget_bytes_, page_bytes_).bytes / page_bytes_);
+  c.slab_pages = static_cast<std::uint32_t>(slab_shape(rounded, budget_bytes_, page_bytes_).bytes /
+                                            page_bytes_);
   c.capacity = static_cast<std::uint32_t>(c.slab_pages * page_bytes_ / rounded);
   if (planted(Bug::overlapping_extents)) ++c.capacity;
   std::fill(std::begin(c.heads), std::end(c.heads), kNone);

@@ -249,6 +249,7 @@ void CacheCore::release_blocks(SequenceState& s) {
           arena.memory().fill(static_cast<std::size_t>(r.offset()) * kArenaUnit, pool.bytes(r.id()),
                               kPoison);
     t.cut(0);
+    t.lanes.clear();
     t.saved = {};
   }
   s.length = 0;
@@ -299,6 +300,12 @@ Result<SequenceState*> CacheCore::fork(const SequenceState& s) {
     const BlockTable& from = s.tables[g];
     for (const BlockRef& r : from.refs) f.tables[g].push(r.empty() ? BlockRef{} : r.share());
     f.tables[g].first = from.first;
+    for (const LaneRun& lane : from.lanes) {
+      LaneRun& copy = f.tables[g].lanes.emplace_back();
+      for (const BlockRef& page : lane.pages) copy.pages.push_back(page.share());
+      copy.offsets = lane.offsets;
+      copy.positions = lane.positions;
+    }
   }
   f.moves_seen = store.moves();
   f.phase = Phase::running;
@@ -341,6 +348,8 @@ std::uint32_t CacheCore::truncate(SequenceState& s, std::uint32_t length) {
 
   // In place if every window can still look back far enough; what it let go may yet be cached.
   bool in_place = s.layout->state == 0;
+  for (const BlockTable& t : s.tables)  // what a compaction dropped does not come back
+    if (!t.lanes.empty() && length < t.first * tokens_per_block) in_place = false;
   for (std::uint32_t g = 0; g < s.layout->group_count && in_place; ++g) {
     if (!(s.layout->windowed >> g & 1)) continue;
     BlockTable& t = s.tables[g];

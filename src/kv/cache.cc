@@ -86,7 +86,11 @@ Result<RootId> CacheCore::root(const RootIdentity& identity, const Geometry& geo
         return Error{Code::invalid, fmt::format("layer group {} slides, but its window is 0", i)};
       const SizeClass c = arena.size_class(geometry.block_bytes(g));
       store.add_class(c);
-      made->groups[i] = {g.kind, c, g.window, arena.class_bytes(c)};
+      made->groups[i] = {g.kind, c, g.window, arena.class_bytes(c), c};
+      if (g.kind == GroupKind::full || g.kind == GroupKind::latent) {
+        made->groups[i].page_class = arena.size_class(geometry.page_bytes(g));
+        store.add_class(made->groups[i].page_class);
+      }
       const std::uint32_t bit = 1u << i;
       (g.kind == GroupKind::window  ? made->windowed
        : g.kind == GroupKind::state ? made->state

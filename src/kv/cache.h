@@ -49,9 +49,8 @@ struct CacheOptions {
   std::uint32_t tokens_per_block = 32;  // P, of every layout in this cache
   std::string evictor = "cost";
   KeySecret secret = KeySecret::random();
-  double pin_budget = 0.5;  // share of the budget that pins may hold
-  std::uint32_t node_capacity =
-      0;  // nodes of the prefix index; 0: as many as the smallest block fits the budget
+  double pin_budget = 0.5;              // share of the budget that pins may hold
+  std::uint32_t node_capacity = 0;      // nodes of the prefix index; 0: a million
   std::uint32_t sequences_max = 4096;   // open at once, placed and closing ones included
   std::uint32_t steps_max = 4;          // reservations alive at once
   std::uint32_t step_items_max = 1024;  // sequences in one of them
@@ -102,6 +101,14 @@ class Reservation {
 
   CacheCore* core_;
   std::uint32_t step_;
+};
+
+// What one lane (layer, KV head) of a sequence still has of the tokens before the compaction: slot
+// i lies in pages[i / P] and holds token positions[i].
+struct LaneView {
+  const ArenaOffset* pages;
+  const std::uint32_t* positions;
+  std::uint32_t slots;
 };
 
 enum class Preempt : std::uint8_t {
@@ -197,6 +204,18 @@ class KvCache {
   // Keeps the recurrent state at the present length (a multiple of P), to be found by later
   // prompts.
   void snapshot(Sequence& s);
+
+  // Ragged retention: of the tokens before `end` (whole blocks) each lane keeps only those that
+  // keep[lane] names, in pages of its own; the group's blocks before `end` are let go. Works or
+  // changes nothing. What is computed from here on reads less than its full chain and stays
+  // private. Kernels read the lanes, then the table from `end` on.
+  Status compact(Sequence& s, std::uint32_t group, std::uint32_t end,
+                 std::span<const std::span<const std::uint32_t>> keep);
+  LaneView lane(const Sequence& s, std::uint32_t group, std::uint32_t lane) const;
+  std::uint32_t ragged_until(const Sequence& s,
+                             std::uint32_t group) const;  // tokens that are in lanes
+  // Keeps a lane's first slots only; the pages behind them are free at once.
+  void shrink_lane(Sequence& s, std::uint32_t group, std::uint32_t lane, std::uint32_t slots);
 
   // Leases.
   Result<LeaseId> lease(const Sequence& s, const LeaseRequest& request);

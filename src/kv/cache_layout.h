@@ -21,6 +21,7 @@ struct CacheLayout {
     SizeClass size_class;
     std::uint32_t window;  // tokens; 0 for all
     std::uint64_t bytes;   // of a block
+    SizeClass page_class;  // of a lane page; chain groups only
   };
 
   Geometry geometry;

@@ -5,6 +5,7 @@
 //   step.cc     reserve, commit, publish
 //   reclaim.cc  making room: eviction, slabs, parked sequences, resizing
 //   lease.cc    pins and leases
+//   compact.cc  lanes that keep different tokens
 //   inspect.cc  stats, tree, evict, clear, check
 #pragma once
 
@@ -114,6 +115,10 @@ class CacheCore {
   void for_each_node(const Lease& lease, F&& f) const;
   void end_lease(std::uint32_t slot);
   void expire_leases();
+
+  // compact.cc
+  Status compact(SequenceState& s, std::uint32_t group, std::uint32_t end,
+                 std::span<const std::span<const std::uint32_t>> keep);
 
   // inspect.cc
   NodeInfo node_info(NodeId n) const;

@@ -5,10 +5,12 @@
 #include <new>
 
 #include "base/random.h"
+#include "kv/cache.h"
 #include "kv/evict/evict.h"
 #include "kv/evict/ghost.h"
 #include "kv/journal.h"
 #include "kv/pool.h"
+#include "kv/test_model.h"
 
 namespace {
 std::uint64_t allocations = 0;
@@ -89,6 +91,48 @@ TEST(HotPath, EvictingRememberingAndNotingAllocateNothing) {
     }
     EXPECT_EQ(allocations, before) << policy->name;
   }
+}
+
+// The whole cache, under pressure: requests come, hit, are stepped, copied on write, evicted for,
+// and go.
+TEST(HotPath, AStepOfTheCacheAllocatesNothing) {
+  ManualClock clock;
+  CacheOptions o;
+  o.budget_bytes = 64 * 4096;
+  o.tokens_per_block = 4;
+  o.node_capacity = 4096;
+  KvCache cache(o, toy_memory(4 * o.budget_bytes), clock);
+  const Geometry geometry =
+      toy_geometry({toy_group(GroupKind::full, 1, 2), toy_group(GroupKind::window, 1, 1, 9)}, 4);
+  const RootId root = cache.root(RootIdentity{}, geometry).value();
+  Random random(4);
+  std::vector<TokenId> prompt(90);
+  std::uint64_t counted = 0;
+  for (int n = 0; n < 3000; ++n) {
+    prompt.resize(20 + random.below(60));
+    for (TokenId& t : prompt) t = static_cast<TokenId>(random.below(2));
+    Sequence s = std::move(cache.open({.root = root, .token_capacity = 128}).value());
+    const std::uint64_t before = allocations;
+    cache.attach(s, prompt);
+    while (s.length() < prompt.size() + 8) {
+      const bool reading = s.length() < prompt.size();
+      const std::uint32_t count =
+          reading ? static_cast<std::uint32_t>(prompt.size()) - s.length() : 1;
+      const StepNeed need{&s, count};
+      Result<Reservation> step = cache.reserve({&need, 1});
+      ASSERT_TRUE(step.ok());
+      const TokenId next = 1;
+      if (reading)
+        step.value().commit(0, count);
+      else
+        step.value().commit(0, std::span(&next, 1));
+    }
+    s.close();
+    if (n > 100) counted += allocations - before;  // scratch has grown to its size
+  }
+  EXPECT_GT(cache.stats().evicted_blocks, 1000u);
+  EXPECT_GT(cache.stats().blocks_copied, 100u);
+  EXPECT_EQ(counted, 0u);
 }
 
 }  // namespace

@@ -114,6 +114,11 @@ void CacheCore::check() const {
       CHECK(t.refs.size() == t.offsets.size());
       const bool state = s.layout->state >> g & 1;
       if (!t.saved.empty()) ++readers[t.saved.id().index];
+      for (const LaneRun& lane : t.lanes) {
+        CHECK(lane.pages.size() ==
+              (lane.positions.size() + s.tokens_per_block() - 1) / s.tokens_per_block());
+        for (const BlockRef& page : lane.pages) ++readers[page.id().index];
+      }
       for (std::uint32_t i = 0; i < t.count(); ++i) {
         CHECK(t.refs[i].empty() == (i < t.first));
         if (t.refs[i].empty()) continue;

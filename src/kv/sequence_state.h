@@ -14,11 +14,19 @@
 
 namespace quire {
 
+// What one lane kept of the tokens before a compaction. Pages are written once.
+struct LaneRun {
+  std::vector<BlockRef> pages;
+  std::vector<ArenaOffset> offsets;
+  std::vector<std::uint32_t> positions;  // by slot, ascending
+};
+
 // The blocks of one sequence in one layer group. A state group has a single entry: the state.
 struct BlockTable {
   std::vector<BlockRef> refs;        // by block; empty where a window has passed
   std::vector<ArenaOffset> offsets;  // the same, as kernels read it
   std::uint32_t first = 0;           // blocks before it have been let go
+  std::vector<LaneRun> lanes;        // by lane, or none: instead of the blocks before `first`
   BlockRef saved;                    // state group: what to go back to if the step is not committed
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(refs.size()); }
@@ -81,7 +89,7 @@ struct SequenceState {
   // Attach serves at most this. The last token of a prompt is always computed, as its logits are
   // wanted; and what others have published is not what an impure token would be.
   std::uint32_t serve_limit() const {
-    return std::min(std::max(prompt_length - 1, computed), pure_until);
+    return std::min(std::max(std::max(prompt_length, 1u) - 1, computed), pure_until);
   }
   TokenChain chain() const { return {keys, tokens, tags}; }
 };

@@ -1,4 +1,5 @@
-// kv/slab_shape.h - how many pages a slab of a size class takes; the arena cuts by it, plans count with it.
+// kv/slab_shape.h - how many pages a slab of a size class takes; the arena cuts by it, plans count
+// with it.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +12,12 @@
 namespace quire {
 
 struct SlabShape {
-  std::uint64_t bytes;      // of one slab, whole pages
-  std::uint64_t capacity;   // extents in it
+  std::uint64_t bytes;     // of one slab, whole pages
+  std::uint64_t capacity;  // extents in it
 };
 
-// The fewest pages whose unused tail is under 2 %. One slab may not take more than an eighth of the budget, unless one
-// extent does: a small budget is better shared out than perfectly filled.
+// The fewest pages whose unused tail is under 2 %. One slab may not take more than an eighth of the
+// budget, unless one extent does: a small budget is better shared out than perfectly filled.
 inline SlabShape slab_shape(std::size_t extent_bytes, std::uint64_t budget_bytes = UINT64_MAX,
                             std::size_t page_bytes = kMemoryPage) {
   const std::size_t extent = (extent_bytes + kArenaUnit - 1) / kArenaUnit * kArenaUnit;

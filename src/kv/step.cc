@@ -136,9 +136,13 @@ Error CacheCore::no_room() const {
 
 void CacheCore::refresh_offsets(SequenceState& s) {
   if (s.moves_seen == store.moves() || planted(Bug::stale_offsets)) return;
-  for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
-    for (std::uint32_t i = s.tables[g].first; i < s.tables[g].count(); ++i)
-      if (!s.tables[g].refs[i].empty()) s.tables[g].offsets[i] = s.tables[g].refs[i].offset();
+  for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
+    BlockTable& t = s.tables[g];
+    for (std::uint32_t i = t.first; i < t.count(); ++i)
+      if (!t.refs[i].empty()) t.offsets[i] = t.refs[i].offset();
+    for (LaneRun& lane : t.lanes)
+      for (std::size_t i = 0; i < lane.pages.size(); ++i) lane.offsets[i] = lane.pages[i].offset();
+  }
   s.moves_seen = store.moves();
 }
 
