@@ -30,6 +30,7 @@ LIMITS = {
     ("gemma", "int8"): {"kl": None, "top1": None, "perplexity": 5e-3, "contexts": 2},
     ("gemma", "int16"): {"kl": 1e-4, "top1": None, "perplexity": 5e-4, "contexts": 2},
 }
+KEPT_SHARE = 0.9  # KL from what was kept of the reference is a lower bound, 9 % low at int8 (README.md): the limit is too
 GREEDY_MARGIN = 0.3  # where greedy output leaves the reference, the reference must have been this undecided
 EXACT_LOGIT = 1e-3
 
@@ -118,7 +119,8 @@ def check_logits(args, quire, arrays, described, verdict):
     what = f"{args.name} {args.activations}, {contexts.size} tokens"
     mean = float(np.concatenate(kl).mean())
     top1 = float(np.concatenate(same).mean())
-    verdict.at_most(f"{what}: mean KL at {sum(map(len, kl))} positions", mean, limits["kl"])
+    if limits["kl"]:
+        verdict.at_most(f"{what}: mean KL at {sum(map(len, kl))} positions", mean, KEPT_SHARE * limits["kl"])
     if whole:
         verdict.at_most(f"{what}: mean KL at all positions", float(np.concatenate(whole).mean()), limits["kl"])
     verdict.at_least(f"{what}: same best token", top1, limits["top1"])
