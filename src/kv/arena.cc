@@ -1,11 +1,11 @@
 #include "kv/arena.h"
-#include "kv/planted.h"
-
-#include "kv/slab_shape.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "kv/planted.h"
+#include "kv/slab_shape.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define QUIRE_ASAN 1

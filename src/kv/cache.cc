@@ -157,8 +157,7 @@ Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
   s.cursor.root = root.node;
   s.cursor.path.clear();
   s.cursor.path.reserve(block_capacity);
-  s.length = s.prompt_length = s.published = s.computing_from = s.computed = s.reserved = s.steps =
-      0;
+  s.length = s.prompt_length = s.published = s.computed = s.reserved = s.steps = 0;
   s.pure_until = UINT32_MAX;
   s.moves_seen = store.moves();
   s.faulted = false;

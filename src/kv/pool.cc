@@ -1,9 +1,10 @@
 #include "kv/pool.h"
-#include "kv/planted.h"
 
 #include <fmt/format.h>
 
 #include <unordered_map>
+
+#include "kv/planted.h"
 
 namespace quire {
 namespace {

@@ -1,7 +1,8 @@
 #include "kv/prefix_store.h"
-#include "kv/planted.h"
 
 #include <algorithm>
+
+#include "kv/planted.h"
 
 namespace quire {
 

@@ -74,7 +74,7 @@ struct SequenceState {
   // those it has announced to compute; the last one is anchored.
   Cursor cursor;
 
-  std::uint32_t length = 0, prompt_length = 0, published = 0, computing_from = 0;
+  std::uint32_t length = 0, prompt_length = 0, published = 0;
   std::uint32_t pure_until = UINT32_MAX;
   std::uint32_t computed =
       0;  // the longest it has been, rollbacks aside: known tokens up to here need no logits

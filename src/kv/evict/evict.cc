@@ -1,10 +1,11 @@
 #include "kv/evict/evict.h"
-#include "kv/planted.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
+
+#include "kv/planted.h"
 
 namespace quire {
 
