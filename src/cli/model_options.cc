@@ -49,7 +49,7 @@ Result<std::string> find_model(const std::string& given) {
   return Error{Code::not_found,
                given.empty()
                    ? "no model given, and the default one is not in " + model_cache_folder() +
-                         "; `./run --build-only` fetches it"
+                         "; `scripts/fetch-model` fetches it"
                    : "no model at " + given + "; give a GGUF file or a Hugging Face folder"};
 }
 
