@@ -12,9 +12,9 @@
  *     quire_feed(s, &token, 1);
  *   }
  *
- * Prompts that begin like earlier ones are served from the KV cache; the answer is bit for bit the same either way.
- * One thread at a time per model. Functions that fail return a code below zero, or NULL, and quire_last_error() says why
- * (per thread, valid until the next call).
+ * Prompts that begin like earlier ones are served from the KV cache; the answer is bit for bit the
+ * same either way. One thread at a time per model. Functions that fail return a code below zero, or
+ * NULL, and quire_last_error() says why (per thread, valid until the next call).
  */
 #ifndef QUIRE_H
 #define QUIRE_H
@@ -43,12 +43,12 @@ enum quire_code {
 
 /* Zero means: the default. Start from quire_options_default(), so that new fields are set too. */
 typedef struct quire_options {
-  uint32_t threads;          /* one per core */
-  uint32_t context;          /* the model's own */
-  uint32_t block_size;       /* tokens per cache block: 16, 32 or 64 */
+  uint32_t threads;           /* one per core */
+  uint32_t context;           /* the model's own */
+  uint32_t block_size;        /* tokens per cache block: 16, 32 or 64 */
   uint32_t activations_int16; /* 1: more precise, slower prefill */
-  uint64_t kv_cache_bytes;   /* 80 % of what is free */
-  const char* kv_format;     /* "f16" ("f32" for F32 models) */
+  uint64_t kv_cache_bytes;    /* 80 % of what is free */
+  const char* kv_format;      /* "f16" ("f32" for F32 models) */
 } quire_options;
 
 /* Temperature 0 is greedy. Equal seeds draw equal tokens, whatever else is computed beside. */
@@ -70,12 +70,15 @@ QUIRE_API void quire_close(quire_model* model); /* after its sessions */
 QUIRE_API uint32_t quire_vocabulary(const quire_model* model);
 QUIRE_API uint32_t quire_context(const quire_model* model);
 
-/* Writes at most `capacity` ids and returns how many there are, which may be more. With parse_special, spellings of
- * control tokens become those tokens: only for text that you wrote yourself. */
-QUIRE_API int64_t quire_tokenize(const quire_model* model, const char* text, size_t bytes, int parse_special,
-                                 uint32_t* ids, size_t capacity);
-/* The bytes a token stands for, perhaps part of a character. Returns their number, which may be more than capacity. */
-QUIRE_API int64_t quire_token_text(const quire_model* model, uint32_t id, char* text, size_t capacity);
+/* Writes at most `capacity` ids and returns how many there are, which may be more. With
+ * parse_special, spellings of control tokens become those tokens: only for text that you wrote
+ * yourself. */
+QUIRE_API int64_t quire_tokenize(const quire_model* model, const char* text, size_t bytes,
+                                 int parse_special, uint32_t* ids, size_t capacity);
+/* The bytes a token stands for, perhaps part of a character. Returns their number, which may be
+ * more than capacity. */
+QUIRE_API int64_t quire_token_text(const quire_model* model, uint32_t id, char* text,
+                                   size_t capacity);
 QUIRE_API int quire_is_end(const quire_model* model, uint32_t id);
 
 /* A sequence of at most `capacity` tokens. */
@@ -84,9 +87,11 @@ QUIRE_API void quire_session_free(quire_session* session);
 
 /* Appends tokens. They are computed by the next quire_step. */
 QUIRE_API int quire_feed(quire_session* session, const uint32_t* ids, size_t count);
-/* Computes everything fed to these sessions, side by side, and leaves each one's next logits. All of one model. */
+/* Computes everything fed to these sessions, side by side, and leaves each one's next logits. All
+ * of one model. */
 QUIRE_API int quire_step(quire_session* const* sessions, size_t count);
-/* The logits after the last token: quire_vocabulary() floats, valid until the next step. NULL before the first. */
+/* The logits after the last token: quire_vocabulary() floats, valid until the next step. NULL
+ * before the first. */
 QUIRE_API const float* quire_logits(const quire_session* session);
 /* Draws the next token; sampling may be NULL for greedy. Does not feed it. */
 QUIRE_API int quire_sample(quire_session* session, const quire_sampling* sampling, uint32_t* id);
@@ -96,7 +101,8 @@ QUIRE_API uint32_t quire_length(const quire_session* session);
 QUIRE_API uint32_t quire_cached(const quire_session* session);
 /* A second session that shares everything so far; nothing is copied until the two differ. */
 QUIRE_API quire_session* quire_fork(quire_session* session);
-/* Forgets the tokens from `length` on. The last remaining token is computed again by the next step. */
+/* Forgets the tokens from `length` on. The last remaining token is computed again by the next step.
+ */
 QUIRE_API int quire_truncate(quire_session* session, uint32_t length);
 
 #ifdef __cplusplus

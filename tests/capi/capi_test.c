@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REQUIRE(c)                                                                    \
-  do {                                                                                \
-    if (!(c)) {                                                                       \
+#define REQUIRE(c)                                                                     \
+  do {                                                                                 \
+    if (!(c)) {                                                                        \
       fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #c, quire_last_error()); \
-      exit(1);                                                                        \
-    }                                                                                 \
+      exit(1);                                                                         \
+    }                                                                                  \
   } while (0)
 
 static uint32_t next(quire_session* s) {
@@ -37,7 +37,9 @@ int main(int argc, char** argv) {
   options.threads = 2;
   quire_model* model = quire_open(argv[1], &options);
   REQUIRE(model != NULL);
-  const char* text = "The quick brown fox jumps over the lazy dog. It was a bright cold day in April, and the clocks were";
+  const char* text =
+      "The quick brown fox jumps over the lazy dog. It was a bright cold day in April, and the "
+      "clocks were";
   uint32_t prompt[128], straight[24], again[24], forked[24];
   const int64_t count = quire_tokenize(model, text, strlen(text), 0, prompt, 128);
   REQUIRE(count > 16 && count <= 128);
@@ -64,9 +66,11 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 24; ++i) {
     uint32_t other;
     REQUIRE(quire_step(both, 2) == QUIRE_OK);
-    REQUIRE(quire_sample(both[0], NULL, &forked[i]) == QUIRE_OK && quire_sample(both[1], NULL, &other) == QUIRE_OK);
+    REQUIRE(quire_sample(both[0], NULL, &forked[i]) == QUIRE_OK &&
+            quire_sample(both[1], NULL, &other) == QUIRE_OK);
     REQUIRE(forked[i] == other);
-    REQUIRE(quire_feed(both[0], &forked[i], 1) == QUIRE_OK && quire_feed(both[1], &other, 1) == QUIRE_OK);
+    REQUIRE(quire_feed(both[0], &forked[i], 1) == QUIRE_OK &&
+            quire_feed(both[1], &other, 1) == QUIRE_OK);
   }
   REQUIRE(memcmp(straight, forked, sizeof straight) == 0);
 
@@ -76,9 +80,11 @@ int main(int argc, char** argv) {
   sampling.seed = 7;
   uint32_t x, y;
   REQUIRE(quire_step(both, 2) == QUIRE_OK);
-  REQUIRE(quire_sample(both[0], &sampling, &x) == QUIRE_OK && quire_sample(both[1], &sampling, &y) == QUIRE_OK && x == y);
+  REQUIRE(quire_sample(both[0], &sampling, &x) == QUIRE_OK &&
+          quire_sample(both[1], &sampling, &y) == QUIRE_OK && x == y);
   sampling.top_p = 2;
-  REQUIRE(quire_sample(both[0], &sampling, &x) == QUIRE_INVALID && strstr(quire_last_error(), "top_p"));
+  REQUIRE(quire_sample(both[0], &sampling, &x) == QUIRE_INVALID &&
+          strstr(quire_last_error(), "top_p"));
 
   REQUIRE(quire_truncate(a, 10000) == QUIRE_INVALID);
   token = quire_vocabulary(model);

@@ -406,8 +406,8 @@ class Chat(unittest.TestCase):
         self.terminal.send("\x03")
         self.terminal.send("\n")
         self.assertIn("Paris", self.ask("What is the capital of France? Answer briefly."))
-        self.terminal.wait_for(r"> ")  # before that the terminal is not yet the editor's
-        self.terminal.send("\x04")
+        self.terminal.wait_for(r"> ")
+        self.terminal.send("/quit\n")
         self.assertEqual(self.terminal.exit_code(), 0)
 
     def test_several_lines_are_one_message(self):
