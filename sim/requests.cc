@@ -136,6 +136,7 @@ void Simulator::attach(Live& l) {
   follow_journal();
   const std::uint32_t limit = std::min(std::max(l.prompt - 1, l.computed), l.pure_until);
   const bool parked = l.sequence.length() > 0;
+  cache_->poll();  // as attach does: leases end
   const Attached peeked = cache_->peek(l.sequence);
   const Attached got = cache_->attach(l.sequence);
   CHECK(peeked.tokens == got.tokens && l.sequence.length() == got.tokens);

@@ -98,7 +98,7 @@ void Simulator::balance() {
       const Geometry& g = trees_[l->root].geometry;
       const bool chain =
           g.groups[0].kind == GroupKind::full || g.groups[0].kind == GroupKind::latent;
-      if (l->placed || !chain) continue;
+      if (l->placed || !chain || cache_->ragged_until(l->sequence, 0) > 0) continue;
       for (std::uint32_t b = 0; b < l->sequence.published_blocks(); ++b)
         CHECK(reference_.groups_of(l->keys[b].prefix()) & 1);
     }
@@ -119,6 +119,7 @@ void Simulator::turn(bool faults) {
     if (dice >= 28 && dice < 32) preempt_random();
     if (dice >= 32 && dice < 36) leases();
     if (dice >= 36 && dice < 39) memory_events();
+    if (dice == 39) compact();
   }
   admit(true);
   if (pending_.size() < 2) start_step(faults);
@@ -182,6 +183,7 @@ void SimReport::add(const SimReport& o) {
   resizes += o.resizes;
   pins += o.pins;
   snapshots += o.snapshots;
+  compactions += o.compactions;
   deduplicated += o.deduplicated;
 }
 

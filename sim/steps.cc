@@ -15,10 +15,21 @@ void Simulator::check_reads(const Live& l, std::uint32_t past) {
         CHECK(toy_state_matches(cache_->arena(), l.sequence.table(g)[0], l.rows, past));
       continue;
     }
+    const std::uint32_t ragged = cache_->ragged_until(l.sequence, g);
     const std::uint32_t from =
-        group.window && past + 1 > group.window ? past + 1 - group.window : 0;
+        std::max(ragged, group.window && past + 1 > group.window ? past + 1 - group.window : 0);
     CHECK(toy_matches(cache_->arena(), tree.geometry, g, l.sequence.table(g), l.rows, from, past));
     report_.rows_checked += past - from;
+    for (std::uint32_t lane = 0; lane < group.lanes() && ragged > 0; ++lane) {
+      const LaneView kept = cache_->lane(l.sequence, g, lane);
+      for (std::uint32_t i = 0; i < kept.slots; ++i) {
+        const std::uint32_t t = kept.positions[i];
+        const std::byte* page = arena_at(cache_->arena(), kept.pages[i / kBlock]);
+        float key;
+        std::memcpy(&key, page + i % kBlock * sizeof key, sizeof key);
+        CHECK(t < ragged && key == toy_value(l.rows.at(t), t, lane + g * 1000, 0));
+      }
+    }
   }
 }
 
@@ -45,7 +56,7 @@ void Simulator::start_step(bool faults) {
       accept = static_cast<std::uint32_t>(random_.below(count + 1));
     if (dead) accept = 0;
     needs.push_back({&l.sequence, count});
-    step.items.push_back({l.id, l.root, past, count, accept, dead, {}, History{}});
+    step.items.push_back({l.id, l.root, past, count, accept, dead, {}, {}, History{}});
   }
   if (needs.empty()) return;
   if (pending_.empty())
@@ -71,6 +82,7 @@ void Simulator::start_step(bool faults) {
     for (std::uint32_t g = 0; g < tree.geometry.groups.size(); ++g) {
       const ArenaOffset* blocks = step.room->view(i, g, 0).blocks;
       const bool state = tree.geometry.groups[g].kind == GroupKind::state;
+      item.ragged.push_back(cache_->ragged_until(l.sequence, g));
       item.tables.emplace_back(
           blocks, blocks + (state ? 1 : (item.past + item.count + kBlock - 1) / kBlock));
     }
@@ -93,7 +105,8 @@ void Simulator::work(const PendingItem& item) {
       continue;
     }
     const std::uint32_t from =
-        group.window && item.past + 1 > group.window ? item.past + 1 - group.window : 0;
+        std::max(item.ragged[g],
+                 group.window && item.past + 1 > group.window ? item.past + 1 - group.window : 0);
     if (!item.follows_rejected)
       CHECK(toy_matches(cache_->arena(), geometry, g, blocks, item.rows, from, item.past));
     toy_write(cache_->arena(), geometry, g, {blocks, 0, item.count, item.past}, written, item.past,

@@ -96,6 +96,43 @@ void Simulator::cancel() {
   close(l);
 }
 
+// A retainer: every lane keeps a choice of its own, and what comes after reads less.
+void Simulator::compact() {
+  Live* l = pick(false);
+  if (!l) return;
+  const Geometry& geometry = trees_[l->root].geometry;
+  const LayerGroup& group = geometry.groups[0];
+  const std::uint32_t end = l->sequence.length() / kBlock * kBlock,
+                      old_end = cache_->ragged_until(l->sequence, 0);
+  if ((group.kind != GroupKind::full && group.kind != GroupKind::latent) || end == 0) return;
+  std::vector<std::vector<std::uint32_t>> keep(group.lanes());
+  for (std::uint32_t lane = 0; lane < group.lanes(); ++lane) {
+    const double share = random_.unit();
+    const LaneView kept = cache_->lane(l->sequence, 0, lane);
+    for (std::uint32_t i = 0; i < kept.slots; ++i)
+      if (random_.chance(share)) keep[lane].push_back(kept.positions[i]);
+    for (std::uint32_t t = old_end; t < end; ++t)
+      if (random_.chance(share)) keep[lane].push_back(t);
+  }
+  const std::vector<std::span<const std::uint32_t>> spans(keep.begin(), keep.end());
+  const Status done = cache_->compact(l->sequence, 0, end, spans);
+  if (!done.ok()) {
+    CHECK(done.error().code == Code::exhausted);
+    return;
+  }
+  ++report_.compactions;
+  CHECK(cache_->ragged_until(l->sequence, 0) == end);
+  l->pure_until = l->sequence.pure_until();
+  for (std::uint32_t t = l->sequence.length(); t < l->script.size(); ++t)
+    l->rows.set(t, mix64(l->rows.at(t) ^ l->id));
+  check_reads(*l, l->sequence.length());
+  if (end == 0 || random_.chance(0.5)) return;
+  const auto lane = static_cast<std::uint32_t>(random_.below(group.lanes()));
+  const LaneView kept = cache_->lane(l->sequence, 0, lane);
+  cache_->shrink_lane(l->sequence, 0, lane,
+                      static_cast<std::uint32_t>(random_.below(kept.slots + 1)));
+}
+
 void Simulator::leases() {
   if (!pins_.empty() && random_.chance(0.4)) {
     const std::size_t i = random_.below(pins_.size());

@@ -46,6 +46,7 @@ struct PendingItem {
   std::size_t root;
   std::uint32_t past, count, accept;
   bool follows_rejected;  // the step before it was not accepted as a whole: what it reads is void
+  std::vector<std::uint32_t> ragged;             // by group: tokens that are in lanes
   std::vector<std::vector<ArenaOffset>> tables;  // by group
   History rows;
 };
@@ -78,6 +79,7 @@ class Simulator {
   void fork();
   void truncate();
   void cancel();
+  void compact();
   void preempt_random();
   void leases();
   void memory_events();

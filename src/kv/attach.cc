@@ -243,7 +243,8 @@ void CacheCore::set_path(SequenceState& s, std::uint32_t blocks) {
 void CacheCore::release_blocks(SequenceState& s) {
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
     BlockTable& t = s.tables[g];
-    if (s.faulted && s.steps == 0)  // what a failed step left behind is nobody's to read
+    // What a failed step left behind is nobody's to read; a step in flight may still.
+    if (s.faulted && pool.steps_in_flight() == 0)
       for (const BlockRef& r : t.refs)
         if (!r.empty() && r.unique())
           arena.memory().fill(static_cast<std::size_t>(r.offset()) * kArenaUnit, pool.bytes(r.id()),
@@ -270,7 +271,10 @@ void CacheCore::preempt(SequenceState& s, Preempt how) {
   }
   if (s.phase == Phase::parked) unpark(s);
   release_blocks(s);
-  if (!s.options.reuse) set_path(s, 0);
+  // A compacted sequence did not hold all it had published: the end of its path may be evicted.
+  std::uint32_t usable = s.options.reuse ? s.published : 0;
+  while (usable > 0 && !store.ready(s.cursor.path[usable - 1])) --usable;
+  set_path(s, usable);
   const NodeId anchored = s.cursor.path.empty() ? kNoNode : s.cursor.path.back();
   s.published = 0;
   s.phase = Phase::placed;
@@ -302,8 +306,10 @@ Result<SequenceState*> CacheCore::fork(const SequenceState& s) {
     f.tables[g].first = from.first;
     for (const LaneRun& lane : from.lanes) {
       LaneRun& copy = f.tables[g].lanes.emplace_back();
-      for (const BlockRef& page : lane.pages) copy.pages.push_back(page.share());
-      copy.offsets = lane.offsets;
+      for (const BlockRef& page : lane.pages) {
+        copy.offsets.push_back(page.offset());
+        copy.pages.push_back(page.share());
+      }
       copy.positions = lane.positions;
     }
   }

@@ -26,7 +26,7 @@ PrefixIndex::PrefixIndex(const IndexOptions& options)
   CHECK(capacity_ > 0 && capacity_ < (1u << 30) && tokens_per_block_ > 0);
 }
 
-std::uint32_t PrefixIndex::tag_of(const BlockKey& key) {
+inline std::uint32_t PrefixIndex::tag_of(const BlockKey& key) {
   std::uint32_t tag;
   std::memcpy(&tag, &key, sizeof tag);
   return tag;
@@ -46,8 +46,8 @@ NodeId PrefixIndex::add_root() {
   return static_cast<NodeId>(n);
 }
 
-bool PrefixIndex::same(const Slot& slot, std::uint32_t parent, std::uint64_t change,
-                       const TokenId* tokens) const {
+inline bool PrefixIndex::same(const Slot& slot, std::uint32_t parent, std::uint64_t change,
+                              const TokenId* tokens) const {
   const std::uint32_t n = slot.node_plus_1 - 1;
   if (slot.parent != parent || slot.change != static_cast<std::uint32_t>(change)) return false;
   if (change != 0 && at(n).change != change) return false;
@@ -58,20 +58,25 @@ bool PrefixIndex::same(const Slot& slot, std::uint32_t parent, std::uint64_t cha
   return difference == 0;
 }
 
-void PrefixIndex::prefetch_tokens(std::uint32_t node) const {
+inline void PrefixIndex::prefetch_tokens(std::uint32_t node) const {
   const auto* line = reinterpret_cast<const std::byte*>(tokens_of(node));
   for (std::size_t i = 0; i < tokens_per_block_ * sizeof(TokenId); i += 64)
     __builtin_prefetch(line + i);
 }
 
-NodeId PrefixIndex::find(NodeId parent, const BlockKey& key, std::uint64_t change,
-                         const TokenId* tokens) const {
+inline NodeId PrefixIndex::locate(NodeId parent, const BlockKey& key, std::uint64_t change,
+                                  const TokenId* tokens) const {
   const std::uint32_t tag = tag_of(key);
   for (std::uint32_t i = tag & slot_mask_; slots_[i].node_plus_1 != 0; i = (i + 1) & slot_mask_) {
     if (slots_[i].tag == tag && same(slots_[i], raw(parent), change, tokens))
       return static_cast<NodeId>(slots_[i].node_plus_1 - 1);
   }
   return kNoNode;
+}
+
+NodeId PrefixIndex::find(NodeId parent, const BlockKey& key, std::uint64_t change,
+                         const TokenId* tokens) const {
+  return locate(parent, key, change, tokens);
 }
 
 NodeId PrefixIndex::find(const BlockKey& key) const {
@@ -106,7 +111,7 @@ std::size_t PrefixIndex::match(NodeId root, const TokenChain& chain, std::span<N
     std::uint64_t change = 0;
     if (next_change < chain.changes.size() && chain.changes[next_change].block == i)
       change = chain.changes[next_change++].tag;
-    at_node = find(at_node, chain.keys[i], change, &chain.tokens[i * tokens_per_block_]);
+    at_node = locate(at_node, chain.keys[i], change, &chain.tokens[i * tokens_per_block_]);
     if (at_node == kNoNode) return i;
     path[i] = at_node;
   }

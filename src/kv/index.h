@@ -143,6 +143,8 @@ class PrefixIndex {
   bool same(const Slot& slot, std::uint32_t parent, std::uint64_t change,
             const TokenId* tokens) const;
   void prefetch_tokens(std::uint32_t node) const;
+  NodeId locate(NodeId parent, const BlockKey& key, std::uint64_t change,
+                const TokenId* tokens) const;  // find, inline
 
   // Sibling trees: treaps ordered by (change, tokens), heap-ordered by a hash of the node's number.
   int compare(std::uint64_t change, std::span<const TokenId> tokens, std::uint32_t node) const;

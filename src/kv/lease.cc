@@ -34,8 +34,9 @@ void CacheCore::for_each_node(const Lease& l, F&& f) const {
 Result<LeaseId> CacheCore::lease(const SequenceState& s, const LeaseRequest& r) {
   const std::uint32_t tokens_per_block = s.tokens_per_block();
   // Placed sequences name cached blocks by their cursor, running ones by what they published.
-  const std::uint32_t known =
+  std::uint32_t known =
       s.phase == Phase::placed ? static_cast<std::uint32_t>(s.cursor.path.size()) : s.published;
+  while (known > 0 && store.index().present(s.cursor.path[known - 1]) == 0) --known;
   Lease l;
   l.first_block = r.first_token / tokens_per_block;
   l.end_block = std::min(known, r.end_token / tokens_per_block);

@@ -285,6 +285,7 @@ void CacheCore::snapshot(SequenceState& s) {
   if (s.layout->state == 0 || s.length == 0 || s.published * s.tokens_per_block() != s.length)
     return;
   const NodeId n = s.cursor.path[s.published - 1];
+  if (!store.ready(n)) return;  // evicted under a compacted sequence
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
     if (s.layout->state >> g & 1 && !store.has(n, g)) store.put(n, g, s.tables[g].refs[0].id());
   store.became_ready(n);
