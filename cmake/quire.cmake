@@ -42,11 +42,12 @@ if(QUIRE_FUZZERS)
   add_compile_options(-fsanitize=fuzzer-no-link)  # coverage of the libraries steers the fuzzers
 endif()
 
-# Files named *_avx2.cc, *_avx512.cc and *_vnni.cc are compiled for that instruction set and chosen at run time. They
+# Files named *_avx2.cc, *_avx512.cc, *_vnni.cc and *_bf16.cc are compiled for that instruction set and chosen at run time. They
 # keep everything in anonymous namespaces, so that the linker cannot pick their copy of a shared inline function.
 set(QUIRE_ISA_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(QUIRE_ISA_avx512 ${QUIRE_ISA_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(QUIRE_ISA_vnni ${QUIRE_ISA_avx512} -mavx512vnni)
+set(QUIRE_ISA_bf16 ${QUIRE_ISA_vnni} -mavx512bf16)
 
 # `checks` builds the programs of the tests labelled unit, fuzz and sim, which is all that the sanitizer builds run;
 # `fuzzers` the libFuzzer programs.
@@ -66,7 +67,7 @@ function(quire_module name)
     add_library(${target} STATIC ${library})
     target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${target} PUBLIC ${arg_USES} fmt::fmt-header-only Threads::Threads)
-    foreach(isa avx2 avx512 vnni)
+    foreach(isa avx2 avx512 vnni bf16)
       foreach(source ${library})
         if(source MATCHES "_${isa}\\.cc$")
           set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${QUIRE_ISA_${isa}}")

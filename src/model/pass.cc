@@ -9,7 +9,7 @@ namespace {
 float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
 
 // From this many rows per thread on, threads take rows instead of columns.
-constexpr std::uint32_t kRowsPerThread = 48;
+constexpr std::uint32_t kRowsPerThread = 12;
 
 }  // namespace
 

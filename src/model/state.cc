@@ -92,6 +92,7 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
                 .head_dim = group.key_dim,
                 .scale = config.attention_scale,
                 .rows = group.format->rows,
+                .arithmetic = arithmetic(group.format->rows),
                 .layer_index = 0,
                 .page_bytes = geometry.page_bytes(group),
                 .key_bytes = geometry.key_bytes(group)};
