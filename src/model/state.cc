@@ -29,10 +29,12 @@ void Site::size(Activations mode, std::uint32_t row_count, std::uint32_t input_c
                 bool quantized, bool with_plain) {
   rows = row_count;
   inputs = input_count;
-  if (quantized) encoded = HugeBuffer(activation_bytes(mode, rows, inputs));
+  if (quantized) encoded = HugeBuffer(activation_bytes(Activations::int16, rows, inputs));
   if (with_plain) plain = HugeBuffer(std::size_t{rows} * inputs * sizeof(float));
   view = {
       .mode = mode, .rows = rows, .inputs = inputs, .data = encoded.data(), .plain = floats(plain)};
+  fine = view;
+  fine.mode = Activations::int16;
 }
 
 Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
@@ -58,6 +60,7 @@ void Model::State::size_scratch() {
   };
   x = matrix(config.hidden);
   y = matrix(config.hidden);
+  tail_x = matrix(config.hidden);
   queries = matrix(width);
   attended_rows = matrix(width);
   hidden.size(options.activations, rows, config.hidden, quantized, plain);
@@ -96,6 +99,7 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
                 .layer_index = 0,
                 .page_bytes = geometry.page_bytes(group),
                 .key_bytes = geometry.key_bytes(group)};
+    at.view = view;
     at.plan.threads = pool.size();
     plan_attention(view, at.shape, at.plan);
     partial_bytes =
@@ -112,9 +116,32 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
       }
     }
   }
+  prepare_tail(geometry, step);
+  partial_bytes =
+      std::max(partial_bytes, tail.plan.partial_count * partial_floats(tail.shape) * sizeof(float));
   if (partials.size() < partial_bytes) partials = HugeBuffer(partial_bytes);
   for (LaneScratch& lane : lanes)
     if (lane.attend.size() < scratch_bytes) lane.attend = HugeBuffer(scratch_bytes);
+}
+
+void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) {
+  const GroupStep& last = groups[geometry.places.back().group];
+  tail_sequences.clear();
+  std::uint32_t s = 0;
+  for (const std::uint32_t row : step.logit_rows) {  // ascending
+    while (row >= last.view.sequences[s].first_row + last.view.sequences[s].row_count) ++s;
+    KvSequenceView one = last.view.sequences[s];
+    one.past += row - one.first_row;
+    one.first_row = row;
+    one.row_count = 1;
+    tail_sequences.push_back(one);
+  }
+  tail.shape = last.shape;
+  tail.view = last.view;
+  tail.view.sequences = tail_sequences.data();
+  tail.view.sequence_count = static_cast<std::uint32_t>(tail_sequences.size());
+  tail.plan.threads = pool.size();
+  plan_attention(tail.view, tail.shape, tail.plan);
 }
 
 }  // namespace quire

@@ -16,7 +16,7 @@ namespace quire {
 struct Site {
   HugeBuffer encoded, plain;
   std::uint32_t inputs = 0, rows = 0;
-  ActivationRows view;
+  ActivationRows view, fine;  // in the mode asked for, and in int16; over the same bytes
 
   void size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
             bool with_plain);
@@ -44,6 +44,7 @@ struct RowPlace {
 struct GroupStep {
   AttendPlan plan;
   AttendShape shape;  // of the group's first layer
+  KvView view;
   std::vector<RowPlace> places;
 };
 
@@ -58,6 +59,7 @@ struct Model::State {
                : AttendArithmetic::f32;
   }
   void prepare(const Geometry& geometry, const StepRows& step);
+  void prepare_tail(const Geometry& geometry, const StepRows& step);
 
   const ModelConfig config;
   const ModelOptions options;
@@ -71,9 +73,13 @@ struct Model::State {
 
   // Shared by the threads of a step; [rows][...].
   HugeBuffer x, y, queries, attended_rows, partials;
+  HugeBuffer tail_x;  // residual stream of the rows whose logits are wanted
   Site hidden, attended, inner, head;
   std::vector<LaneScratch> lanes;
   std::vector<GroupStep> groups;
+  // The last layer's attention, for rows whose logits are wanted and no others.
+  GroupStep tail;
+  std::vector<KvSequenceView> tail_sequences;
   std::vector<std::atomic<std::uint32_t>> next_task;  // by layer
 };
 
