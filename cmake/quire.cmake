@@ -1,5 +1,6 @@
 # Flags, packages and the one function that makes a module out of a folder.
 
+find_package(Boost 1.81 REQUIRED)  # headers: Asio and Beast
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenSSL REQUIRED)
