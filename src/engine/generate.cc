@@ -287,11 +287,6 @@ class Generator {
 
 }  // namespace
 
-std::string_view finish_name(Finish finish) {
-  constexpr std::string_view names[] = {"length", "stop", "stop", "cancelled"};
-  return names[static_cast<int>(finish)];
-}
-
 Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt,
                                 const GenerateOptions& options, const GenerateEvents& events) {
   return Generator(runtime, prompt, options, events).run();
