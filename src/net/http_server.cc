@@ -15,7 +15,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
@@ -146,7 +146,10 @@ class LiveExchange final : public Exchange {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<Shared> shared, std::shared_ptr<Loop> loop, tcp::socket socket)
-      : shared_(std::move(shared)), loop_(std::move(loop)), stream_(std::move(socket)) {
+      : shared_(std::move(shared)),
+        loop_(std::move(loop)),
+        socket_(std::move(socket)),
+        deadline_(loop_->io) {
     ++shared_->open;
     ++shared_->total;
   }
@@ -156,8 +159,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const auto self = shared_from_this();
     loop_->connections.insert(this);
     error_code ignored;
-    stream_.socket().set_option(tcp::no_delay(true), ignored);
-    const auto remote = stream_.socket().remote_endpoint(ignored);
+    socket_.set_option(tcp::no_delay(true), ignored);
+    socket_.non_blocking(true, ignored);
+    const auto remote = socket_.remote_endpoint(ignored);
     peer_ = ignored ? "" : remote.address().to_string();
     if (shared_->open > shared_->options.connections_max) {
       ++shared_->refused;
@@ -168,16 +172,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
       }
     }
     loop_->connections.erase(this);
-    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
-    stream_.socket().close(ignored);
+    socket_.shutdown(tcp::socket::shutdown_both, ignored);
+    socket_.close(ignored);
   }
 
   void close_idle() {  // nothing is under way: the client would only wait
-    if (idle_) stream_.close();
+    if (idle_) socket_.cancel();
   }
   void close() {
     if (exchange_) exchange_->lose();
-    stream_.close();
+    error_code ignored;
+    socket_.close(ignored);
   }
 
  private:
@@ -190,16 +195,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parser.header_limit(limits.header_bytes_max);
     parser.body_limit(limits.body_bytes_max);
 
+    timed_out_ = false;
     if (buffer_.size() == 0) {  // an idle connection is closed without a word
       idle_ = true;
-      stream_.expires_after(limits.idle_timeout);
-      const auto [error, bytes] = co_await stream_.async_read_some(buffer_.prepare(4096), kAwait);
+      arm(limits.idle_timeout);
+      const auto [error, bytes] = co_await socket_.async_read_some(buffer_.prepare(4096), kAwait);
       idle_ = false;
       if (error) co_return false;
       buffer_.commit(bytes);
     }
-    stream_.expires_after(limits.header_timeout);
-    const auto [error, read] = co_await http::async_read_header(stream_, buffer_, parser, kAwait);
+    arm(limits.header_timeout);
+    const auto [error, read] = co_await http::async_read_header(socket_, buffer_, parser, kAwait);
     if (error) co_return co_await refuse_request(error);
 
     const auto& head = parser.get();
@@ -212,11 +218,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     while (!parser.is_done()) {
       parser.get().body().data = part.data();
       parser.get().body().size = part.size();
-      stream_.expires_after(limits.body_timeout);
-      const auto [failed, count] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
+      arm(limits.body_timeout);
+      const auto [failed, count] = co_await http::async_read_some(socket_, buffer_, parser, kAwait);
       request.body.append(part.data(), part.size() - parser.get().body().size);
       if (failed && failed != http::error::need_buffer) co_return co_await refuse_request(failed);
     }
+    disarm();
     ++shared_->requests;
     co_return co_await answer(std::move(request), parser.keep_alive());
   }
@@ -258,34 +265,52 @@ class Connection : public std::enable_shared_from_this<Connection> {
     x->forget_callbacks();
     exchange_ = nullptr;
     error_code ignored;
-    stream_.socket().cancel(ignored);  // the watch
+    socket_.cancel(ignored);  // the watch
     co_return x->keep_alive_ && !x->lost_ && !shared_->draining;
   }
 
   // Notices that the client is gone while its answer is made. What it sends meanwhile stays unread.
   void watch(std::shared_ptr<LiveExchange> x) {
-    stream_.socket().async_wait(
-        tcp::socket::wait_read, [self = shared_from_this(), x](error_code error) {
-          if (error || x->over()) return;
-          char byte;
-          const ssize_t n =
-              ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-          if (n > 0) return;
-          if (n < 0 && (errno == EAGAIN || errno == EINTR)) return self->watch(x);
-          x->lose();
-          self->stream_.cancel();  // a write that is stuck
-        });
+    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this(), x](error_code error) {
+      if (error || x->over()) return;
+      char byte;
+      const ssize_t n = ::recv(self->socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (n > 0) return;
+      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return self->watch(x);
+      x->lose();
+      self->socket_.cancel(error);  // a write that is stuck
+    });
+  }
+
+  // The next operation is given so long; then it is cancelled and timed_out_ says so.
+  void arm(std::chrono::milliseconds limit) {
+    timed_out_ = false;
+    deadline_.expires_after(limit);
+    deadline_.async_wait([self = weak_from_this(), armed = ++armed_](error_code error) {
+      const auto c = self.lock();
+      if (error || !c || c->armed_ != armed) return;
+      c->timed_out_ = true;
+      c->socket_.cancel(error);
+    });
+  }
+  void disarm() {
+    ++armed_;
+    deadline_.cancel();
   }
 
   asio::awaitable<bool> send(std::string_view bytes) {
     while (!bytes.empty()) {
-      stream_.expires_after(shared_->options.write_timeout);
-      const auto [error, sent] =
-          co_await stream_.async_write_some(asio::buffer(bytes.data(), bytes.size()), kAwait);
+      error_code error;
+      std::size_t sent = socket_.write_some(asio::buffer(bytes.data(), bytes.size()), error);
+      if (error == asio::error::would_block) {
+        arm(shared_->options.write_timeout);
+        std::tie(error, sent) =
+            co_await socket_.async_write_some(asio::buffer(bytes.data(), bytes.size()), kAwait);
+        disarm();
+      }
       if (error) co_return false;
       bytes.remove_prefix(sent);
     }
-    stream_.expires_never();
     co_return true;
   }
 
@@ -300,7 +325,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       status = 413;
       message = fmt::format("the body is longer than {} bytes (--max-body)",
                             shared_->options.body_bytes_max);
-    } else if (error == beast::error::timeout) {
+    } else if (timed_out_) {
       status = 408;
       message = "the request did not arrive in time";
     } else if (error.category() != make_error_code(http::error::end_of_stream).category() ||
@@ -316,11 +341,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<void> answer_and_close(HttpResponse response) {
     if (!co_await send(serialize(response, false, false, true))) co_return;
     error_code ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
     std::string part(kReadBytes, '\0');
-    stream_.expires_after(std::chrono::seconds(2));
+    arm(std::chrono::seconds(2));
     for (std::uint64_t total = 0; total < 2 * shared_->options.body_bytes_max;) {
-      const auto [error, bytes] = co_await stream_.async_read_some(asio::buffer(part), kAwait);
+      const auto [error, bytes] = co_await socket_.async_read_some(asio::buffer(part), kAwait);
       if (error) co_return;
       total += bytes;
     }
@@ -348,7 +373,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<Loop> loop_;
-  beast::tcp_stream stream_;
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  std::uint64_t armed_ = 0;
+  bool timed_out_ = false;
   beast::flat_buffer buffer_;
   std::string peer_;
   std::shared_ptr<LiveExchange> exchange_;
