@@ -25,11 +25,11 @@ struct AskedGrammar {
     tool_calls
   };
   Kind kind = Kind::none;
-  Json schema = nullptr;             // json_schema
-  std::string text;                  // regex, ebnf
-  std::vector<std::string> choices;  // choice
+  Json schema = nullptr;                  // json_schema
+  std::string text = {};                  // regex, ebnf
+  std::vector<std::string> choices = {};  // choice
   bool strict = false;
-  std::string param;  // for errors
+  std::string param = {};  // for errors
 };
 
 struct ToolChoice {
@@ -48,8 +48,8 @@ struct AskedKv {
 };
 
 struct AskedPrompt {
-  std::string text;
-  std::vector<TokenId> tokens;  // used as they are
+  std::string text = {};
+  std::vector<TokenId> tokens = {};  // used as they are
   bool is_tokens = false;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "server/ids.h"
+#include "server/kv_events.h"
 #include "server/openai_dialect.h"
 
 namespace quire {
@@ -48,6 +49,7 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
                            .retry_after_s = status == 503 ? 1u : 0u});
   };
   Server* const self = server.get();
+  server->events_ = std::make_unique<EventPump>(*self);
   TRY(server->http_,
       HttpServer::start(http, [self](std::shared_ptr<Exchange> x) { self->handle(std::move(x)); }));
   return server;
@@ -71,6 +73,7 @@ Server::~Server() { stop(); }
 
 void Server::drain() {
   service_->drain();
+  events_->end_all();
   http_->drain();
 }
 
@@ -78,6 +81,7 @@ bool Server::idle() const { return service_->idle() && under_way_ == 0; }
 
 void Server::stop() {
   if (!http_) return;
+  events_->end_all();
   service_->stop();  // tells every stream that it is over
   for (int i = 0; i < 100 && under_way_ > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -168,10 +172,7 @@ void Server::with_json(std::shared_ptr<Call> call, std::function<void(const Json
     const std::string& text = call->request().body;
     auto body = parse_json(text.empty() ? "{}" : std::string_view(text));
     if (!body.ok()) {
-      call->exchange->post([call, error = body.error()] {
-        call->refuse({.message = error.message, .code = "invalid_json"});
-      });
-      return;
+      return post_refusal(call, {.message = body.error().message, .code = "invalid_json"});
     }
     std::string().swap(call->request().body);
     then(body.value());
@@ -179,9 +180,7 @@ void Server::with_json(std::shared_ptr<Call> call, std::function<void(const Json
 }
 
 void Server::generate(std::shared_ptr<Call> call, Asked asked) {
-  const auto refuse = [call](ApiError error) {
-    call->exchange->post([call, error = std::move(error)] { call->refuse(error); });
-  };
+  const auto refuse = [call](ApiError error) { post_refusal(call, std::move(error)); };
   if (!serves(asked.model))
     return refuse({.status = 404,
                    .message = fmt::format("the model '{}' is not served here; this server has '{}'",
