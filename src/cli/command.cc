@@ -11,6 +11,7 @@ QUIRE_COMMAND(Run);
 QUIRE_COMMAND(Chat);
 
 QUIRE_COMMAND(Bench);
+QUIRE_COMMAND(BenchServe);
 QUIRE_COMMAND(Show);
 QUIRE_COMMAND(Plan);
 QUIRE_COMMAND(Eval);
@@ -23,8 +24,9 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kRun,  kChat,     kBench,      kShow,     kPlan,       kSelftest,
-                                kEval, kTokenize, kDetokenize, kTemplate, kCompletion, kVersion};
+  static const Command all[] = {kRun,      kChat,       kBench,  kBenchServe, kShow,
+                                kPlan,     kSelftest,   kEval,   kTokenize,   kDetokenize,
+                                kTemplate, kCompletion, kVersion};
   return all;
 }
 
