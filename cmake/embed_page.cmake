@@ -18,6 +18,7 @@ endforeach()
 if(html MATCHES "(href|src)=\"[a-z_]+\\.(css|js)\"")
   message(FATAL_ERROR "index.html names ${CMAKE_MATCH_0}, which is not in ${FOLDER}")
 endif()
+file(WRITE ${OUT}.html "${html}")  # the same for a browser test without the program
 file(WRITE ${OUT}.new "#include \"server/page.h\"\n\nnamespace quire {\n\n"
      "std::string_view page_html() {\n  static constexpr char kHtml[] = R\"~quire~(${html})~quire~\";\n"
      "  return {kHtml, sizeof kHtml - 1};\n}\n\n}  // namespace quire\n")

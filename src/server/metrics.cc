@@ -1,14 +1,13 @@
 #include "server/metrics.h"
 
-#include <prometheus/counter.h>
-#include <prometheus/family.h>
-#include <prometheus/registry.h>
+#include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <limits>
 
 #include "kv/reason.h"
 
@@ -25,9 +24,8 @@ constexpr const char* kTier = "cpu";  // where the engine's own blocks live
 // Families as they are added; a sample goes to the one opened last.
 class Page {
  public:
-  Page(const MetricsIdentity& identity, std::vector<MetricFamily> families)
-      : common_{{"model_name", identity.model_name}, {"engine", "0"}},
-        families_(std::move(families)) {}
+  explicit Page(const MetricsIdentity& identity)
+      : common_{{"model_name", identity.model_name}, {"engine", "0"}} {}
 
   Page& open(const char* name, MetricType type, const char* help) {
     families_.push_back({name, help, type, {}});
@@ -273,12 +271,6 @@ std::string as_open_metrics(const std::string& text) {
 
 }  // namespace
 
-struct Metrics::State {
-  MetricsIdentity identity;
-  prometheus::Registry registry;
-  prometheus::Family<prometheus::Counter>* http = nullptr;
-};
-
 MetricsFormat metrics_format(std::string_view accept) {
   return accept.find("application/openmetrics-text") != std::string_view::npos
              ? MetricsFormat::open_metrics
@@ -291,28 +283,18 @@ std::string_view metrics_content_type(MetricsFormat format) {
              : "text/plain; version=0.0.4; charset=utf-8";
 }
 
-Metrics::Metrics(MetricsIdentity identity) : state_(std::make_unique<State>()) {
-  state_->identity = std::move(identity);
-  state_->http = &prometheus::BuildCounter()
-                      .Name("http_requests_total")
-                      .Help("HTTP answers by route and status.")
-                      .Register(state_->registry);
-}
-
-Metrics::~Metrics() = default;
-
-void Metrics::count_request(std::string_view route, int status) {
-  state_->http->Add({{"route", std::string(route)}, {"code", std::to_string(status)}}).Increment();
-}
-
-std::string Metrics::render(const ServiceStats& stats, MetricsFormat format) const {
-  Page page(state_->identity, state_->registry.Collect());
+std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& stats,
+                           const AnswerCounts& answers, MetricsFormat format) {
+  Page page(identity);
   add_requests(page, stats);
   add_tokens(page, stats);
   add_latencies(page, stats);
-  add_cache(page, stats, state_->identity);
-  add_process(page, stats, state_->identity);
-  std::string text = prometheus::TextSerializer().Serialize(page.families());
+  add_cache(page, stats, identity);
+  add_process(page, stats, identity);
+  page.open("http_requests_total", MetricType::Counter, "HTTP answers by route and status.");
+  for (const auto& [key, count] : answers)
+    page.sample(number(count), {{"route", key.first}, {"code", std::to_string(key.second)}});
+  const std::string text = prometheus::TextSerializer().Serialize(page.families());
   return format == MetricsFormat::open_metrics ? as_open_metrics(text) : text;
 }
 

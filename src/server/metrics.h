@@ -3,12 +3,12 @@
 //
 // Filled from a snapshot, so a scrape takes no lock that the engine waits for.
 //
-//   Metrics metrics({.model_name = "m", .block_size = 32, ...});
-//   metrics.count_request("/v1/chat/completions", 200);          // any thread, once a request
-//   std::string text = metrics.render(service.snapshot());       // prometheus_content_type()
+//   const MetricsFormat format = metrics_format(request.header("accept"));
+//   x->respond({.headers = {{"Content-Type", std::string(metrics_content_type(format))}},
+//               .body = render_metrics(identity, service.snapshot(), answers, format)});
 #pragma once
 
-#include <memory>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -29,20 +29,12 @@ enum class MetricsFormat : std::uint8_t { prometheus, open_metrics };
 MetricsFormat metrics_format(std::string_view accept);
 std::string_view metrics_content_type(MetricsFormat format);
 
-class Metrics {
- public:
-  explicit Metrics(MetricsIdentity identity);
-  ~Metrics();
+// HTTP answers by (route, status). The route is the pattern, never the path as sent: clients must
+// not be able to make new series.
+using AnswerCounts = std::map<std::pair<std::string, int>, std::uint64_t>;
 
-  // `route` is the pattern, never the path as sent: clients must not be able to make new series.
-  void count_request(std::string_view route, int status);
-
-  std::string render(const ServiceStats& stats,
-                     MetricsFormat format = MetricsFormat::prometheus) const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
+std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& stats,
+                           const AnswerCounts& answers,
+                           MetricsFormat format = MetricsFormat::prometheus);
 
 }  // namespace quire

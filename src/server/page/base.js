@@ -46,7 +46,6 @@ async function get(path) {
 
 const whole = new Intl.NumberFormat("en", {maximumFractionDigits: 0});
 const tokens = (n) => whole.format(n ?? 0);
-const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %`;
 
 function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -61,13 +60,12 @@ function milliseconds(ms) {
   return ms >= 10 ? `${ms.toFixed(0)} ms` : `${ms.toFixed(1)} ms`;
 }
 
+// How long ago, without the word.
 function ago(when) {
   const s = Math.max(0, (Date.now() - new Date(when)) / 1000);
   if (!isFinite(s)) return "";
-  if (s < 5) return "now";
-  if (s < 90) return `${s.toFixed(0)} s ago`;
-  if (s < 5400) return `${(s / 60).toFixed(0)} min ago`;
-  return `${(s / 3600).toFixed(0)} h ago`;
+  if (s < 90) return `${s.toFixed(0)} s`;
+  return s < 5400 ? `${(s / 60).toFixed(0)} min` : `${(s / 3600).toFixed(0)} h`;
 }
 
 const words = (name) => String(name || "").replaceAll("_", " ");

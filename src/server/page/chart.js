@@ -1,7 +1,7 @@
-// Small pictures of figures over the last five minutes.
+// Small pictures of figures over the last minutes.
 "use strict";
 
-const kWindow = 300;  // seconds
+const kWindowMin = 60, kWindowMax = 300;  // seconds
 
 class Chart {
   // write(value) gives [text, unit]; floor is the least that the top of the scale may be.
@@ -18,7 +18,7 @@ class Chart {
     this.svg = svg("svg", {viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": name});
     this.svg.append(svg("line", {class: "base", x1: 0, x2: 100, y1: 100, y2: 100}), this.area, this.cross, this.line);
     this.value = element("div", {className: "value"}, "–");
-    this.left = element("span", {}, "5 min");
+    this.left = element("span", {});
     this.top = element("span", {});
     this.element = element("div", {className: "chart"}, element("div", {className: "name"}, name), this.value,
       element("div", {className: "plot"}, this.svg, element("div", {className: "scale"}, this.left, this.top)));
@@ -29,14 +29,15 @@ class Chart {
   // value null: nothing happened, the line pauses.
   add(at, value) {
     this.points.push({at, value});
-    while (this.points.length && this.points[0].at < at - kWindow) this.points.shift();
+    while (this.points.length && this.points[0].at < at - kWindowMax) this.points.shift();
     this.draw(at);
   }
 
   draw(now) {
     const seen = this.points.filter((p) => p.value !== null);
     const high = Math.max(this.floor, ...seen.map((p) => p.value)) * 1.05;
-    this.x = (p) => 100 - 100 * (now - p.at) / kWindow;
+    this.window = Math.max(kWindowMin, now - this.points[0].at);
+    this.x = (p) => 100 - 100 * (now - p.at) / this.window;
     const y = (p) => 100 - 100 * p.value / high;
     // A figure that pauses is held: it is still the latest.
     const path = seen.map((p, i) => `${i ? "L" : "M"}${this.x(p).toFixed(2)} ${y(p).toFixed(2)}`).join("");
@@ -48,7 +49,7 @@ class Chart {
 
   say(point) {
     const p = point || this.points.findLast((q) => q.value !== null);
-    this.left.textContent = point ? ago(point.at * 1000) : "5 min";
+    this.left.textContent = point ? `${ago(point.at * 1000)} ago` : `${Math.round(this.window)} s`;
     if (!p) return;
     const [text, unit] = this.write(p.value);
     this.value.replaceChildren(text, element("small", {}, unit));
@@ -77,9 +78,9 @@ function readMetrics(text) {
 }
 
 const charts = {
-  hit: new Chart("Hit rate", (v) => [(100 * v).toFixed(0), "% of prompt tokens"], 1 / 1.05),
+  hit: new Chart("Hit rate", (v) => [(100 * v).toFixed(0), "%"], 1 / 1.05),
   ttft: new Chart("Time to first token", (v) => milliseconds(v).split(" "), 1),
-  rate: new Chart("Output", (v) => [v >= 100 ? v.toFixed(0) : v.toFixed(1), "tokens/s"], 1),
+  rate: new Chart("Output", (v) => [v === 0 || v >= 100 ? v.toFixed(0) : v.toFixed(1), "tokens/s"], 1),
 };
 $("charts").append(...Object.values(charts).map((c) => c.element));
 

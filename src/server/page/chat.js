@@ -53,7 +53,7 @@ const chat = {
     turn.said.classList.remove("waiting", "growing");
     if (answer.problem && !answer.text) turn.said.textContent = answer.problem;
     else this.turns.push({role: "assistant", content: answer.text, element: turn.element});
-    turn.element.append(footer(answer, started));
+    turn.element.append(footer(answer));
     refreshSend();
     stick();
     poll(true);
@@ -82,7 +82,7 @@ const chat = {
 
   add(role, content) {
     const said = element("div", {className: "said"});
-    const box = element("div", {className: `turn ${role === "user" ? "user" : "model"}`}, said);
+    const box = element("div", {className: `turn ${role === "user" ? "user" : "answer"}`}, said);
     const turn = {role, content, element: box};
     if (role === "user") {
       said.textContent = content;
@@ -131,7 +131,7 @@ async function* events(stream) {
   }
 }
 
-function footer(answer, started) {
+function footer(answer) {
   if (answer.problem && !answer.text) return "";
   const usage = answer.usage, parts = [];
   if (usage) {

@@ -10,12 +10,12 @@ const kStates = [
 
 function tierView(tier) {
   const blocks = tier.blocks || {};
-  const total = kStates.reduce((sum, [state]) => sum + (blocks[state] || 0), 0) || 1;
+  const total = blocks.total || 1;
   const stack = element("div", {className: "stack"});
   const legend = element("div", {className: "legend"});
   for (const [state, name] of kStates) {
     const count = blocks[state] || 0;
-    if (state !== "free")
+    if (state !== "free" && count > 0)
       stack.append(element("i", {className: `is-${state}`, title: `${name}: ${tokens(count)} blocks`,
                                  style: {flexBasis: `${100 * count / total}%`}}));
     if (count > 0 || state !== "pinned")

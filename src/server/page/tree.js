@@ -2,7 +2,7 @@
 // part, rows part. A node is a run of blocks; its colour says how often it was hit. A click zooms.
 "use strict";
 
-const kRow = 26, kTreeHeightMax = 460;
+const kRow = 24, kTreeHeightMax = 560;
 
 // Nodes of the server's list, joined where a run goes on alone: {hash, from, to, children, ...}.
 function growTree(list) {
@@ -69,6 +69,12 @@ class TreeView {
     return path;
   }
 
+  // The run that was used last: what a visitor has just caused.
+  latest(node = this.root) {
+    return node.kids.map((k) => this.latest(k)).concat(node)
+      .reduce((a, b) => (String(b.last_used || "") > String(a.last_used || "") ? b : a));
+  }
+
   enter(hash) {
     this.zoom = hash === this.zoom ? "" : hash;
     this.draw();
@@ -93,8 +99,8 @@ class TreeView {
     box.style.height = `${height}px`;
     this.place(top, box.clientWidth || 600, height);
     this.crumbs();
-    if (!this.detail || !this.find(this.detail)?.hash) this.tell(top.hash ? top : this.root.kids[0]);
-    else this.tell(this.find(this.detail));
+    const told = this.detail && this.find(this.detail);
+    this.tell(told?.hash ? told : top.hash ? top : this.latest());
   }
 
   place(top, wide, high) {
@@ -149,6 +155,7 @@ class TreeView {
     view.classList.toggle("used", node.refs > 0);
     view.classList.toggle("pinned", pinned(node));
     view.classList.toggle("thin", h < 15 || w < 22);
+    view.classList.toggle("tall", h > 46);
     view.classList.toggle("narrow", w < 110);
     inner.children[0].textContent = (node.text_preview || node.hash.slice(0, 8)).replace(/\s+/g, " ").trim();
     inner.children[1].textContent = tokens(node.tokens);
@@ -177,7 +184,7 @@ class TreeView {
         figure(tokens(node.hits), node.hits === 1 ? "hit" : "hits"),
         node.tokens_saved ? figure(tokens(node.tokens_saved), "tokens saved") : "",
         node.refs > 0 ? figure(tokens(node.refs), "reading it now") : "",
-        node.last_used ? element("span", {}, `used ${ago(node.last_used)}`) : "",
+        node.last_used ? element("span", {}, `used ${ago(node.last_used)} ago`) : "",
         pinned(node) ? element("span", {}, node.lease.expires ? "leased" : "pinned") : ""));
   }
 }
