@@ -68,7 +68,7 @@ class Cache:
             at += n
         full = cached >= len(words) - BLOCK
         answer = {
-            "request_id": request_id, "created": rfc3339(when or time.time()), "ttft_ms": 4 + 0.9 * (len(words) - cached),
+            "request_id": request_id, "submitted": rfc3339(when or time.time()), "ttft_ms": 4 + 0.9 * (len(words) - cached),
             "outcome": "hit" if full else "partial_hit" if cached else "miss",
             "reason": "block_partial" if full else "tokens_diverged" if cached else "never_seen",
             "prompt_tokens": len(words), "cached_tokens": cached, "missed_tokens": len(words) - cached,
@@ -100,7 +100,7 @@ class Cache:
                     "hits": blocks[0]["hits"], "tokens_saved": sum(b["hits"] for b in blocks) * BLOCK,
                     "created": rfc3339(blocks[0]["created"]), "last_used": rfc3339(blocks[-1]["last_used"]),
                     "lease": {"expires": None, "pin": "pin_01" if "rules" in text else None, "sessions": []}, "priority": 0,
-                    "children": kids.get(run[-1], []), "text_preview": text[:80]})
+                    "children": kids.get(run[-1], []), "text_preview": ("<|im_start|>system\n" if blocks[0]["at"] == 0 else "") + text[:80]})
                 todo += [(k, run[-1]) for k in kids.get(run[-1], [])]
             return {"root": "0" * 64, "nodes": nodes, "truncated": False}
 
@@ -176,7 +176,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif path == "/v1/kv/tree":
             self.answer(cache.tree())
         elif path == "/v1/kv/requests":
-            self.answer({"data": cache.requests[:50], "has_more": False})
+            listed = ("request_id", "submitted", "ttft_ms", "reason", "prompt_tokens", "cached_tokens")
+            self.answer({"data": [{key: r[key] for key in listed} for r in cache.requests[:50]], "has_more": False})
         elif path.startswith("/v1/kv/requests/"):
             found = [r for r in cache.requests if r["request_id"] == path.rsplit("/", 1)[1]]
             self.answer(found[0] if found else {"error": {"message": "no such request"}}, status=200 if found else 404)

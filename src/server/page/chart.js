@@ -78,7 +78,7 @@ function readMetrics(text) {
 }
 
 const charts = {
-  hit: new Chart("Hit rate", (v) => [(100 * v).toFixed(0), "%"], 1 / 1.05),
+  hit: new Chart("Hit rate", (v) => [(100 * v).toFixed(0), "%"], 1),
   ttft: new Chart("Time to first token", (v) => milliseconds(v).split(" "), 1),
   rate: new Chart("Output", (v) => [v === 0 || v >= 100 ? v.toFixed(0) : v.toFixed(1), "tokens/s"], 1),
 };

@@ -30,7 +30,7 @@ async function refresh(force) {
   const cache = JSON.stringify([stats.tokens, stats.evictions, stats.tiers?.map((t) => t.blocks), stats.pins]);
   if (!force && cache === seen.cache) return;
   seen.cache = cache;
-  const [nodes, requests] = await Promise.all([get("/v1/kv/tree?depth=64&limit=400&text=true"), get("/v1/kv/requests?limit=50")]);
+  const [nodes, requests] = await Promise.all([get("/v1/kv/tree?depth=64&limit=400&sort=recent"), get("/v1/kv/requests?limit=50")]);
   tree.show(nodes);
   requestsView.show(requests.data || []);
 }

@@ -27,6 +27,14 @@ const kReasons = {
   block_partial: "All whole blocks were there; the rest of the last one is computed.",
 };
 
+// As explain would call it, which the list does not say.
+function outcomeOf(r) {
+  if (r.error) return "failed";
+  if (r.reason === "reuse_disabled") return "disabled";
+  if (r.reason === "none" || r.reason === "block_partial") return "hit";
+  return r.cached_tokens > 0 ? "partial_hit" : "miss";
+}
+
 const requestsView = {
   open: null,     // id of the opened request
   details: null,  // what the server said about it
@@ -60,17 +68,17 @@ const requestsView = {
   },
 
   row(r) {
-    const id = r.request_id || r.id;
+    const id = r.request_id;
     const share = r.prompt_tokens ? r.cached_tokens / r.prompt_tokens : 0;
-    const ttft = r.ttft_ms ?? r.timing?.ttft_ms;
-    const outcome = r.outcome || (r.cached_tokens > 0 ? "partial_hit" : "miss");
+    const ttft = r.ttft_ms;
+    const outcome = outcomeOf(r);
     const button = element("button", {ariaExpanded: this.open === id, onclick: () => this.toggle(id), dataset: {id}},
       element("span", {className: `chip ${outcome}`}, words(outcome)),
-      element("span", {className: "why", title: id}, words(r.reason === "none" ? "" : r.reason) || " "),
+      element("span", {className: "why", title: id}, words(r.error || (r.reason === "none" ? "" : r.reason)) || " "),
       element("span", {className: "num"}, element("span", {className: "share"}, element("i", {style: {width: `${100 * share}%`}})),
               `${tokens(r.cached_tokens)} / ${tokens(r.prompt_tokens)}`),
-      element("span", {className: "right"}, ttft === undefined || ttft === null ? "" : milliseconds(ttft)),
-      element("span", {className: "right wide-only"}, ago(r.created || r.submitted || r.ts)));
+      element("span", {className: "right"}, ttft ? milliseconds(ttft) : ""),
+      element("span", {className: "right wide-only"}, ago(r.submitted)));
     return element("div", {className: "request"}, button,
       this.open === id ? element("div", {className: "explain"}, ...this.explain(id)) : "");
   },
@@ -92,11 +100,9 @@ const requestsView = {
     for (const a of d.alternatives || [])
       parts.push(element("p", {}, `If you ${a.if}: ${tokens(a.would_cache)} tokens would be cached.`));
     const figure = (value, name) => element("span", {}, element("b", {}, value), ` ${name}`);
-    const timing = d.timing || {};
     parts.push(element("div", {className: "figures"},
       figure(tokens(d.prompt_tokens), "prompt tokens"), figure(tokens(d.cached_tokens), "cached"),
       figure(tokens(d.missed_tokens ?? d.prompt_tokens - d.cached_tokens), "computed"),
-      timing.queue_ms !== undefined ? figure(milliseconds(timing.queue_ms), "queued") : "",
       d.cost?.prefill_ms ? figure(milliseconds(d.cost.prefill_ms), "reading the prompt") : "",
       d.cost?.avoidable_ms ? figure(milliseconds(d.cost.avoidable_ms), "of it avoidable") : "",
       element("code", {}, id)));

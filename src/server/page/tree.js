@@ -18,12 +18,18 @@ function growTree(list) {
     }
     node.kids = node.kids.map(join);
     node.kids.sort((a, b) => String(a.created).localeCompare(String(b.created)) || String(a.hash).localeCompare(String(b.hash)));
+    if (node === root) node.kids.sort((a, b) => String(newest(b)).localeCompare(String(newest(a))));
     node.leaves = node.kids.reduce((sum, k) => sum + k.leaves, 0) || 1;
     return node;
   };
   return join(root);
 }
 
+// The words of a node; what templates put around turns becomes the speaker's name.
+const quoted = (node) => (node.text_preview || node.hash.slice(0, 8))
+  .replace(/<\|?(?:im_start|start_of_turn|start_header_id)\|?>\s*(\w+)(?:<\|end_header_id\|>)?/g, " $1:")
+  .replace(/<\|[\w ]+\|>|<end_of_turn>|<\/?s>|<[be]os>/g, " ").replace(/\s+/g, " ").trim();
+const newest = (node) => node.kids.reduce((a, k) => (newest(k) > a ? newest(k) : a), node.last_used || "");
 const alike = (a, b) => (a.hits || 0) === (b.hits || 0) && !(a.refs > 0) === !(b.refs > 0) && pinned(a) === pinned(b);
 const pinned = (n) => Boolean(n.lease && (n.lease.pin || n.lease.expires));
 
@@ -151,21 +157,21 @@ class TreeView {
     const heat = Math.min(78, 8 + 15 * Math.log2(1 + (node.hits || 0)));
     const inner = view.firstChild;
     inner.style.setProperty("--heat", `${heat}%`);
-    inner.classList.toggle("deep", heat > 52);
+    inner.classList.toggle("deep", heat > 62);
     view.classList.toggle("used", node.refs > 0);
     view.classList.toggle("pinned", pinned(node));
     view.classList.toggle("thin", h < 15 || w < 22);
     view.classList.toggle("tall", h > 46);
     view.classList.toggle("narrow", w < 110);
-    inner.children[0].textContent = (node.text_preview || node.hash.slice(0, 8)).replace(/\s+/g, " ").trim();
+    inner.children[0].textContent = quoted(node);
     inner.children[1].textContent = tokens(node.tokens);
-    view.setAttribute("aria-label", `${node.text_preview || node.hash}: ${node.tokens} tokens, ${node.hits || 0} hits`);
+    view.setAttribute("aria-label", `${quoted(node)}: ${node.tokens} tokens, ${node.hits || 0} hits`);
   }
 
   crumbs() {
     const path = this.path();
     $("crumbs").replaceChildren(...(path.length < 2 ? [] : path.flatMap((n, i) => {
-      const name = (n.text_preview || n.hash.slice(0, 8)).replace(/\s+/g, " ").trim();
+      const name = quoted(n);
       const part = i === path.length - 1 ? element("span", {}, name.length > 40 ? `${name.slice(0, 40)}…` : name)
         : element("button", {onclick: () => { this.zoom = n.hash; this.draw(); }}, name);
       return i ? ["›", part] : [part];
@@ -178,7 +184,7 @@ class TreeView {
     for (const [hash, view] of this.views) view.classList.toggle("shown", hash === node.hash);
     const figure = (value, name) => element("span", {}, element("b", {}, value), ` ${name}`);
     $("tree-detail").replaceChildren(
-      element("span", {className: "quote"}, (node.text_preview || node.hash).trim()),
+      element("span", {className: "quote"}, quoted(node)),
       element("span", {className: "figures"},
         figure(tokens(node.tokens), `tokens, to ${tokens(node.depth_tokens)}`), figure(bytes(node.bytes || 0), ""),
         figure(tokens(node.hits), node.hits === 1 ? "hit" : "hits"),
