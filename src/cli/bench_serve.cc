@@ -98,7 +98,7 @@ Json settings(const Options& o, const Plan& plan, const Workload& workload) {
   return s;
 }
 
-std::string record_lines(const Run& run) {
+std::string record_lines(const Measured& run) {
   std::string lines;
   for (const Record& r : run.requests)
     lines += Json{{"session", r.session},
@@ -115,7 +115,7 @@ std::string record_lines(const Run& run) {
   return lines;
 }
 
-int report(const Options& o, const Plan& plan, const Workload& workload, const Run& run,
+int report(const Options& o, const Plan& plan, const Workload& workload, const Measured& run,
            const Slo& slo) {
   const Summary summary = summarize(run, slo);
   Json out{{"bench", "serve"}, {"label", o.label}, {"url", o.url}, {"model", plan.ask.model}};
@@ -178,7 +178,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("-c,--concurrency", o->concurrency, "closed loop: conversations at once (8)")
       ->check(CLI::Range(1, 10000));
   app.add_option("--rate", o->rate, "open loop: conversations begun per second (Poisson)");
-  app.add_option("--trace", o->trace, "JSON lines to replay; see the manual");
+  app.add_option("--trace", o->trace, "JSON lines to replay (docs/load.md)");
   app.add_option("--slo", o->slo, "limits of goodput, as ttft=500ms,tpot=40ms");
   app.add_option("--warmup", o->warmup, "conversations run before measuring (0)");
   app.add_option("--api", o->api, "chat, completions or ids (chat)")

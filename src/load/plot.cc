@@ -121,7 +121,7 @@ std::string shares(double left, double top, const std::string& title, std::vecto
   return panel.done();
 }
 
-std::string rate_over_time(double left, double top, const Run& run) {
+std::string rate_over_time(double left, double top, const Measured& run) {
   constexpr std::size_t kBins = 60;
   double end = 1e-3;
   for (const Record& r : run.requests) end = std::max(end, r.end_s);
@@ -148,7 +148,7 @@ std::string rate_over_time(double left, double top, const Run& run) {
   return panel.done();
 }
 
-std::string ttft_over_time(double left, double top, const Run& run) {
+std::string ttft_over_time(double left, double top, const Measured& run) {
   double end = 1e-3, low = 1e300, high = 1e-3;
   for (const Record& r : run.requests) {
     end = std::max(end, r.sent_s);
@@ -166,7 +166,7 @@ std::string ttft_over_time(double left, double top, const Run& run) {
 
 }  // namespace
 
-std::string plot_svg(const Run& run, const std::string& title) {
+std::string plot_svg(const Measured& run, const std::string& title) {
   std::vector<double> ttft, itl;
   for (const Record& r : run.requests) {
     if (r.first_s >= 0) ttft.push_back((r.first_s - r.sent_s) * 1e3);

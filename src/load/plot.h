@@ -9,6 +9,6 @@ namespace quire::load {
 
 // Four panels: TTFT and ITL (share of values below), output tokens per second and TTFT over time.
 // Readable on light and dark backgrounds.
-std::string plot_svg(const Run& run, const std::string& title);
+std::string plot_svg(const Measured& run, const std::string& title);
 
 }  // namespace quire::load

@@ -32,7 +32,7 @@ class Player : Client::Listener {
     for (std::size_t i = 0; i < workload.sessions.size(); ++i) live_.emplace_back(plan.ask);
   }
 
-  Run play() {
+  Measured play() {
     const double cpu = cpu_seconds();
     start_ = clock_.now();
     if (plan_.concurrency == 0) {
@@ -151,7 +151,7 @@ class Player : Client::Listener {
   std::uint32_t next_session_ = 0;
   Client client_;
   std::string path_;
-  Run run_;
+  Measured run_;
   std::size_t ended_ = 0, total_;
 };
 
@@ -173,7 +173,7 @@ Result<std::uint64_t> count_words(const Plan& plan, std::uint32_t words) {
 
 }  // namespace
 
-Result<Run> run_load(const Plan& plan, const Workload& workload) {
+Result<Measured> run_load(const Plan& plan, const Workload& workload) {
   for (const SessionPlan& s : workload.sessions) {
     if (plan.ask.api != Api::token_ids) break;
     const bool words = std::any_of(s.opening.begin(), s.opening.end(),

@@ -2,7 +2,7 @@
 //
 //   Plan plan{.endpoint = server, .ask = {.model = "m"}, .concurrency = 8};
 //   TRY(plan.ask.calibration, calibrate(plan));
-//   TRY(Run run, run_load(plan, workload));
+//   TRY(Measured run, run_load(plan, workload));
 //   Summary s = summarize(run, {});          // load/summary.h
 #pragma once
 
@@ -35,13 +35,13 @@ struct Record {
   std::string error = {};  // empty: a whole answer
 };
 
-struct Run {
+struct Measured {
   std::vector<Record> requests;  // as they ended
   double seconds = 0;            // from the first byte sent to the last received
   double client_cpu_s = 0;       // what measuring took of the processor
 };
 
-Result<Run> run_load(const Plan& plan, const Workload& workload);
+Result<Measured> run_load(const Plan& plan, const Workload& workload);
 
 // Asks the server how many tokens words are. Nothing to learn for token ids.
 Result<Calibration> calibrate(const Plan& plan);

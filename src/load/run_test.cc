@@ -43,7 +43,7 @@ TEST(RunLoad, TimesAndCountsAreThoseOfTheScript) {
     EXPECT_EQ(path, "/v1/chat/completions");
     return Script{{{0.060, "a"}, {0.020, "b"}, {0.020, "c"}, {0.020, "d"}}, usage(100, 4, 25)};
   });
-  const Run run = run_load(plan_for(server, 2), random_workload(6)).value();
+  const Measured run = run_load(plan_for(server, 2), random_workload(6)).value();
   const Summary s = summarize(run, {.ttft_s = 10, .tpot_s = 0.001, .total_s = {}});
   ASSERT_EQ(s.requests, 6u);
   EXPECT_EQ(s.failed, 0u);
@@ -79,7 +79,7 @@ TEST(RunLoad, OpenLoopSendsByTheClockWhateverTheServerDoes) {
   });
   Workload workload = random_workload(10);
   start_by_clock(workload, 100, false, 1);
-  const Run run = run_load(plan_for(server, 0), workload).value();
+  const Measured run = run_load(plan_for(server, 0), workload).value();
   ASSERT_EQ(run.requests.size(), 10u);
   for (const Record& r : run.requests) {
     EXPECT_GE(r.sent_s, 0.01 * r.session - 1e-9);
@@ -157,7 +157,7 @@ TEST(RunLoad, AThousandStreamsAtOnce) {
   ScriptedServer server([](const std::string&, const Json&) {
     return Script{{{0.5, "a"}, {0.05, "b"}}, usage(5, 2, 0)};
   });
-  const Run run = run_load(plan_for(server, 1000), random_workload(1000)).value();
+  const Measured run = run_load(plan_for(server, 1000), random_workload(1000)).value();
   const Summary s = summarize(run, {});
   EXPECT_EQ(s.failed, 0u) << (s.errors.empty() ? "" : s.errors[0]);
   EXPECT_EQ(s.output_tokens, 2000u);
@@ -177,7 +177,7 @@ TEST(RunLoad, ATimeoutEndsARequest) {
 }
 
 TEST(Plot, IsOnePictureEvenOfAnEmptyRun) {
-  Run run;
+  Measured run;
   EXPECT_NE(plot_svg(run, "a <b> & c").find("a &lt;b&gt; &amp; c"), std::string::npos);
   run.requests.push_back({.sent_s = 0,
                           .first_s = 0.1,

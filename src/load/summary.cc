@@ -84,7 +84,7 @@ Result<Slo> parse_slo(const std::string& text) {
   return slo;
 }
 
-Summary summarize(const Run& run, const Slo& slo) {
+Summary summarize(const Measured& run, const Slo& slo) {
   Summary s;
   s.requests = run.requests.size();
   s.seconds = run.seconds;

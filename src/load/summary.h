@@ -40,7 +40,7 @@ struct Summary {
   double late_s_max = 0, client_cpu_s = 0;
   std::vector<std::string> errors;  // each kind once, at most 5
 };
-Summary summarize(const Run& run, const Slo& slo);
+Summary summarize(const Measured& run, const Slo& slo);
 
 Json to_json(const Summary& summary);
 std::string to_text(const Summary& summary);

@@ -101,7 +101,7 @@ TEST(Summary, PercentilesInterpolate) {
 }
 
 TEST(Summary, FiguresFollowFromTheRecords) {
-  Run run;
+  Measured run;
   run.seconds = 4;
   run.requests.push_back({.session = 0,
                           .sent_s = 0,

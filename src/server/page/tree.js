@@ -9,6 +9,7 @@ function growTree(list) {
   const byHash = new Map(list.map((n) => [n.hash, {...n, kids: []}]));
   const root = {hash: "", tokens: 0, depth_tokens: 0, kids: [], text_preview: "everything"};
   for (const n of byHash.values()) (byHash.get(n.parent) || root).kids.push(n);
+  const latest = newest(root);
   const join = (node) => {
     while (node.hash && node.kids.length === 1 && alike(node, node.kids[0])) {
       const only = node.kids[0];
@@ -19,7 +20,8 @@ function growTree(list) {
     node.kids = node.kids.map(join);
     node.kids.sort((a, b) => String(a.created).localeCompare(String(b.created)) || String(a.hash).localeCompare(String(b.hash)));
     if (node === root) node.kids.sort((a, b) => String(newest(b)).localeCompare(String(newest(a))));
-    node.leaves = node.kids.reduce((sum, k) => sum + k.leaves, 0) || 1;
+    // What was read last is never too thin to be read.
+    node.leaves = node.kids.reduce((sum, k) => sum + k.leaves, 0) || (node.last_used === latest ? 3 : 1);
     return node;
   };
   return join(root);
