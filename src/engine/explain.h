@@ -6,6 +6,7 @@
 //   service.call([id](EngineView& e) { return e.log.explain(id); });
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -35,6 +36,7 @@ struct RequestRecord {
   std::vector<TokenId> prompt;  // empty where the log had to forget it: old, and very long
   std::uint32_t prompt_tokens = 0;
   std::vector<PromptSegment> segments;
+  std::vector<std::uint64_t> keys;  // prefixes of its block keys, as the journal has them
   bool reuse = true;
   std::uint32_t cached_tokens = 0, waited_tokens = 0;
   Reason reason = Reason::none;  // why the next token was not served
@@ -44,6 +46,8 @@ struct RequestRecord {
   Failure failure;
   std::vector<Finish> finishes;  // by choice
 };
+
+RequestRecord make_record(const Request& request);  // as it comes
 
 struct SegmentHit {
   std::string name;
@@ -75,11 +79,10 @@ class RequestLog {
  public:
   explicit RequestLog(std::uint32_t records_max, std::uint64_t prompt_tokens_max = 8u << 20);
 
-  RequestRecord& add(std::uint64_t number, const Request& request, Nanoseconds now);
-  RequestRecord* find(std::uint64_t number);
-  const RequestRecord* find(std::string_view id) const;  // the latest of that id
-  // Latest first.
-  std::vector<const RequestRecord*> latest(std::size_t count) const;
+  void add(RequestRecord record);
+  RequestRecord* find(std::uint64_t number);             // null: forgotten
+  const RequestRecord* find(std::string_view id) const;  // the latest of that id, or null
+  std::vector<const RequestRecord*> latest(std::size_t count) const;  // latest first
 
   // Compares with `compare_to`, or with the most similar earlier request of the same tenant.
   // Nothing when the log has no such request.
@@ -93,13 +96,16 @@ class RequestLog {
   double token_seconds = 0;  // what computing a prompt token takes, as measured lately
 
  private:
-  const RequestRecord* most_similar(const RequestRecord& to, std::uint32_t& shared) const;
-  void compare(const RequestRecord& record, std::string_view compare_to, Explanation& e) const;
+  std::uint64_t first() const { return next_ - std::min<std::uint64_t>(next_, ring_.size()); }
+  const RequestRecord* most_similar(const RequestRecord& to, std::uint64_t before) const;
+  Explanation explain(const RequestRecord& record, const RequestRecord* other) const;
+  void add_events(const RequestRecord& record, const Journal& journal, Explanation& e) const;
 
   std::uint32_t records_max_;
   std::uint64_t prompt_tokens_max_, prompt_tokens_ = 0;
-  std::vector<RequestRecord> ring_;  // by number of appearance, modulo its size
+  std::vector<RequestRecord> ring_;  // the n-th ever added lies at n % records_max
   std::uint64_t next_ = 0;
+  std::uint64_t prompts_from_ = 0;  // records before it have lost their prompts
   std::unordered_map<std::string, std::uint64_t> by_id_;
   std::unordered_map<std::uint64_t, std::uint64_t> by_number_;
 };

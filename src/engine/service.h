@@ -32,12 +32,14 @@ class Engine;      // engine/engine.h: what runs on the engine thread
 class RequestLog;  // engine/explain.h: the last requests and why they hit or missed
 
 struct ServiceOptions {
-  std::uint32_t step_tokens = 512;    // --step-tokens: rows of one step, at most Runtime's rows_max
-  std::uint32_t sequences_max = 64;   // --max-num-seqs: answers that decode together
-  std::uint32_t queue_max = 512;      // --max-queue: requests that wait
-  std::uint32_t preemptions_max = 5;  // per request; then it is left alone
-  std::uint32_t requests_kept = 1024;  // --explain-keep
-  // How long a request may wait for another one to compute the prefix they share.
+  std::uint32_t step_tokens = 512;   // --step-tokens: rows of one step, at most Runtime's rows_max
+  std::uint32_t sequences_max = 64;  // --max-num-seqs: answers that decode together
+  std::uint32_t queue_max = 512;     // --max-queue: requests that wait
+  std::uint32_t queue_max_per_tenant = 0;  // 0: as many as all together
+  std::uint32_t preemptions_max = 5;       // per request; then it is left alone
+  std::uint32_t requests_kept = 1024;      // --explain-keep
+  // How long a request waits for another one that computes the prefix they share, counted anew
+  // with every block it gets on by.
   Nanoseconds follow_max = 2'000'000'000;
   // Called on the engine thread after every step, when sinks have been told something: where sinks
   // only enqueue, this is the place to wake whoever reads the queues, once.
@@ -74,7 +76,6 @@ struct EngineView {
 
 class Service {
  public:
-  // The runtime comes back from stop().
   static Result<std::unique_ptr<Service>> start(std::unique_ptr<Runtime> runtime,
                                                 ServiceOptions options);
   ~Service();  // stops
@@ -88,8 +89,9 @@ class Service {
   // A stop string was found outside: this choice is finished(stop_string).
   void finish(Ticket ticket, std::uint32_t choice);
 
-  // Runs f(EngineView&) on the engine thread between two steps.
-  void post(std::function<void(EngineView&)> f);
+  // Runs f(EngineView&) on the engine thread between two steps. False after stop(): it never runs,
+  // and the future of call() throws.
+  bool post(std::function<void(EngineView&)> f);
   template <class F>
   auto call(F f) -> std::future<std::invoke_result_t<F, EngineView&>> {
     using T = std::invoke_result_t<F, EngineView&>;
@@ -107,7 +109,8 @@ class Service {
   void drain();
   bool draining() const;
   bool idle() const;  // nothing waits and nothing runs
-  // Fails what is left (draining) and ends the thread. The second time it does nothing.
+  // Fails what is left (draining) and ends the thread. For one thread; the second time it does
+  // nothing.
   void stop();
 
   // What never changes, for all threads.
