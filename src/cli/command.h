@@ -22,6 +22,7 @@ enum Exit : int {
   kUsage = 2,
   kNoModel = 3,
   kNoMemory = 4,
+  kCannotBind = 5,
   kUnreachable = 6,
   kUnverified = 7,
   kInterrupted = 130,

@@ -69,8 +69,10 @@ class Exchange {
   virtual bool over() const = 0;   // ended, or the client is gone: what is written goes nowhere
   virtual std::uint64_t bytes_sent() const = 0;
 
-  std::function<void()> drained;  // there is room again
-  std::function<void()> gone;     // the client went away, or was dropped, before the end
+  std::vector<HttpHeader> common_headers;    // of whatever answer it gets
+  std::function<void(int status)> answered;  // called once, when the status is decided
+  std::function<void()> drained;             // there is room again
+  std::function<void()> gone;                // the client went away, or was dropped, before the end
 
  protected:
   HttpRequest request_;

@@ -75,6 +75,7 @@ class LiveExchange final : public Exchange {
     if (over() || began_) return;
     began_ = ended_ = true;
     keep_alive_ = keep_alive_ && !response.close;
+    decide(response);
     const bool has_body = response.status != 204 && response.status != 304;
     add(serialize(response, false, keep_alive_, has_body));
     if (has_body && request_.method == "HEAD") out_.resize(out_.size() - response.body.size());
@@ -83,6 +84,7 @@ class LiveExchange final : public Exchange {
   void begin(HttpResponse head) override {
     if (over() || began_) return;
     began_ = true;
+    decide(head);
     chunked_ = request_.http_1_1;
     keep_alive_ = keep_alive_ && chunked_ && !head.close;
     idle_text_ = std::move(head.idle_text);
@@ -123,6 +125,7 @@ class LiveExchange final : public Exchange {
   }
   void forget_callbacks() {  // they may hold this very object
     gone = nullptr;
+    answered = nullptr;
     drained = nullptr;
   }
 
@@ -133,6 +136,10 @@ class LiveExchange final : public Exchange {
   bool keep_alive_;
 
  private:
+  void decide(HttpResponse& response) {
+    for (HttpHeader& h : common_headers) response.headers.push_back(std::move(h));
+    if (answered) answered(response.status);
+  }
   void add(std::string_view bytes) {
     out_ += bytes;
     bytes_ += bytes.size();
