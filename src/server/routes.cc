@@ -13,6 +13,10 @@ constexpr Route kRoutes[] = {
     {"POST", "/detokenize", Access::user, post_detokenize},
     {"POST", "/apply-template", Access::user, post_apply_template},
 
+    {"GET", "/", Access::open, get_page},
+    {"GET", "/kv", Access::open, get_kv_page},
+    {"GET", "/metrics", Access::open, get_metrics},
+
     {"GET", "/health", Access::open, get_health},
     {"GET", "/ready", Access::open, get_ready},
     {"GET", "/version", Access::open, get_version},
