@@ -40,13 +40,18 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   HttpServerOptions http = server->options_.http;
   http.threads = 1;  // the cores belong to the model; a mailbox wakes one thread
   http.refuse = [](int status, std::string message) {
-    return error_response({.status = status,
-                           .message = std::move(message),
-                           .type = status >= 500 ? "server_error" : "invalid_request_error",
-                           .code = status == 413   ? "request_too_large"
-                                   : status == 503 ? "too_many_connections"
-                                                   : "bad_request",
-                           .retry_after_s = status == 503 ? 1u : 0u});
+    HttpResponse r =
+        error_response({.status = status,
+                        .message = std::move(message),
+                        .type = status >= 500 ? "server_error" : "invalid_request_error",
+                        .code = status == 413   ? "request_too_large"
+                                : status == 503 ? "too_many_connections"
+                                                : "bad_request",
+                        .retry_after_s = status == 503 ? 1u : 0u});
+    const std::string id = "req_" + random_hex(24);
+    r.headers.push_back({"x-request-id", id});
+    r.headers.push_back({"request-id", id});
+    return r;
   };
   Server* const self = server.get();
   server->events_ = std::make_unique<EventPump>(*self);

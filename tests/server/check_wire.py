@@ -56,7 +56,7 @@ class Http(unittest.TestCase):
         self.assertEqual(headers["x-request-id"], headers["request-id"])
         _, headers, _ = SERVER.call("GET", "/health", headers={"x-request-id": "mine-1"})
         self.assertEqual(headers["x-request-id"], "mine-1")
-        _, headers, _ = SERVER.call("GET", "/health", headers={"x-request-id": "bad id\x01"})
+        _, headers, _ = SERVER.call("GET", "/health", headers={"x-request-id": "bad id"})
         self.assertNotIn("bad", headers["x-request-id"])
 
     def test_60_wire(self):
@@ -154,7 +154,7 @@ class Cache(unittest.TestCase):
         self.assertEqual(found["prompt_tokens"], 129)
         self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": [202] + prompt})["matched_tokens"], 0)
         after = SERVER.get("/v1/kv/stats")
-        self.assertEqual(after["tokens"]["queried"] - before["tokens"]["queried"], 127)
+        self.assertEqual(after["tokens"]["queried"] - before["tokens"]["queried"], 128)
         self.assertGreater(after["tiers"][0]["blocks"]["cached"], 0)
         tree = SERVER.get("/v1/kv/tree?limit=1000")
         nodes = {n["hash"]: n for n in tree["nodes"]}
@@ -230,7 +230,7 @@ class Cache(unittest.TestCase):
         forced = SERVER.post("/v1/completions", ask(prompt=prompt, kv={"reuse": "none"}))
         self.assertEqual(forced["kv"]["cached_tokens"], 0)
         warm = SERVER.post("/v1/completions", ask(prompt=prompt), headers={"x-kv-policy": '{"report": ["explain"]}'})
-        self.assertEqual(warm["kv"]["cached_tokens"], 96)
+        self.assertEqual(warm["kv"]["cached_tokens"], 127)
         self.assertEqual(cold["choices"][0]["text"], warm["choices"][0]["text"])
         self.assertNotIn("kv", SERVER.post("/v1/completions", ask(prompt=prompt)))
         SERVER.post("/v1/completions", ask(prompt=[206] + prompt, kv={"write": "none"}))
@@ -322,20 +322,26 @@ class Signals(unittest.TestCase):
     def test_term_finishes_what_runs(self):
         server = Server(QUIRE, MODEL, "--access-log", f"{folder.name}/access")
         wire = Wire(server)
-        wire.post("/v1/completions", ask(max_tokens=400, stream=True))
+        wire.post("/v1/completions", ask(max_tokens=3000, stream=True))
         wire.until(b"data: ")
         idle = Wire(server)
         server.process.send_signal(signal.SIGTERM)
-        late = Wire(server)
-        late.post("/v1/completions", ask())
-        self.assertIn(b" 503 ", late.until(b"\r\n"))
+
+        def refused():
+            late = Wire(server)
+            late.post("/v1/completions", ask(max_tokens=1))
+            answer = late.rest() if b" 503 " in late.until(b"\r\n\r\n") else b""
+            late.close()
+            return b"draining" in answer
+
+        wait_for(refused)
         self.assertTrue(wire.until(b"data: [DONE]").endswith(b"[DONE]"))
         self.assertEqual(server.stop(), 0)
         idle.close()
         with open(f"{folder.name}/access") as f:
             lines = [json.loads(line) for line in f]
-        done = [line for line in lines if line["status"] == 200][-1]
-        self.assertEqual((done["completion_tokens"], done["route"], done["stream"]), (400, "/v1/completions", True))
+        done = [line for line in lines if line.get("stream")][-1]
+        self.assertEqual((done["completion_tokens"], done["route"], done["stream"]), (3000, "/v1/completions", True))
 
     def test_second_signal_ends_at_once(self):
         server = Server(QUIRE, MODEL)
