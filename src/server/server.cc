@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "server/bad_words.h"
 #include "server/ids.h"
 #include "server/kv_events.h"
 #include "server/openai_dialect.h"
@@ -210,6 +211,9 @@ void Server::generate(std::shared_ptr<Call> call, Asked asked) {
       if (!mask.ok()) return refuse(from_error(mask.error(), param));
       r.mask = std::move(mask.value());
     }
+    if (!start.asked.bad_words.empty())
+      r.mask = std::make_unique<BadWords>(runtime().tokenizer(), start.asked.bad_words,
+                                          std::move(r.mask));
     start.requests.push_back(std::move(r));
   }
   const std::string short_id = call->id.starts_with("req_") ? call->id.substr(4) : call->id;

@@ -144,6 +144,30 @@ class Clients(unittest.TestCase):
         self.assertEqual(together, alone)
 
 
+    def test_hundreds_of_streams_are_all_right(self):
+        count = 200
+        with Server(QUIRE, MODEL, "--max-queue", 4 * count) as server:
+            alone = server.post("/v1/completions", ask(max_tokens=30))["choices"][0]["text"]
+            wires = [Wire(server) for _ in range(count)]
+            for wire in wires:
+                wire.post("/v1/completions", ask(max_tokens=30, stream=True))
+            for wire in wires:
+                data = unchunk(wire.until(b"\r\n0\r\n\r\n").split(b"\r\n\r\n", 1)[1])
+                self.assertEqual("".join(json.loads(e)["choices"][0]["text"] for e in events(data)[:-1]), alone)
+                wire.close()
+
+    def test_a_full_queue_is_429(self):
+        with Server(QUIRE, MODEL, "--max-queue", 2, "--max-num-seqs", 1) as server:
+            wires = [Wire(server) for _ in range(12)]
+            for wire in wires:
+                wire.post("/v1/completions", ask(max_tokens=2000))
+            refused = [wire for wire in wires[4:]]
+            heads = [wire.until(b"\r\n\r\n") for wire in refused]
+            self.assertTrue(all(b" 429 " in h and b"Retry-After: " in h for h in heads), heads)
+            for wire in wires:
+                wire.close()
+
+
 class Cache(unittest.TestCase):
     def test_stats_tree_and_lookup_agree(self):
         prompt = [201] * 10 + list(range(60, 178))  # 128 tokens: four blocks
@@ -233,6 +257,10 @@ class Cache(unittest.TestCase):
         self.assertEqual(warm["kv"]["cached_tokens"], 127)
         self.assertEqual(cold["choices"][0]["text"], warm["choices"][0]["text"])
         self.assertNotIn("kv", SERVER.post("/v1/completions", ask(prompt=prompt)))
+        one = SERVER.post("/v1/completions", ask(prompt=prompt, max_tokens=1))["choices"][0]["text"]
+        if one.isascii():
+            other = SERVER.post("/v1/completions", ask(prompt=prompt, max_tokens=1, bad_words=[one]))["choices"][0]["text"]
+            self.assertNotEqual(one, other)
         SERVER.post("/v1/completions", ask(prompt=[206] + prompt, kv={"write": "none"}))
         self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": [206] + prompt})["matched_tokens"], 0)
         error(SERVER.call("POST", "/v1/completions", ask(kv={"sesion": 1})), 400, "unknown_parameter", "kv.sesion")
@@ -336,7 +364,7 @@ class Signals(unittest.TestCase):
 
         wait_for(refused)
         self.assertTrue(wire.until(b"data: [DONE]").endswith(b"[DONE]"))
-        self.assertEqual(server.stop(), 0)
+        self.assertEqual(server.process.wait(HURRY), 0)
         idle.close()
         with open(f"{folder.name}/access") as f:
             lines = [json.loads(line) for line in f]
