@@ -18,8 +18,8 @@ struct Site {
   std::uint32_t inputs = 0, rows = 0;
   ActivationRows view;
 
-  void size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
-            bool with_plain);
+  Status size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
+              bool with_plain);
 };
 
 // Up to this many rows each thread prepares all activations for itself: cheaper than meeting at a
@@ -50,7 +50,7 @@ struct GroupStep {
 struct Model::State {
   State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w);
 
-  void size_scratch();
+  Status size_scratch();  // before the first step
   void prepare(const Geometry& geometry, const StepRows& step);
 
   const ModelConfig config;
