@@ -105,7 +105,8 @@ void Sampler::shape(std::span<float> logits, const SamplingOptions& o,
 }
 
 Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
-                       const TokenCounts& counts, std::uint32_t choice, std::uint32_t position) {
+                       const TokenCounts& counts, std::uint32_t choice, std::uint32_t position,
+                       const TokenLimits& limits) {
   Choice chosen;
   const double sum = log_sum_exp(logits);
   if (options.logprobs > 0) chosen.alternatives = top(logits, options.logprobs);
@@ -118,6 +119,10 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
     for (const auto& [token, count] : counts.counts_) raw.emplace_back(token, logits[token]);
     shape(logits, options, counts);
   }
+  for (const TokenId t : limits.banned) logits[t] = -INFINITY;
+  if (!limits.allowed.empty())
+    for (std::size_t t = 0; t < logits.size(); ++t)
+      if (!(limits.allowed[t / 32] >> t % 32 & 1)) logits[t] = -INFINITY;
   const auto n = static_cast<std::uint32_t>(logits.size());
   if (options.temperature == 0 || options.top_k == 1) {
     chosen.token = static_cast<TokenId>(vector_.argmax(logits.data(), n));
@@ -125,6 +130,10 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
     chosen.token = draw(logits, options, counter_unit(options.seed, choice, position));
   }
   float logit = logits[chosen.token];
+  if (logit == -INFINITY) {
+    chosen.token = kNoToken;
+    return chosen;
+  }
   for (const auto& [token, value] : raw)
     if (token == chosen.token) {
       logit = value;
@@ -134,26 +143,76 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
   return chosen;
 }
 
+// From the whole distribution in scaled_, in the order of ids: first the chunk, then the token.
+TokenId Sampler::draw_unsorted(double unit) const {
+  constexpr std::size_t kChunk = 256;
+  const auto n = scaled_.size();
+  const auto mass = [&](std::size_t chunk) {
+    const std::size_t first = chunk * kChunk;
+    return static_cast<double>(vector_.sum_exp(
+        &scaled_[first], 0, static_cast<std::uint32_t>(std::min(kChunk, n - first))));
+  };
+  double total = 0;
+  for (std::size_t c = 0; c * kChunk < n; ++c) total += mass(c);
+  double left = unit * total;
+  TokenId last = 0;  // with any mass: where rounding left nothing of the draw
+  for (std::size_t c = 0; c * kChunk < n; ++c) {
+    const double here = mass(c);
+    if (here == 0) continue;
+    last = static_cast<TokenId>(c * kChunk);
+    if (left >= here) {
+      left -= here;
+      continue;
+    }
+    for (std::size_t i = c * kChunk; i < std::min(n, (c + 1) * kChunk); ++i) {
+      const double w = weight(scaled_[i]);
+      if (w == 0) continue;
+      last = static_cast<TokenId>(i);
+      if ((left -= w) < 0) return last;
+    }
+    return last;
+  }
+  return static_cast<TokenId>(std::ranges::max_element(scaled_) - scaled_.begin());
+}
+
+// Fills candidates_, best first, with tokens that together weigh at least `mass`, or all.
+void Sampler::take_mass(double mass) {
+  for (float reach = 8;; reach *= 2) {
+    candidates_.clear();
+    double taken = 0;
+    for (std::size_t i = 0; i < scaled_.size(); ++i)
+      if (scaled_[i] >= -reach) {
+        candidates_.push_back({scaled_[i], static_cast<TokenId>(i), weight(scaled_[i])});
+        taken += candidates_.back().weight;
+      }
+    if (taken >= mass || reach > 200) break;
+  }
+  std::ranges::sort(candidates_, [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  });
+}
+
 TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, double unit) {
   const auto n = static_cast<std::uint32_t>(logits.size());
-  const double max = vector_.max(logits.data(), n), inverse = 1.0 / o.temperature;
-  const auto weight = [&](float logit) { return std::exp((logit - max) * inverse); };
+  const float max = vector_.max(logits.data(), n), inverse = std::min(1 / o.temperature, 1e30f);
+  scaled_.resize(n);
+  for (std::size_t i = 0; i < n; ++i) scaled_[i] = (logits[i] - max) * inverse;
+  if (o.top_k == 0 && o.top_p >= 1 && o.typical_p >= 1) {
+    if (o.min_p > 0) {
+      const float floor = std::log(o.min_p);
+      for (float& x : scaled_)
+        if (x < floor) x = -INFINITY;
+    }
+    return draw_unsorted(unit);
+  }
 
-  // Top-p alone needs only the head of the distribution: take more of it until the mass is there.
-  const bool need_all = o.typical_p < 1 || (o.top_k == 0 && o.top_p >= 1);
   double total = 0;
-  if (o.top_k == 0 && !need_all)
-    for (const float l : logits) total += weight(l);
-  std::size_t count = o.top_k > 0 ? std::min<std::size_t>(o.top_k, n)
-                      : need_all  ? n
-                                  : std::min<std::size_t>(256, n);
-  for (;;) {
-    take_best(logits, count);
-    double mass = 0;
-    for (Candidate& c : candidates_) mass += c.weight = weight(c.logit);
-    if (o.top_k > 0 || need_all) total = mass;
-    if (count == n || o.top_k > 0 || mass >= o.top_p * total) break;
-    count = std::min<std::size_t>(count * 8, n);
+  if (o.top_k == 0 && o.typical_p >= 1) {
+    total = vector_.sum_exp(scaled_.data(), 0, n);
+    take_mass(o.top_p * total);
+  } else {
+    take_best(scaled_, o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : n);
+    for (Candidate& c : candidates_) total += c.weight = weight(c.logit);
   }
 
   if (o.typical_p <

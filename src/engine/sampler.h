@@ -47,6 +47,12 @@ class TokenCounts {
   std::unordered_map<TokenId, Count> counts_;
 };
 
+// What may not be drawn, besides what the options say.
+struct TokenLimits {
+  std::span<const TokenId> banned = {};
+  std::span<const std::uint32_t> allowed = {};  // a bit per token; empty: all of them
+};
+
 struct TokenLogprob {
   TokenId token;
   float logprob;
@@ -62,9 +68,10 @@ class Sampler {
  public:
   Sampler(const VectorKernels& vector, std::uint32_t vocabulary);
 
-  // `logits` is working space and may be changed.
+  // `logits` is working space and may be changed. The token is kNoToken where the limits leave
+  // none.
   Choice sample(std::span<float> logits, const SamplingOptions& options, const TokenCounts& counts,
-                std::uint32_t choice, std::uint32_t position);
+                std::uint32_t choice, std::uint32_t position, const TokenLimits& limits = {});
 
   // The `count` most likely tokens with their log-probabilities, most likely first.
   std::vector<TokenLogprob> top(std::span<const float> logits, std::uint32_t count);
@@ -80,9 +87,15 @@ class Sampler {
   void shape(std::span<float> logits, const SamplingOptions& options,
              const TokenCounts& counts) const;
   TokenId draw(std::span<const float> logits, const SamplingOptions& options, double unit);
+  TokenId draw_unsorted(double unit) const;
+  void take_mass(double mass);
+  double weight(float scaled) const {  // exp, the same on every machine
+    return vector_.sum_exp(&scaled, 0, 1);
+  }
 
   const VectorKernels& vector_;
   std::vector<Candidate> candidates_;  // best first after take_best
+  std::vector<float> scaled_;          // logits less the largest, over temperature
 };
 
 }  // namespace quire

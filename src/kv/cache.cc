@@ -266,6 +266,10 @@ void KvCache::poll() {
   core_->store.expire();
 }
 const Journal& KvCache::journal() const { return core_->journal; }
+void KvCache::note(JournalRecord record) {
+  record.time = core_->tick();
+  core_->journal.add(record);
+}
 
 Reservation::~Reservation() {
   if (core_) core_->end_step(step_);
