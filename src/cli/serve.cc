@@ -155,7 +155,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("-a,--alias,--served-model-name", o->names, "name(s) of the model (its file's)");
   app.add_option("--api-key-file", o->api_key_file, "file of keys: KEY [tenant=NAME] [admin]");
   app.add_option("--api-key", o->api_key)->group("");
-  app.add_option("--max-num-seqs,-np,--parallel", o->service.sequences_max,
+  app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
                  "answers that decode together (64)")
       ->check(CLI::Range(1, 4096));
   app.add_option("--max-queue", o->service.queue_max, "requests that wait (512)")

@@ -136,8 +136,7 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   call->presence = std::shared_ptr<void>(nullptr, [this](void*) { --under_way_; });
   x->answered = [this, call](int status) {
     count(call->route ? std::string(call->route->pattern) : "other", status);
-    if (call->route == nullptr || call->route->method != "POST" || status >= 400)
-      log_plain(*call, status);
+    if (!call->logs_itself) log_plain(*call, status);
   };
 
   HttpRequest& request = x->request();
@@ -217,6 +216,7 @@ void Server::generate(std::shared_ptr<Call> call, Asked asked) {
                                                    .model = start.asked.model,
                                                    .system_fingerprint = fingerprint_},
                                       runtime().tokenizer());
+  call->logs_itself = true;
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
     log_generation(*call, asked, s);
   };

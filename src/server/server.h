@@ -50,6 +50,7 @@ struct Call {
   const Route* route = nullptr;
   std::vector<std::string> arguments;  // of the path
   Nanoseconds began = 0;
+  bool logs_itself = false;        // a generation, which knows more
   std::shared_ptr<void> presence;  // counts as under way while it lives
 
   HttpRequest& request() { return exchange->request(); }
