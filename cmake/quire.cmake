@@ -1,10 +1,12 @@
 # Flags, packages and the one function that makes a module out of a folder.
 
+find_package(Boost 1.81 REQUIRED)  # headers: Asio and Beast
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
+find_package(prometheus-cpp REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
@@ -34,7 +36,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   add_link_options(-Wl,-z,relro,-z,now)
 endif()
 if(QUIRE_SANITIZE)
-  add_compile_options(-fsanitize=${QUIRE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # What a null or freed object is used for, the address sanitizer sees; checking it twice costs a third of the build.
+  add_compile_options(-fsanitize=${QUIRE_SANITIZE} -fno-sanitize=null,vptr,object-size -fno-omit-frame-pointer
+                      -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${QUIRE_SANITIZE})
   add_compile_definitions(QUIRE_SANITIZED=1)
 endif()
@@ -42,21 +46,30 @@ if(QUIRE_FUZZERS)
   add_compile_options(-fsanitize=fuzzer-no-link)  # coverage of the libraries steers the fuzzers
 endif()
 
-# Files named *_avx2.cc, *_avx512.cc and *_vnni.cc are compiled for that instruction set and chosen at run time. They
+# Files named *_avx2.cc, *_avx512.cc, *_vnni.cc and *_bf16.cc are compiled for that instruction set and chosen at run time. They
 # keep everything in anonymous namespaces, so that the linker cannot pick their copy of a shared inline function.
 set(QUIRE_ISA_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(QUIRE_ISA_avx512 ${QUIRE_ISA_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(QUIRE_ISA_vnni ${QUIRE_ISA_avx512} -mavx512vnni)
+set(QUIRE_ISA_bf16 ${QUIRE_ISA_vnni} -mavx512bf16)
+
+# Tests and the command line are compiled for a quick build, not for speed: what they test is in the libraries.
+set(QUIRE_QUICK_BUILD -O1)
+if(QUIRE_SANITIZE)
+  set(QUIRE_QUICK_BUILD -O0)
+endif()
 
 # `checks` builds the programs of the tests labelled unit, fuzz and sim, which is all that the sanitizer builds run;
 # `fuzzers` the libFuzzer programs.
 add_custom_target(checks)
 add_custom_target(fuzzers)
+add_library(quire_fuzz_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/fuzz_main.cc)
 
-# quire_module(NAME [USES modules and libraries...]) makes library quire_NAME of the folder's .cc files, a test of each
-# *_test.cc, a fuzzer of each *_fuzz.cc and a benchmark of each *_bench.cc.
+# quire_module(NAME [THREADS] [USES modules and libraries...]) makes library quire_NAME of the folder's .cc files, a test
+# of each *_test.cc, a fuzzer of each *_fuzz.cc and a benchmark of each *_bench.cc. The thread sanitizer's build has only
+# tests that start threads: those of modules marked THREADS, and those that name std::thread.
 function(quire_module name)
-  cmake_parse_arguments(arg "" "" "USES" ${ARGN})
+  cmake_parse_arguments(arg "THREADS" "" "USES" ${ARGN})
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
   set(library ${sources})
@@ -65,8 +78,8 @@ function(quire_module name)
   if(library)
     add_library(${target} STATIC ${library})
     target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(${target} PUBLIC ${arg_USES} fmt::fmt-header-only Threads::Threads)
-    foreach(isa avx2 avx512 vnni)
+    target_link_libraries(${target} PUBLIC ${arg_USES} fmt::fmt Threads::Threads)
+    foreach(isa avx2 avx512 vnni bf16)
       foreach(source ${library})
         if(source MATCHES "_${isa}\\.cc$")
           set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${QUIRE_ISA_${isa}}")
@@ -76,11 +89,18 @@ function(quire_module name)
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(${target} INTERFACE ${arg_USES} fmt::fmt-header-only Threads::Threads)
+    target_link_libraries(${target} INTERFACE ${arg_USES} fmt::fmt Threads::Threads)
   endif()
   if(QUIRE_TESTS)
     foreach(source ${sources})
-      quire_side_program(${source} ${target} ${name})
+      if(arg_THREADS OR NOT QUIRE_SANITIZE STREQUAL "thread")
+        set(wanted yes)
+      else()
+        file(STRINGS ${source} wanted REGEX "std::j?thread" LIMIT_COUNT 1)
+      endif()
+      if(wanted)
+        quire_side_program(${source} ${target} ${name})
+      endif()
     endforeach()
   endif()
 endfunction()
@@ -90,6 +110,7 @@ function(quire_side_program source target module)
   get_filename_component(stem ${source} NAME_WE)
   if(stem MATCHES "_test$")
     add_executable(${module}_${stem} ${source})
+    target_compile_options(${module}_${stem} PRIVATE ${QUIRE_QUICK_BUILD})
     target_link_libraries(${module}_${stem} PRIVATE ${target} GTest::gtest GTest::gmock GTest::gtest_main)
     add_test(NAME ${module}.${stem} COMMAND ${module}_${stem} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${module}.${stem} PROPERTIES LABELS unit)
@@ -105,7 +126,7 @@ function(quire_side_program source target module)
       target_link_options(${module}_${stem} PRIVATE -fsanitize=fuzzer)
       add_dependencies(fuzzers ${module}_${stem})
     else()
-      target_sources(${module}_${stem} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz_main.cc)
+      target_link_libraries(${module}_${stem} PRIVATE quire_fuzz_main)
       add_test(NAME ${module}.${stem} COMMAND ${module}_${stem} ${corpus} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
       set_tests_properties(${module}.${stem} PROPERTIES LABELS fuzz)
       add_dependencies(checks ${module}_${stem})
