@@ -1,6 +1,6 @@
 """llama.cpp's own server, inside the package xllamacpp: llama_cpp_server.py MODEL.gguf --threads 2 --parallel 32
 
-Continuous batching and prompt caching as that server has them by default; each slot has room for --context tokens.
+Continuous batching and prompt caching as that server has them by default; slots share room for --context tokens.
 """
 import argparse
 import importlib.metadata
@@ -15,7 +15,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("model")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--parallel", type=int, default=32)
-parser.add_argument("--context", type=int, default=1024)
+parser.add_argument("--context", type=int, default=65536)
 args = parser.parse_args()
 
 answers = os.dup(1)
@@ -26,7 +26,8 @@ with socket.socket() as free:
 params = xllamacpp.CommonParams()
 params.model.path = args.model
 params.n_parallel = args.parallel
-params.n_ctx = args.context * args.parallel
+params.n_ctx = args.context
+params.kv_unified = True
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
 params.port = port
 params.offline = True
