@@ -352,9 +352,9 @@ class Keys(unittest.TestCase):
 
 class Signals(unittest.TestCase):
     def test_term_finishes_what_runs(self):
-        server = Server(QUIRE, MODEL, "--access-log", f"{folder.name}/access")
+        server = Server(QUIRE, MODEL, "--access-log", f"{folder.name}/access", "--drain", 300)
         wire = Wire(server)
-        wire.post("/v1/completions", ask(max_tokens=3000, stream=True))
+        wire.post("/v1/completions", ask(max_tokens=1500, stream=True))
         wire.until(b"data: ")
         idle = Wire(server)
         server.process.send_signal(signal.SIGTERM)
@@ -373,7 +373,7 @@ class Signals(unittest.TestCase):
         with open(f"{folder.name}/access") as f:
             lines = [json.loads(line) for line in f]
         done = [line for line in lines if line.get("stream")][-1]
-        self.assertEqual((done["completion_tokens"], done["route"], done["stream"]), (3000, "/v1/completions", True))
+        self.assertEqual((done["completion_tokens"], done["route"], done["stream"]), (1500, "/v1/completions", True))
 
     def test_second_signal_ends_at_once(self):
         server = Server(QUIRE, MODEL)
