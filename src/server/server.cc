@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "server/bad_words.h"
 #include "server/ids.h"
 #include "server/kv_events.h"
 #include "server/openai_dialect.h"
@@ -40,13 +41,18 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   HttpServerOptions http = server->options_.http;
   http.threads = 1;  // the cores belong to the model; a mailbox wakes one thread
   http.refuse = [](int status, std::string message) {
-    return error_response({.status = status,
-                           .message = std::move(message),
-                           .type = status >= 500 ? "server_error" : "invalid_request_error",
-                           .code = status == 413   ? "request_too_large"
-                                   : status == 503 ? "too_many_connections"
-                                                   : "bad_request",
-                           .retry_after_s = status == 503 ? 1u : 0u});
+    HttpResponse r =
+        error_response({.status = status,
+                        .message = std::move(message),
+                        .type = status >= 500 ? "server_error" : "invalid_request_error",
+                        .code = status == 413   ? "request_too_large"
+                                : status == 503 ? "too_many_connections"
+                                                : "bad_request",
+                        .retry_after_s = status == 503 ? 1u : 0u});
+    const std::string id = "req_" + random_hex(24);
+    r.headers.push_back({"x-request-id", id});
+    r.headers.push_back({"request-id", id});
+    return r;
   };
   Server* const self = server.get();
   server->events_ = std::make_unique<EventPump>(*self);
@@ -205,6 +211,9 @@ void Server::generate(std::shared_ptr<Call> call, Asked asked) {
       if (!mask.ok()) return refuse(from_error(mask.error(), param));
       r.mask = std::move(mask.value());
     }
+    if (!start.asked.bad_words.empty())
+      r.mask = std::make_unique<BadWords>(runtime().tokenizer(), start.asked.bad_words,
+                                          std::move(r.mask));
     start.requests.push_back(std::move(r));
   }
   const std::string short_id = call->id.starts_with("req_") ? call->id.substr(4) : call->id;
