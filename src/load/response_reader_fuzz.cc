@@ -8,7 +8,7 @@
 namespace {
 
 struct Read {
-  quire::ResponseReader reader;
+  quire::load::ResponseReader reader;
   std::vector<std::string> events;
 
   Read(std::string_view bytes, std::size_t at_once) {

@@ -419,13 +419,20 @@ class Chat(unittest.TestCase):
         stopped = self.terminal.wait_for(r"tokens at \d+/s[^\n]*\n")
         self.assertIn("stopped", stopped)
         self.assertLess(int(re.search(r"(\d+) tokens at", stopped).group(1)), 400)
-        # At the prompt it ends nothing either.
+        # At the prompt it ends nothing either, however often; it clears the line.
         self.terminal.wait_for(r"> ")
+        for _ in range(3):
+            self.terminal.send("\x03")
+            self.terminal.wait_for(r"> ")
+        self.terminal.send("/kv")
+        self.terminal.wait_for("/kv")
         self.terminal.send("\x03")
-        self.terminal.send("\n")
+        self.terminal.wait_for(r"> ")
         self.assertIn("Paris", self.ask("What is the capital of France? Answer briefly."))
         self.terminal.wait_for(r"> ")
-        self.terminal.send("/quit\n")
+        self.terminal.send("\x03")
+        self.terminal.wait_for(r"> ")
+        self.terminal.send("\x04")
         self.assertEqual(self.terminal.exit_code(), 0)
 
     def test_several_lines_are_one_message(self):
