@@ -23,7 +23,7 @@ for file in sorted(src.rglob("*")):
     if file.suffix not in (".cc", ".h"):
         continue
     module = file.relative_to(src).parts[0]
-    isa = re.search(r"_(avx2|avx512|vnni)\.cc$", file.name)
+    isa = re.search(r"_(avx2|avx512|vnni|bf16)\.cc$", file.name)
     for number, line in enumerate(file.read_text().splitlines(), 1):
         where = f"{file.relative_to(root)}:{number}"
         own = re.match(r'#include "([^"]+)"', line)

@@ -6,7 +6,7 @@
 namespace quire {
 
 std::string_view isa_name(Isa isa) {
-  constexpr std::string_view names[] = {"scalar", "avx2", "avx512", "vnni"};
+  constexpr std::string_view names[] = {"scalar", "avx2", "avx512", "vnni", "bf16"};
   return names[static_cast<int>(isa)];
 }
 
@@ -14,7 +14,7 @@ Result<Isa> find_isa(std::string_view name) {
   for (const Isa isa : kIsas)
     if (isa_name(isa) == name) return isa;
   return Error{Code::not_found, "no instruction set '" + std::string(name) +
-                                    "'; there are: scalar avx2 avx512 vnni"};
+                                    "'; there are: scalar avx2 avx512 vnni bf16"};
 }
 
 bool cpu_has(Isa isa) {
@@ -30,6 +30,8 @@ bool cpu_has(Isa isa) {
              __builtin_cpu_supports("avx512vl");
     case Isa::vnni:
       return cpu_has(Isa::avx512) && __builtin_cpu_supports("avx512vnni");
+    case Isa::bf16:
+      return cpu_has(Isa::vnni) && __builtin_cpu_supports("avx512bf16");
   }
   return false;
 }

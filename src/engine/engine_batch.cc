@@ -173,7 +173,12 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
   const std::uint32_t known =
       static_cast<std::uint32_t>(job.request.prompt.size()) + job.generated / job.width();
   const std::uint32_t ahead = std::min(job.request.tokens_max, 2 * g.tokens_per_block);
-  const std::uint64_t whole = sequence_bytes(g, known + ahead), have = sequence_bytes(g, cached);
+  const std::uint64_t whole = sequence_bytes(g, known + ahead);
+  // Blocks it would share with those who run cost nothing, but cached ones that nobody holds do. A
+  // newcomer may hope for the former; who has given way for lack of room gets no such credit,
+  // unless its blocks are parked, which count as held already.
+  const bool parked = job.placed && job.branch(job.first_open()).sequence->length() > 0;
+  const std::uint64_t have = job.preemptions == 0 || parked ? sequence_bytes(g, cached) : 0;
   job.need_bytes = whole - std::min(whole, have) +
                    (job.width() - 1) * sequence_bytes(g, job.generated / job.width() + ahead);
   if (running_.empty()) return true;  // there is nobody to wait for

@@ -27,6 +27,15 @@ std::uint64_t available_memory() {
          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
+// Addresses cost nothing until they are filled: with four times the budget the cache can grow while
+// it runs (KvCache::resize). Where addresses are scarce (ulimit -v) it may grow less.
+Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
+  for (const std::uint64_t times : {4u, 2u})
+    if (budget < (std::uint64_t{1} << 62) / times)
+      if (auto memory = reserve_host_memory({.bytes = times * budget}); memory.ok()) return memory;
+  return reserve_host_memory({.bytes = budget});
+}
+
 // Identifies the file for this process. Blocks that outlive a process carry the digest of the bytes
 // instead.
 Digest file_identity(const std::string& path) {
@@ -72,7 +81,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   const Geometry geometry = r->model_->geometry(options.tokens_per_block, format);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
-  TRY(std::unique_ptr<Memory> memory, reserve_host_memory({.bytes = budget}));
+  TRY(std::unique_ptr<Memory> memory, reserve_to_grow(budget));
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
                                                      .tokens_per_block = options.tokens_per_block,
                                                      .evictor = options.evictor,

@@ -35,7 +35,8 @@ struct RuntimeOptions {
   Activations activations = Activations::int8;
   std::string kv_format = "auto";  // f16, or f32 for models in F32
   std::uint32_t tokens_per_block = 32;
-  std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading
+  std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
+                                     // may be resized to four times as much
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 512;      // rows of one step
   std::string evictor = "cost";

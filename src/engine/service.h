@@ -43,7 +43,7 @@ struct ServiceOptions {
   Nanoseconds follow_max = 2'000'000'000;
   // Called on the engine thread after every step, when sinks have been told something: where sinks
   // only enqueue, this is the place to wake whoever reads the queues, once.
-  std::function<void()> told;
+  std::function<void()> told = {};
 };
 
 enum class Ticket : std::uint64_t {};

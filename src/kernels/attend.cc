@@ -140,6 +140,8 @@ const AttendKernels& attend_kernels(Isa isa) {
     case Isa::avx512:
     case Isa::vnni:
       return kAttendAvx512;
+    case Isa::bf16:
+      return kAttendBf16;
   }
   return kAttendScalar;
 }

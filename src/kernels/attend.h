@@ -9,7 +9,13 @@
 // row; a split and a row start as (-inf, 0, 0):
 //   merge (m, l, o) with (m', l', o'):  M = max(m, m'), a = exp(m - M), b = exp(m' - M),
 //   l = fma(l', b, l * a),  o[d] = fma(o'[d], b, o[d] * a)
-// and the result is o[d] / l. Nothing depends on batch, chunk or thread count: a task may walk one
+// and the result is o[d] / l. That is the f32 arithmetic. In the bf16 arithmetic, for rows of 16
+// bits, q * scale, k, p (where it is multiplied by v) and v are rounded to bf16 first, dimensions
+// and slots are taken in pairs, the odd one before the even one (1, 0, 3, 2, ...), and p is 0 below
+// 2^-64. With values of at least 2^-26 (f16 has no smaller ones, store_value sees to it in bf16) no
+// output is ever subnormal; a subnormal score may be flushed, as exp does not see the difference.
+//
+// Nothing depends on batch, chunk or thread count: a task may walk one
 // split or all, one row or many. Slots a row does not see are never multiplied in, so they may hold
 // anything, NaN included.
 //
@@ -31,18 +37,22 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kAttendVersion = 1;  // bumped when the bits of an answer may change
+inline constexpr std::uint32_t kAttendVersion = 2;  // bumped when the bits of an answer may change
 inline constexpr std::uint32_t kAttendUnit = 64;
 inline constexpr std::uint32_t kAttendSplit = 512;
+inline constexpr float kBf16ValueMin = 0x1p-26f;  // smaller ones are stored as 0 in rows of bf16
 inline constexpr std::uint32_t kAllSplits = 0xffffffffu;
+
+enum class AttendArithmetic : std::uint8_t { f32, bf16 };
 
 // The layer at hand. All query heads of a KV head are taken together, so that each K/V byte is read
 // once.
 struct AttendShape {
   std::uint32_t query_heads, kv_heads, head_dim;
   float scale;
-  RowType rows;               // element type of the pages (exact formats)
-  std::uint32_t layer_index;  // within the group: lane = layer_index * kv_heads + kv_head
+  RowType rows;                 // element type of the pages (exact formats)
+  AttendArithmetic arithmetic = AttendArithmetic::f32;  // bf16 only for rows of 16 bits
+  std::uint32_t layer_index;    // within the group: lane = layer_index * kv_heads + kv_head
   std::size_t page_bytes, key_bytes;
 };
 
@@ -102,6 +112,7 @@ std::size_t attend_scratch_bytes(const AttendShape& shape);
 
 const AttendKernels& attend_kernels(Isa isa);
 
-extern const AttendKernels kAttendScalar, kAttendAvx2, kAttendAvx512;  // by attend_kernels
+extern const AttendKernels kAttendScalar, kAttendAvx2, kAttendAvx512,
+    kAttendBf16;  // by attend_kernels
 
 }  // namespace quire

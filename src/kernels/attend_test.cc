@@ -14,11 +14,21 @@ namespace {
 using Rows = std::vector<std::vector<float>>;
 using Tasks = AttendWorld::Tasks;
 
+struct Reading {
+  RowType rows;
+  AttendArithmetic arithmetic;
+};
+constexpr Reading kReadings[] = {{RowType::f32, AttendArithmetic::f32},
+                                 {RowType::f16, AttendArithmetic::f32},
+                                 {RowType::bf16, AttendArithmetic::f32},
+                                 {RowType::f16, AttendArithmetic::bf16},
+                                 {RowType::bf16, AttendArithmetic::bf16}};
+
 std::string name_of(const AttendCase& c) {
-  return "rows " + std::to_string(static_cast<int>(c.rows)) + ", dim " +
-         std::to_string(c.head_dim) + ", " + std::to_string(c.kv_heads) + " x " +
-         std::to_string(c.heads_per_kv) + " heads, P " + std::to_string(c.tokens_per_block) +
-         ", window " + std::to_string(c.window);
+  return "rows " + std::to_string(static_cast<int>(c.rows)) + ", arithmetic " +
+         std::to_string(static_cast<int>(c.arithmetic)) + ", dim " + std::to_string(c.head_dim) +
+         ", " + std::to_string(c.kv_heads) + " x " + std::to_string(c.heads_per_kv) + " heads, P " +
+         std::to_string(c.tokens_per_block) + ", window " + std::to_string(c.window);
 }
 
 // The first (sequence, index) whose bits differ, or nothing.
@@ -33,7 +43,7 @@ testing::AssertionResult same_bits(const Rows& a, const Rows& b) {
 
 std::vector<Isa> fast_isas() {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::avx2, Isa::avx512})
+  for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::bf16})
     if (cpu_has(isa)) isas.push_back(isa);
   return isas;
 }
@@ -44,7 +54,11 @@ float rounded(RowType type, float x) {
   return x;
 }
 
-// Softmax attention in double, from its definition.
+float taken(const AttendCase& c, float x) {
+  return c.arithmetic == AttendArithmetic::bf16 ? rounded(RowType::bf16, x) : x;
+}
+
+// Softmax attention in double, from its definition; in the bf16 arithmetic of rounded numbers.
 Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
   Rows out;
   const std::size_t dim = c.head_dim, kv_width = c.kv_heads * dim;
@@ -61,14 +75,15 @@ Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
         double top = -INFINITY, sum = 0;
         for (std::uint32_t t = begin; t < end; ++t) {
           for (std::size_t d = 0; d < dim; ++d)
-            p[t - begin] += double{q[d]} * rounded(c.rows, world.keys(s)[t * kv_width + kv_at + d]);
-          p[t - begin] /= std::sqrt(static_cast<double>(dim));
+            p[t - begin] += double{taken(c, q[d] * world.shape().scale)} *
+                            taken(c, rounded(c.rows, world.keys(s)[t * kv_width + kv_at + d]));
           top = std::max(top, p[t - begin]);
         }
         for (double& x : p) sum += x = std::exp(x - top);
         for (std::uint32_t t = begin; t < end; ++t)
           for (std::size_t d = 0; d < dim; ++d)
-            o[d] += p[t - begin] * rounded(c.rows, world.values(s)[t * kv_width + kv_at + d]);
+            o[d] +=
+                p[t - begin] * taken(c, rounded(c.rows, world.values(s)[t * kv_width + kv_at + d]));
         for (std::size_t d = 0; d < dim; ++d)
           out[s][row * world.width() + head * dim + d] = static_cast<float>(o[d] / sum);
       }
@@ -88,7 +103,7 @@ double worst_difference(const Rows& a, const Rows& b) {
 }
 
 TEST(Attend, ReferenceIsSoftmaxAttention) {
-  for (const RowType rows : {RowType::f32, RowType::f16, RowType::bf16})
+  for (const auto [rows, arithmetic] : kReadings)
     for (const std::uint32_t window : {0u, 40u, 700u})
       for (const float spread : {0.1f, 1.0f, 3.0f}) {
         const AttendCase c{.rows = rows,
@@ -98,19 +113,20 @@ TEST(Attend, ReferenceIsSoftmaxAttention) {
                            .tokens_per_block = 16,
                            .window = window,
                            .sequences = {{0, 70}, {1100, 3}},
+                           .arithmetic = arithmetic,
                            .spread = spread};
         SCOPED_TRACE(name_of(c));
         AttendWorld world(c);
         EXPECT_LT(worst_difference(world.run(Isa::scalar, 1, Tasks::planned),
                                    attention_in_double(c, world)),
-                  1e-5);
+                  arithmetic == AttendArithmetic::bf16 ? 2 * 0x1p-8 : 1e-5);
       }
 }
 
 // Every dimension, head ratio, block size and window, against the reference run row by row.
 TEST(Attend, EveryInstructionSetChunkAndPlanGivesTheSameBits) {
   Random random(7);
-  for (const RowType rows : {RowType::f32, RowType::f16, RowType::bf16})
+  for (const auto [rows, arithmetic] : kReadings)
     for (const std::uint32_t dim : {16u, 64u, 80u, 96u, 128u, 256u})
       for (std::uint32_t variant = 0; variant < 4; ++variant) {
         constexpr std::uint32_t kHeads[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16};
@@ -125,7 +141,8 @@ TEST(Attend, EveryInstructionSetChunkAndPlanGivesTheSameBits) {
                      .tokens_per_block = 16u << random.below(3),
                      .window = kWindows[random.below(std::size(kWindows))],
                      .sequences = {{0, queries}, {static_cast<std::uint32_t>(random.below(90)), 9}},
-                     .seed = random.next()};
+                     .seed = random.next(),
+                     .arithmetic = arithmetic};
         if (variant == 0)
           c.sequences = {{static_cast<std::uint32_t>(500 + random.below(700)), 2}, {63, 2}};
         SCOPED_TRACE(name_of(c));

@@ -26,6 +26,7 @@ struct AttendCase {
   std::uint32_t kv_heads = 1, heads_per_kv = 1, head_dim = 64, tokens_per_block = 32, window = 0;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> sequences;  // history, queries
   std::uint64_t seed = 1;
+  AttendArithmetic arithmetic = AttendArithmetic::f32;
   float spread = 1;  // of queries and keys: larger makes sharper softmax
 };
 
@@ -41,6 +42,7 @@ class AttendWorld {
               .head_dim = c.head_dim,
               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
               .rows = c.rows,
+              .arithmetic = c.arithmetic,
               .layer_index = 1,
               .page_bytes = 2 * half,
               .key_bytes = half};

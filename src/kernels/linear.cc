@@ -27,6 +27,7 @@ const LinearKernels& linear_kernels(Isa isa) {
     case Isa::avx512:
       return kLinearAvx512;
     case Isa::vnni:
+    case Isa::bf16:
       return kLinearVnni;
   }
   return kLinearScalar;

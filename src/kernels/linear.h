@@ -41,7 +41,7 @@ namespace quire {
 enum class Activations : std::uint8_t { int8, int16 };
 
 // Part of the numerics id: changes whenever the definition above does.
-inline constexpr std::uint32_t kLinearVersion = 1;
+inline constexpr std::uint32_t kLinearVersion = 2;
 
 // Outputs per panel; column ranges are multiples of it.
 inline constexpr std::uint32_t kLinearLanes = 16;
@@ -73,7 +73,7 @@ struct ActivationRows {
   Activations mode = Activations::int8;
   std::uint32_t rows = 0, inputs = 0;
   std::byte* data = nullptr;     // codes, scales and sums (layout private to kernels/)
-  const float* plain = nullptr;  // the f32 rows themselves, [rows][inputs], for plain weights
+  float* plain = nullptr;  // the f32 rows themselves, [rows][inputs], for plain weights
 };
 
 std::size_t activation_bytes(Activations mode, std::uint32_t rows, std::uint32_t inputs);

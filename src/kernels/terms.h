@@ -13,6 +13,8 @@
 namespace quire {
 
 inline constexpr float kExpMin = -87.3f, kExpMax = 88.37f;
+// Weights of the bf16 arithmetic are 0 below 2^-64, so that none of its sums is subnormal.
+inline constexpr float kNarrowExpMin = -44.3614f;
 inline constexpr float kLog2E = 0x1.715476p+0f;
 inline constexpr float kLn2High = 0x1.62e430p-1f, kLn2Low = -0x1.05c610p-29f;
 // 1.5 * 2^23 + 127: adding it rounds to an integer and leaves n + 127 in the low bits, ready to be

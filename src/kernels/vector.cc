@@ -10,6 +10,7 @@ const VectorKernels& vector_kernels(Isa isa) {
       return kVectorAvx2;
     case Isa::avx512:
     case Isa::vnni:
+    case Isa::bf16:
       return kVectorAvx512;
   }
   return kVectorScalar;

@@ -6,6 +6,8 @@
 //   columns  (batches)      threads split columns of the matrices and rows of everything between,
 //   and meet in between rows     (prefill)      each thread takes its rows through whole layers;
 //   they meet only around attention
+// Once the last layer's keys and values are stored only rows whose logits are wanted go on, in a
+// second Pass.
 #pragma once
 
 #include "model/state.h"
@@ -33,19 +35,26 @@ class Pass {
 
   float* x_row(std::uint32_t row) const;
   void absorb(std::uint32_t row, const std::vector<float>& post_norm);
-  void enter(std::uint32_t row, std::uint32_t site_row, const std::vector<float>& norm,
-             const Site& site);
+  void enter(std::uint32_t row, std::uint32_t to_row, const std::vector<float>& norm,
+             const ActivationRows& to);
   void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
-              const Site& site) const;
+              const ActivationRows& to) const;
+
+  struct Tail {};
+  Pass(const Pass& all, Tail);  // goes on with the rows whose logits are wanted
+  std::uint32_t step_row(std::uint32_t row) const { return is_tail_ ? step_.logit_rows[row] : row; }
 
   void embed();
+  void keys_and_values(std::uint32_t layer);
   void attention(std::uint32_t layer);
-  void project_qkv(std::uint32_t layer, const Site& site);
+  void project_qkv(std::uint32_t layer, const ActivationRows& in);
   void finish_head(std::uint32_t layer, std::uint32_t head, Range rows);
   void attend(std::uint32_t layer);
   void feed_forward(std::uint32_t layer);
-  void multiply_units(const LayerWeights& w, Range units, const Site& site);
-  void project(const PackedMatrix& w, const Site& site);
+  void multiply_units(const LayerWeights& w, Range units, const ActivationRows& in,
+                      const ActivationRows& inner);
+  void project(const PackedMatrix& w, const ActivationRows& in);
+  void finish(std::uint32_t last);  // attention and feed-forward of the last layer, logits
   void logits();
 
   Model::State& s_;
@@ -55,6 +64,7 @@ class Pass {
   float* logits_;
   const ThreadPool::Lane lane_;
   LaneScratch& own_;
+  const bool is_tail_;
   const std::uint32_t row_count_;
   const Sharing sharing_;
   const Range row_phase_;    // rows this thread prepares

@@ -16,10 +16,10 @@ namespace quire {
 struct Site {
   HugeBuffer encoded, plain;
   std::uint32_t inputs = 0, rows = 0;
-  ActivationRows view;
+  ActivationRows view, fine;  // in the mode asked for, and in int16; over the same bytes
 
-  void size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
-            bool with_plain);
+  Status size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
+              bool with_plain);
 };
 
 // Up to this many rows each thread prepares all activations for itself: cheaper than meeting at a
@@ -44,14 +44,22 @@ struct RowPlace {
 struct GroupStep {
   AttendPlan plan;
   AttendShape shape;  // of the group's first layer
+  KvView view;
   std::vector<RowPlace> places;
 };
 
 struct Model::State {
   State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w);
 
-  void size_scratch();
+  Status size_scratch();  // before the first step
+  // bf16 is as good as activations of 8 bits are; with finer ones, or none, f32.
+  AttendArithmetic arithmetic(RowType rows) const {
+    return quantized && options.activations == Activations::int8 && rows != RowType::f32
+               ? AttendArithmetic::bf16
+               : AttendArithmetic::f32;
+  }
   void prepare(const Geometry& geometry, const StepRows& step);
+  void prepare_tail(const Geometry& geometry, const StepRows& step);
 
   const ModelConfig config;
   const ModelOptions options;
@@ -65,9 +73,13 @@ struct Model::State {
 
   // Shared by the threads of a step; [rows][...].
   HugeBuffer x, y, queries, attended_rows, partials;
+  HugeBuffer tail_x;  // residual stream of the rows whose logits are wanted
   Site hidden, attended, inner, head;
   std::vector<LaneScratch> lanes;
   std::vector<GroupStep> groups;
+  // The last layer's attention, for rows whose logits are wanted and no others.
+  GroupStep tail;
+  std::vector<KvSequenceView> tail_sequences;
   std::vector<std::atomic<std::uint32_t>> next_task;  // by layer
 };
 

@@ -25,12 +25,12 @@ struct AskedGrammar {
     tool_calls
   };
   Kind kind = Kind::none;
-  Json schema = nullptr;             // json_schema; tool_calls: see server/grammar.cc
-  std::string text;                  // regex, ebnf
-  std::vector<std::string> choices;  // choice
+  Json schema = nullptr;                  // json_schema; tool_calls: see server/grammar.cc
+  std::string text = {};                  // regex, ebnf
+  std::vector<std::string> choices = {};  // choice
   bool strict = false;
-  std::string param;  // for errors
-  bool hint = false;  // the answer may do without it
+  std::string param = {};  // for errors
+  bool hint = false;       // the answer may do without it
 };
 
 struct ToolChoice {
@@ -49,8 +49,8 @@ struct AskedKv {
 };
 
 struct AskedPrompt {
-  std::string text;
-  std::vector<TokenId> tokens;  // used as they are
+  std::string text = {};
+  std::vector<TokenId> tokens = {};  // used as they are
   bool is_tokens = false;
 };
 

@@ -20,9 +20,9 @@
 namespace quire {
 
 struct Caller {
-  std::string tenant;
+  std::string tenant = {};
   bool admin = false;
-  std::string key_id;  // eight digits of the key's digest, for logs; empty without keys
+  std::string key_id = {};  // eight digits of the key's digest, for logs; empty without keys
 };
 
 class ApiKeys {

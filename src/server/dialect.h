@@ -25,24 +25,24 @@ struct Usage {
 
 // What is new of one choice.
 struct AnswerPiece {
-  std::uint32_t index = 0;             // of the choice, over all prompts
-  std::uint32_t prompt = 0;            // it belongs to
-  std::string text;                    // content
-  std::vector<ToolPiece> tools;        // in order with each other; content is in `text`
-  std::vector<Choice> tokens;          // whose text is shown by now; log-probabilities inside
-  std::optional<FinishReason> finish;  // the last piece of the choice
+  std::uint32_t index = 0;                  // of the choice, over all prompts
+  std::uint32_t prompt = 0;                 // it belongs to
+  std::string text = {};                    // content
+  std::vector<ToolPiece> tools = {};        // in order with each other; content is in `text`
+  std::vector<Choice> tokens = {};          // whose text is shown by now; log-probabilities inside
+  std::optional<FinishReason> finish = {};  // the last piece of the choice
 };
 
 // One choice, whole.
 struct Answer {
   std::uint32_t index = 0, prompt = 0;
-  std::string text;
+  std::string text = {};
   struct Call {
     std::string name, arguments;
   };
-  std::vector<Call> calls;
-  std::vector<Choice> tokens;      // those whose text is shown
-  std::vector<TokenId> token_ids;  // all that were sampled and count
+  std::vector<Call> calls = {};
+  std::vector<Choice> tokens = {};      // those whose text is shown
+  std::vector<TokenId> token_ids = {};  // all that were sampled and count
   FinishReason finish = FinishReason::stop;
   double mean_logprob = 0;
 };

@@ -282,7 +282,7 @@ void Generation::tell(Part& part, ChoiceState& c, std::string text, bool last) {
   if (!news) return;
   c.told = true;
   if (!streaming_) begin_stream();
-  pending_ += start_.dialect->piece(piece, prompts_, usage());
+  pending_ += start_.dialect->piece(piece, prompts_, asked.continuous_usage ? usage() : Usage{});
 }
 
 void Generation::begin_stream() {

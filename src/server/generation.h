@@ -44,22 +44,22 @@ class Mailbox {
 struct GenerationSummary {
   Usage usage;
   std::uint32_t choices = 0, preemptions = 0;
-  std::string finish;  // of the first choice
+  std::string finish = {};  // of the first choice
   double queue_ms = 0, prefill_ms = 0, ttft_ms = 0, decode_ms = 0;
   Reason reason = Reason::none;
   int status = 200;
   bool client_closed = false;
-  std::string error_code;
+  std::string error_code = {};
 };
 
 struct GenerationStart {
   Asked asked;
-  std::vector<Prompt> prompts;
-  std::vector<Request> requests;  // one per prompt
-  StopStrings stops;
-  std::unique_ptr<Dialect> dialect;
-  std::string request_id;
-  std::function<void(const GenerationSummary&)> ended;
+  std::vector<Prompt> prompts = {};
+  std::vector<Request> requests = {};  // one per prompt
+  StopStrings stops = {};
+  std::unique_ptr<Dialect> dialect = {};
+  std::string request_id = {};
+  std::function<void(const GenerationSummary&)> ended = {};
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {

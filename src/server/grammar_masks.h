@@ -4,7 +4,8 @@
 // no request that needs none; how many wait is bounded, and while one takes very long no others are
 // taken.
 //
-//   options.grammar = GrammarMasks::create(runtime.tokenizer(), runtime.config().vocabulary);
+//   auto maker = GrammarMasks::create(runtime.tokenizer(), runtime.config().vocabulary);
+//   maker->make(asked.grammar, [](GrammarMaker::Made mask) { ... });
 #pragma once
 
 #include <atomic>

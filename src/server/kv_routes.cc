@@ -11,10 +11,6 @@
 namespace quire {
 namespace {
 
-void refuse(const std::shared_ptr<Call>& call, ApiError error) {
-  call->exchange->post([call, error = std::move(error)] { call->refuse(error); });
-}
-
 std::string segment_at(const std::vector<PromptSegment>& segments, std::uint32_t token) {
   for (const PromptSegment& s : segments)
     if (token >= s.begin && token < s.end) return s.name;
@@ -37,7 +33,7 @@ void select_and_evict(Server& server, std::shared_ptr<Call> call, bool all_by_de
     if (const Json* tiers = f.find("tiers"))
       if (!tiers->is_array() || *tiers != Json::array({"cpu"}))
         f.refuse("tiers", "must be [\"cpu\"], which is all this server has", "tier_unavailable");
-    if (f.failed()) return refuse(call, f.error());
+    if (f.failed()) return post_refusal(call, f.error());
     server.with_engine(
         call,
         [selector = std::move(selector), force, dry_run](EngineView& e) {
@@ -165,9 +161,9 @@ void post_kv_lookup(Server& server, std::shared_ptr<Call> call) {
     Asked asked;
     Prompt prompt;
     if (auto error = named_prompt(server, *call, body, asked, prompt))
-      return refuse(call, std::move(*error));
+      return post_refusal(call, std::move(*error));
     struct Found {
-      Attached attached;
+      Attached attached = {};
       double token_seconds = 0;
     };
     auto keys = server.service().block_keys(prompt.tokens, asked.kv.policy);
@@ -208,9 +204,9 @@ void post_kv_prefill(Server& server, std::shared_ptr<Call> call) {
     Asked asked;
     Prompt prompt;
     if (body.is_object() && body.value("async", Json(false)) == true)
-      return refuse(call, not_implemented("async", "async"));
+      return post_refusal(call, not_implemented("async", "async"));
     if (auto error = named_prompt(server, *call, body, asked, prompt))
-      return refuse(call, std::move(*error));
+      return post_refusal(call, std::move(*error));
     run_prompt(server, call, make_request(asked, prompt, server.runtime(), call->id),
                [call](const Done& d) {
                  call->respond({{"request_id", call->id},

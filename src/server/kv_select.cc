@@ -21,11 +21,12 @@ Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_de
     out.kind = Selector::Kind::tokens;
     Asked asked;
     const ParseContext context = server.parse_context(call);
+    KvPolicy policy;
+    policy.tenant = call.caller.tenant;
     if (auto error = parse_prompts(*tokens, context.vocabulary, asked); error)
       f->refuse(bad_value(f->path("tokens"), "must be a list of tokens"));
     else
-      out.keys =
-          server.service().block_keys(asked.prompts.front().tokens, {.tenant = call.caller.tenant});
+      out.keys = server.service().block_keys(asked.prompts.front().tokens, policy);
     if (!f->failed() && out.keys.empty())
       f->refuse("tokens", "are fewer than a block", "not_cached");
   } else if (const auto tenant = f->text("tenant", 128)) {

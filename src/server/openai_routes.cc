@@ -13,10 +13,8 @@ void post_generation(Server& server, std::shared_ptr<Call> call, Parse parse) {
   if (server.service().draining()) return call->refuse(shutting_down());
   server.with_json(call, [&server, call, parse](const Json& body) {
     Asked asked;
-    if (auto error = parse(body, server.parse_context(*call), asked)) {
-      call->exchange->post([call, error = std::move(*error)] { call->refuse(error); });
-      return;
-    }
+    if (auto error = parse(body, server.parse_context(*call), asked))
+      return post_refusal(call, std::move(*error));
     server.generate(call, std::move(asked));
   });
 }

@@ -13,6 +13,10 @@ constexpr Route kRoutes[] = {
     {"POST", "/detokenize", Access::user, post_detokenize},
     {"POST", "/apply-template", Access::user, post_apply_template},
 
+    {"GET", "/", Access::open, get_page},
+    {"GET", "/kv", Access::open, get_kv_page},
+    {"GET", "/metrics", Access::open, get_metrics},
+
     {"GET", "/health", Access::open, get_health},
     {"GET", "/ready", Access::open, get_ready},
     {"GET", "/version", Access::open, get_version},
@@ -23,6 +27,16 @@ constexpr Route kRoutes[] = {
     {"GET", "/server_info", Access::admin, get_server_info},
 
     {"GET", "/v1/kv/stats", Access::user, get_kv_stats},
+    {"GET", "/v1/kv/tree", Access::user, get_kv_tree},
+    {"POST", "/v1/kv/pins", Access::user, post_pins},
+    {"GET", "/v1/kv/pins", Access::user, get_pins},
+    {"GET", "/v1/kv/pins/{id}", Access::user, get_pin},
+    {"PATCH", "/v1/kv/pins/{id}", Access::user, patch_pin},
+    {"DELETE", "/v1/kv/pins/{id}", Access::user, delete_pin},
+    {"GET", "/v1/kv/requests", Access::user, get_kv_requests},
+    {"GET", "/v1/kv/requests/{id}", Access::user, get_kv_request},
+    {"POST", "/v1/kv/explain", Access::user, post_kv_explain},
+    {"GET", "/v1/kv/events", Access::admin, get_kv_events},
     {"POST", "/v1/kv/lookup", Access::user, post_kv_lookup},
     {"POST", "/v1/kv/prefill", Access::user, post_kv_prefill},
     {"POST", "/v1/kv/evict", Access::admin, post_kv_evict},

@@ -30,6 +30,11 @@ QUIRE_HANDLER(get_props);
 QUIRE_HANDLER(get_slots);
 QUIRE_HANDLER(get_server_info);
 
+// page_routes.cc
+QUIRE_HANDLER(get_page);
+QUIRE_HANDLER(get_kv_page);
+QUIRE_HANDLER(get_metrics);
+
 // kv_routes.cc
 QUIRE_HANDLER(get_kv_stats);
 QUIRE_HANDLER(post_kv_lookup);

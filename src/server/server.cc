@@ -5,8 +5,10 @@
 
 #include <algorithm>
 
+#include "server/bad_words.h"
 #include "server/grammar_masks.h"
 #include "server/ids.h"
+#include "server/kv_events.h"
 #include "server/openai_dialect.h"
 
 namespace quire {
@@ -40,15 +42,21 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   HttpServerOptions http = server->options_.http;
   http.threads = 1;  // the cores belong to the model; a mailbox wakes one thread
   http.refuse = [](int status, std::string message) {
-    return error_response({.status = status,
-                           .message = std::move(message),
-                           .type = status >= 500 ? "server_error" : "invalid_request_error",
-                           .code = status == 413   ? "request_too_large"
-                                   : status == 503 ? "too_many_connections"
-                                                   : "bad_request",
-                           .retry_after_s = status == 503 ? 1u : 0u});
+    HttpResponse r =
+        error_response({.status = status,
+                        .message = std::move(message),
+                        .type = status >= 500 ? "server_error" : "invalid_request_error",
+                        .code = status == 413   ? "request_too_large"
+                                : status == 503 ? "too_many_connections"
+                                                : "bad_request",
+                        .retry_after_s = status == 503 ? 1u : 0u});
+    const std::string id = "req_" + random_hex(24);
+    r.headers.push_back({"x-request-id", id});
+    r.headers.push_back({"request-id", id});
+    return r;
   };
   Server* const self = server.get();
+  server->events_ = std::make_unique<EventPump>(*self);
   TRY(server->http_,
       HttpServer::start(http, [self](std::shared_ptr<Exchange> x) { self->handle(std::move(x)); }));
   return server;
@@ -73,6 +81,7 @@ Server::~Server() { stop(); }
 
 void Server::drain() {
   service_->drain();
+  events_->end_all();
   http_->drain();
 }
 
@@ -80,6 +89,7 @@ bool Server::idle() const { return service_->idle() && under_way_ == 0; }
 
 void Server::stop() {
   if (!http_) return;
+  events_->end_all();
   service_->stop();  // tells every stream that it is over
   for (int i = 0; i < 100 && under_way_ > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -134,8 +144,7 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   call->presence = std::shared_ptr<void>(nullptr, [this](void*) { --under_way_; });
   x->answered = [this, call](int status) {
     count(call->route ? std::string(call->route->pattern) : "other", status);
-    if (call->route == nullptr || call->route->method != "POST" || status >= 400)
-      log_plain(*call, status);
+    if (!call->logs_itself) log_plain(*call, status);
   };
 
   HttpRequest& request = x->request();
@@ -170,10 +179,7 @@ void Server::with_json(std::shared_ptr<Call> call, std::function<void(const Json
     const std::string& text = call->request().body;
     auto body = parse_json(text.empty() ? "{}" : std::string_view(text));
     if (!body.ok()) {
-      call->exchange->post([call, error = body.error()] {
-        call->refuse({.message = error.message, .code = "invalid_json"});
-      });
-      return;
+      return post_refusal(call, {.message = body.error().message, .code = "invalid_json"});
     }
     std::string().swap(call->request().body);
     then(body.value());
@@ -181,9 +187,7 @@ void Server::with_json(std::shared_ptr<Call> call, std::function<void(const Json
 }
 
 void Server::generate(std::shared_ptr<Call> call, Asked asked) {
-  const auto refuse = [call](ApiError error) {
-    call->exchange->post([call, error = std::move(error)] { call->refuse(error); });
-  };
+  const auto refuse = [call](ApiError error) { post_refusal(call, std::move(error)); };
   if (!serves(asked.model))
     return refuse({.status = 404,
                    .message = fmt::format("the model '{}' is not served here; this server has '{}'",
@@ -222,6 +226,9 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
     Request r = make_request(start.asked, start.prompts[i], runtime(),
                              i == 0 ? call->id : fmt::format("{}-{}", call->id, i));
     if (mask) r.mask = mask->fork();
+    if (!start.asked.bad_words.empty())
+      r.mask = std::make_unique<BadWords>(runtime().tokenizer(), start.asked.bad_words,
+                                          std::move(r.mask));
     start.requests.push_back(std::move(r));
   }
   const std::string short_id = call->id.starts_with("req_") ? call->id.substr(4) : call->id;
@@ -233,6 +240,7 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
                                                    .model = start.asked.model,
                                                    .system_fingerprint = fingerprint_},
                                       runtime().tokenizer());
+  call->logs_itself = true;
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
     log_generation(*call, asked, s);
   };

@@ -20,10 +20,13 @@
 #include "server/grammar.h"
 #include "server/hit_history.h"
 #include "server/openai_parse.h"
+#include "server/pin_book.h"
 #include "server/router.h"
 #include "server/worker.h"
 
 namespace quire {
+
+class EventPump;  // server/kv_events.h
 
 struct ServerOptions {
   HttpServerOptions http;
@@ -46,6 +49,7 @@ struct Call {
   const Route* route = nullptr;
   std::vector<std::string> arguments;  // of the path
   Nanoseconds began = 0;
+  bool logs_itself = false;        // a generation, which knows more
   std::shared_ptr<void> presence;  // counts as under way while it lives
 
   HttpRequest& request() { return exchange->request(); }
@@ -54,6 +58,14 @@ struct Call {
   }
   void refuse(const ApiError& error) { exchange->respond(error_response(error)); }
 };
+
+// The same from another thread than the connection's.
+inline void post_refusal(const std::shared_ptr<Call>& call, ApiError error) {
+  call->exchange->post([call, error = std::move(error)] { call->refuse(error); });
+}
+inline void post_answer(const std::shared_ptr<Call>& call, Json body) {
+  call->exchange->post([call, body = std::move(body)] { call->respond(body); });
+}
 
 class Server {
  public:
@@ -77,7 +89,8 @@ class Server {
   std::int64_t model_created() const { return model_created_; }
   HttpCounters http_counters() const { return http_->counters(); }
   std::map<std::pair<std::string, int>, std::uint64_t> answers_by_route() const;
-  Worker& worker() { return worker_; }
+  PinBook& pins() { return pins_; }
+  EventPump& events() { return *events_; }
   bool serves(std::string_view model) const;
   ParseContext parse_context(Call& call) const;
 
@@ -91,7 +104,7 @@ class Server {
           auto seen = std::make_shared<std::invoke_result_t<Look, EngineView&>>(look(e));
           call->exchange->post([seen, show = std::move(show)]() mutable { show(*seen); });
         });
-    if (!runs) call->exchange->post([call] { call->refuse(shutting_down()); });
+    if (!runs) post_refusal(call, shutting_down());
   }
   // Answers what was asked, streaming or whole. Worker thread.
   void generate(std::shared_ptr<Call> call, Asked asked);
@@ -113,10 +126,12 @@ class Server {
   std::int64_t model_created_ = 0;
   std::atomic<std::uint32_t> under_way_{0};
   HitHistory hits_;
+  PinBook pins_;
   mutable std::mutex counts_mutex_;
   std::map<std::pair<std::string, int>, std::uint64_t> counts_;
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<EventPump> events_;
   std::unique_ptr<GrammarMaker> grammar_;  // none: the build has no grammars
   Worker worker_;                          // last: its jobs use the others
 };

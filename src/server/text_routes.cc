@@ -9,13 +9,6 @@
 namespace quire {
 namespace {
 
-void answer(const std::shared_ptr<Call>& call, Json body) {
-  call->exchange->post([call, body = std::move(body)] { call->respond(body); });
-}
-void refuse(const std::shared_ptr<Call>& call, ApiError error) {
-  call->exchange->post([call, error = std::move(error)] { call->refuse(error); });
-}
-
 Json piece_json(std::string_view piece) {
   if (utf8_valid(piece)) return std::string(piece);
   Json bytes = Json::array();
@@ -33,12 +26,12 @@ void post_tokenize(Server& server, std::shared_ptr<Call> call) {
     if (body.is_object() && body.contains("messages")) {
       Asked asked;
       if (auto error = parse_conversation(body, server.parse_context(*call), asked))
-        return refuse(call, std::move(*error));
+        return post_refusal(call, std::move(*error));
       asked.tokens_max = 0;  // a prompt that fills the context may be counted
       std::vector<Prompt> prompts;
       if (auto error = make_prompts(asked, server.runtime(), prompts);
           error && error->code != "context_length_exceeded")
-        return refuse(call, std::move(*error));
+        return post_refusal(call, std::move(*error));
       tokens = std::move(prompts.front().tokens);
     } else {
       Fields f(body);
@@ -49,7 +42,7 @@ void post_tokenize(Server& server, std::shared_ptr<Call> call) {
           .parse_special = f.boolean("parse_special").value_or(!vllm),
           .add_special = f.boolean(vllm ? "add_special_tokens" : "add_special").value_or(vllm)};
       pieces = f.boolean("with_pieces").value_or(false);
-      if (f.failed()) return refuse(call, f.error());
+      if (f.failed()) return post_refusal(call, f.error());
       tokens = tokenizer.encode(*text, options);
     }
     Json out{{"tokens", tokens},
@@ -64,7 +57,7 @@ void post_tokenize(Server& server, std::shared_ptr<Call> call) {
       out["token_strs"] = Json::array();
       for (const TokenId t : tokens) out["token_strs"].push_back(std::string(tokenizer.piece(t)));
     }
-    answer(call, std::move(out));
+    post_answer(call, std::move(out));
   });
 }
 
@@ -83,9 +76,9 @@ void post_detokenize(Server& server, std::shared_ptr<Call> call) {
         }
         tokens.push_back(t.get<TokenId>());
       }
-    if (f.failed()) return refuse(call, f.error());
+    if (f.failed()) return post_refusal(call, f.error());
     const std::string text = tokenizer.decode(tokens);
-    answer(call, {{"content", text}, {"prompt", text}});
+    post_answer(call, {{"content", text}, {"prompt", text}});
   });
 }
 
@@ -94,10 +87,10 @@ void post_apply_template(Server& server, std::shared_ptr<Call> call) {
     Asked asked;
     std::string text;
     if (auto error = parse_conversation(body, server.parse_context(*call), asked))
-      return refuse(call, std::move(*error));
+      return post_refusal(call, std::move(*error));
     if (auto error = render_text(asked, server.runtime(), text))
-      return refuse(call, std::move(*error));
-    answer(call, {{"prompt", text}});
+      return post_refusal(call, std::move(*error));
+    post_answer(call, {{"prompt", text}});
   });
 }
 

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kBlanks = " \t\r\n";
 
 // How many of the text's last bytes could begin `tag`.
 std::size_t beginning_of(std::string_view tag, std::string_view text) {
@@ -80,7 +80,7 @@ std::vector<ToolPiece> ToolCallReader::add(std::string_view text) {
 std::vector<ToolPiece> ToolCallReader::finish() {
   if (state_ == State::call && !begun_)
     give_up();  // not a call after all
-  else if (state_ == State::content && (spoke_ || held_.find_first_not_of(kSpace) != held_.npos))
+  else if (state_ == State::content && (spoke_ || held_.find_first_not_of(kBlanks) != held_.npos))
     content(std::exchange(held_, {}));
   held_.clear();
   return std::exchange(out_, {});
@@ -99,13 +99,13 @@ std::size_t ToolCallReader::read_content(std::string_view text) {
   const std::size_t before = held_.size();
   held_ += text;
   const std::size_t tag = held_.find(kToolOpen);
-  const std::size_t start = held_.find_first_not_of(kSpace);
+  const std::size_t start = held_.find_first_not_of(kBlanks);
   // A bare object counts as a call only where nothing else was said.
   const bool bare = !spoke_ && calls_ == 0 && start != held_.npos && held_[start] == '{';
   if (bare || tag != held_.npos) {
     const std::size_t cut = bare ? start : tag;
     const std::string_view said = std::string_view(held_).substr(0, cut);
-    if (spoke_ || said.find_first_not_of(kSpace) != said.npos) content(said);
+    if (spoke_ || said.find_first_not_of(kBlanks) != said.npos) content(said);
     const std::size_t used = (bare ? cut : cut + kToolOpen.size()) - before;
     held_.clear();
     state_ = State::call;
@@ -128,7 +128,7 @@ std::size_t ToolCallReader::read_content(std::string_view text) {
 std::size_t ToolCallReader::read_call(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    if (depth_ == 0 && c != '{' && kSpace.find(c) == kSpace.npos) {  // no object: only text
+    if (depth_ == 0 && c != '{' && kBlanks.find(c) == kBlanks.npos) {  // no object: only text
       raw_ += c;
       give_up();
       return i + 1;
@@ -185,7 +185,7 @@ void ToolCallReader::call_char(char c) {
     return;
   }
   const bool plain_value = depth_ == 1 && value_next_ && !in_string_ && !was_in_arguments &&
-                           kSpace.find(c) == kSpace.npos && c != '"' && c != '}' && c != ']';
+                           kBlanks.find(c) == kBlanks.npos && c != '"' && c != '}' && c != ']';
   if (plain_value && (key_ == "arguments" || key_ == "parameters")) in_arguments_ = true;
   if ((in_arguments_ || was_in_arguments) && depth_ > 0) {
     has_arguments_ = true;
@@ -236,7 +236,7 @@ void ToolCallReader::give_up() {
 std::size_t ToolCallReader::read_after(std::string_view text) {
   // Between calls there is the closing tag and white space; a tag may come in pieces.
   held_ += text;
-  const std::size_t start = held_.find_first_not_of(kSpace);
+  const std::size_t start = held_.find_first_not_of(kBlanks);
   if (start == held_.npos) return text.size();
   const std::string_view rest = std::string_view(held_).substr(start);
   if (kToolClose.starts_with(rest) && rest.size() < kToolClose.size()) return text.size();
@@ -244,7 +244,7 @@ std::size_t ToolCallReader::read_after(std::string_view text) {
   std::string left = held_.substr(skip);
   held_.clear();
   state_ = State::content;
-  if (const std::size_t word = left.find_first_not_of(kSpace); word != left.npos) {
+  if (const std::size_t word = left.find_first_not_of(kBlanks); word != left.npos) {
     left.erase(0, word);
     spoke_ = false;
     std::string_view more = left;

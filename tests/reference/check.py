@@ -122,10 +122,14 @@ def check_logits(args, quire, arrays, described, verdict):
     if limits["kl"]:
         verdict.at_most(f"{what}: mean KL at {sum(map(len, kl))} positions", mean, KEPT_SHARE * limits["kl"])
     if whole:
-        verdict.at_most(f"{what}: mean KL at all positions", float(np.concatenate(whole).mean()), limits["kl"])
+        over_all = float(np.concatenate(whole).mean())
+        verdict.at_most(f"{what}: mean KL at all positions", over_all, limits["kl"])
+        if args.activations == "int8":
+            verdict.at_most(f"{what}: the same against llama.cpp's", over_all, llama_cpp_best(args.name, "kl_whole", min))
     verdict.at_least(f"{what}: same best token", top1, limits["top1"])
     if args.activations == "int8":
-        verdict.at_most(f"{what}: mean KL against llama.cpp's", mean, llama_cpp_best(args.name, "kl", min))
+        theirs = llama_cpp_best(args.name, "kl", min)
+        verdict.at_most(f"{what}: mean KL at {sum(map(len, kl))} positions against llama.cpp's", mean, theirs)
         verdict.at_least(f"{what}: same best token against llama.cpp's", top1, llama_cpp_best(args.name, "top1", max))
     error = abs(np.expm1(np.concatenate(nll).mean()))
     verdict.at_most(f"{what}: relative error of perplexity", error, limits["perplexity"])

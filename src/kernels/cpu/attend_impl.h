@@ -1,9 +1,9 @@
-// kernels/cpu/attend_impl.h - the walk of a task over its splits and units; attend_avx2.cc and
-// attend_avx512.cc are this file. Rows that see a whole unit take it together, the others (at the
-// diagonal and at a window's edge) one by one.
+// kernels/cpu/attend_impl.h - the walk of a task over its splits and units; attend_avx2.cc,
+// attend_avx512.cc and attend_bf16.cc are this file. Rows that see a whole unit take it together,
+// the others (at the diagonal and at a window's edge) one by one.
 #pragma once
 
-#include "kernels/cpu/attend_tile.h"
+#include "kernels/cpu/attend_narrow.h"
 
 namespace quire {
 namespace {
@@ -19,7 +19,7 @@ inline void finish(const float* o, const float* l, std::uint32_t n, std::size_t 
       store(out + d, div(load(o + d), all(l[i])));
 }
 
-template <class E>
+template <class E, AttendArithmetic kArithmetic>
 class Walk {
  public:
   Walk(const AttendStep& step, const AttendTask& task, std::byte* scratch)
@@ -61,7 +61,7 @@ class Walk {
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
       const float* from = step_.queries + row_at(i);
       for (std::size_t d = 0; d < heads_ * dim_; d += 16)
-        store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
+        store_query(i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
     }
     if (whole) {
       fill(s_.row_max, pairs, kLowest);
@@ -121,12 +121,31 @@ class Walk {
     return next;
   }
 
+  void store_query(std::size_t at, Lanes x) {
+    if constexpr (kArithmetic == AttendArithmetic::bf16)
+      store_narrow(reinterpret_cast<std::uint16_t*>(s_.narrow_queries) + at, x);
+    else
+      store(s_.queries + at, x);
+  }
+
+  // What follows the unit at `first`: the next one's keys, the next head's, or nothing.
+  Prefetch prefetch_next(std::uint32_t first, bool last_head, std::size_t offset) const {
+    return first + kAttendUnit < end_ || last_head
+               ? prefetch(first + kAttendUnit, offset)
+               : prefetch(begin_ / kAttendUnit * kAttendUnit, shape_.page_bytes + offset);
+  }
+
   void attend_slots(std::uint32_t first, bool last_head) {
+    if constexpr (kArithmetic == AttendArithmetic::bf16)
+      attend_narrow(first, last_head);
+    else
+      attend_wide(first, last_head);
+  }
+
+  void attend_wide(std::uint32_t first, bool last_head) {
     const Unit<E> unit = unit_at(first);
     Prefetch values = prefetch(first, shape_.key_bytes);
-    Prefetch keys = first + kAttendUnit < end_ || last_head
-                        ? prefetch(first + kAttendUnit, 0)
-                        : prefetch(begin_ / kAttendUnit * kAttendUnit, shape_.page_bytes);
+    Prefetch keys = prefetch_next(first, last_head, 0);
     // Rows [whole_begin, whole_end) see all 64 slots: those that end late enough and begin early
     // enough.
     const std::uint32_t stop = first + kAttendUnit, window = step_.kv.window;
@@ -146,6 +165,67 @@ class Walk {
       attend_unit(s_, shape_, tokens_, unit, whole_begin * heads_,
                   (whole_end - whole_begin) * heads_, 0, kAttendUnit, values, keys);
     for (std::uint32_t i = whole_end; i < task_.row_count; ++i) attend_row(i);
+  }
+
+  // Rows [begin, end) that see something of the unit take it together, each behind its own mask.
+  // A weight of 0 leaves a sum as it is unless the value is infinite or NaN: then row by row.
+  void attend_narrow(std::uint32_t first, bool last_head) {
+    const std::uint32_t stop = first + kAttendUnit;
+    std::uint32_t begin = 0, end = task_.row_count;
+    while (begin < end && row_end(begin) <= first) ++begin;
+    while (begin < end && row_begin(end - 1) >= stop) --end;
+    if (begin == end) return;
+    const Unit<E> unit = unit_at(first);
+    const std::uint32_t from = most(row_begin(begin), first) - first;
+    const std::uint32_t to = least(row_end(end - 1), stop) - first;
+    Prefetch keys = prefetch_next(first, last_head, 0);
+    Prefetch values = prefetch_next(first, last_head, shape_.key_bytes);
+    if (begin + 1 == end && heads_ <= 6) {
+      attend_rows(first, begin, end, KeyRows<E>{unit, tokens_}, ValueRows<E>{unit, dim_}, keys,
+                  values);
+      return;
+    }
+    image_keys(unit, from / 16, (to + 15) / 16, dim_, tokens_, s_.key_image);
+    image_values(unit, from / 16, (to + 15) / 16, dim_, s_.value_image);
+    const Image key_image{s_.key_image, kAttendUnit}, value_image{s_.value_image, dim_};
+    const bool all_whole = row_end(begin) >= stop && row_begin(end - 1) <= first;
+    if (all_whole || begin + 1 == end || values_finite(s_.value_image, from, to, dim_)) {
+      attend_rows(first, begin, end, key_image, value_image, keys, values);
+    } else {
+      for (std::uint32_t row = begin; row < end; ++row)
+        attend_rows(first, row, row + 1, key_image, value_image, keys, values);
+    }
+  }
+
+  template <class K, class V>
+  void attend_rows(std::uint32_t first, std::uint32_t begin, std::uint32_t end, const K& unit_keys,
+                   const V& unit_values, Prefetch& keys, Prefetch& values) {
+    constexpr std::size_t kWords = kAttendUnit / 2;
+    const std::uint32_t stop = first + kAttendUnit;
+    const std::uint32_t at = begin * heads_, n = (end - begin) * heads_;
+    each_heads(n, [&](auto heads, std::uint32_t i) {
+      narrow_scores<heads.value>(unit_keys, s_.narrow_queries + (at + i) * (dim_ / 2), dim_, keys,
+                                 s_.weights + i * kAttendUnit);
+    });
+    for (std::uint32_t row = begin; row < end; ++row) {
+      if (row_begin(row) <= first && row_end(row) >= stop) continue;
+      const std::uint32_t from = most(row_begin(row), first), to = least(row_end(row), stop);
+      for (std::uint32_t h = 0; h < heads_; ++h)
+        mask_scores(from - first, to - first,
+                    s_.weights + ((row - begin) * heads_ + h) * kAttendUnit);
+    }
+    for (std::uint32_t i = 0; i < n; ++i) s_.unit_max[i] = max_score(s_.weights + i * kAttendUnit);
+    for (std::uint32_t i = 0; i < n; ++i)
+      s_.unit_sum[i] =
+          narrow_softmax(s_.unit_max[i], s_.weights + i * kAttendUnit,
+                         reinterpret_cast<std::uint16_t*>(s_.narrow_weights + i * kWords));
+    merge_sums(s_.unit_max, s_.unit_sum, n, s_.split_max + at, s_.split_sum + at, s_.keep, s_.take);
+    const std::uint32_t from = most(row_begin(begin), first) - first;
+    const std::uint32_t to = least(row_end(end - 1), stop) - first;
+    each_heads(n, [&](auto heads, std::uint32_t i) {
+      narrow_outputs<heads.value>(unit_values, from, to, s_.narrow_weights + i * kWords, dim_,
+                                  s_.keep + i, s_.take + i, values, s_.split_out + (at + i) * dim_);
+    });
   }
 
   // Rows that see something of slots [begin, end) merge their split into what they have.
@@ -186,14 +266,22 @@ class Walk {
   std::uint32_t position_, begin_, end_;  // of row 0; slots any row sees in this task
 };
 
+template <class E>
+void attend_16(const AttendStep& step, const AttendTask& task, std::byte* scratch) {
+  if (step.shape.arithmetic == AttendArithmetic::bf16)
+    Walk<E, AttendArithmetic::bf16>(step, task, scratch).run();
+  else
+    Walk<E, AttendArithmetic::f32>(step, task, scratch).run();
+}
+
 void attend(const AttendStep& step, const AttendTask& task, std::byte* scratch) {
   switch (step.shape.rows) {
     case RowType::f32:
-      return Walk<float>(step, task, scratch).run();
+      return Walk<float, AttendArithmetic::f32>(step, task, scratch).run();
     case RowType::f16:
-      return Walk<F16>(step, task, scratch).run();
+      return attend_16<F16>(step, task, scratch);
     case RowType::bf16:
-      return Walk<Bf16>(step, task, scratch).run();
+      return attend_16<Bf16>(step, task, scratch);
   }
 }
 
@@ -244,7 +332,13 @@ void store_key_as(const AttendShape& s, std::size_t tokens, const float* key, st
 template <class E>
 void store_value_as(const AttendShape& s, const float* value, std::uint32_t slot, std::byte* page) {
   E* to = reinterpret_cast<E*>(page + s.key_bytes) + std::size_t{slot} * s.head_dim;
-  for (std::size_t d = 0; d < s.head_dim; d += 16) round_16(value + d, to + d);
+  for (std::size_t d = 0; d < s.head_dim; d += 16) {
+    float row[16];
+    store(row, load(value + d));
+    if constexpr (__is_same(E, Bf16))
+      for (float& x : row) x = __builtin_fabsf(x) < kBf16ValueMin ? 0 : x;
+    round_16(row, to + d);
+  }
 }
 
 void store_key(const AttendShape& s, std::uint32_t tokens, const float* key, std::uint32_t slot,

@@ -244,8 +244,8 @@ QUIRE_INLINE float add_lanes(Lanes x) {
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
-// exp for x <= kExpMax, as ref::exp has it.
-QUIRE_INLINE Lanes exp_bounded(Lanes x) {
+// exp for x <= kExpMax, as ref::exp has it; 0 below least_x.
+QUIRE_INLINE Lanes exp_bounded(Lanes x, float least_x = kExpMin) {
   const Lanes biased = fma(x, all(kLog2E), all(kRoundBias));
   const Lanes n = sub(biased, all(kRoundBias));
   Lanes r = fnma(n, all(kLn2High), x);
@@ -256,7 +256,7 @@ QUIRE_INLINE Lanes exp_bounded(Lanes x) {
   p = fma(p, r, all(kExp2));
   p = fma(p, r, all(1.0f));
   p = fma(p, r, all(1.0f));
-  return mul_unless(less(x, all(kExpMin)), p, as_exponent(biased));
+  return mul_unless(less(x, all(least_x)), p, as_exponent(biased));
 }
 
 QUIRE_INLINE Lanes exp(Lanes x) {

@@ -43,7 +43,13 @@ void store_key(const AttendShape& s, std::uint32_t tokens_per_block, const float
 void store_value(const AttendShape& s, std::uint32_t, const float* value, std::uint32_t slot,
                  std::byte* page) {
   for (std::uint32_t d = 0; d < s.head_dim; ++d)
-    write(s.rows, page + s.key_bytes, std::size_t{slot} * s.head_dim + d, value[d]);
+    write(s.rows, page + s.key_bytes, std::size_t{slot} * s.head_dim + d,
+          s.rows == RowType::bf16 && std::fabs(value[d]) < kBf16ValueMin ? 0 : value[d]);
+}
+
+// As the arithmetic at hand takes a number.
+float narrowed(const AttendShape& s, float x) {
+  return s.arithmetic == AttendArithmetic::bf16 ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
 
 // (max, sum, output) of one query head over some slots. `out` is head_dim long.
@@ -79,25 +85,36 @@ void attend_unit(const Lane& lane, const float* query, std::uint32_t begin, std:
                  Partial& unit) {
   const AttendShape& s = lane.step.shape;
   const std::uint32_t tokens = lane.step.kv.tokens_per_block;
+  const std::uint32_t swap = s.arithmetic == AttendArithmetic::bf16 ? 1 : 0;
   float weights[kAttendUnit];
   unit.clear(s.head_dim);
   for (std::uint32_t slot = begin; slot < end; ++slot) {
     const std::byte* keys = lane.page(slot);
     float dot = 0;
-    for (std::uint32_t d = 0; d < s.head_dim; ++d)
-      dot = std::fma(s.scale * query[d],
-                     read(s.rows, keys, std::size_t{d} * tokens + slot % tokens), dot);
+    for (std::uint32_t i = 0; i < s.head_dim; ++i) {
+      const std::uint32_t d = i ^ swap;
+      dot = std::fma(narrowed(s, s.scale * query[d]),
+                     narrowed(s, read(s.rows, keys, std::size_t{d} * tokens + slot % tokens)), dot);
+    }
     weights[slot - begin] = dot;
     unit.max = std::max(unit.max, dot);
   }
   float lanes[16] = {};
   for (std::uint32_t slot = begin; slot < end; ++slot) {
-    const float p = ref::exp(weights[slot - begin] - unit.max);
-    lanes[slot % 16] += p;
+    float& weight = weights[slot - begin];
+    const float x = weight - unit.max;
+    weight = swap == 1 && x < kNarrowExpMin ? 0 : ref::exp(x);
+    lanes[slot % 16] += weight;
+  }
+  for (std::uint32_t i = begin / 2 * 2; i < (end + 1) / 2 * 2; ++i) {
+    const std::uint32_t slot = i ^ swap;
+    if (slot < begin || slot >= end) continue;
+    const float p = narrowed(s, weights[slot - begin]);
     const std::byte* values = lane.page(slot) + s.key_bytes;
     for (std::uint32_t d = 0; d < s.head_dim; ++d)
-      unit.out[d] = std::fma(p, read(s.rows, values, std::size_t{slot % tokens} * s.head_dim + d),
-                             unit.out[d]);
+      unit.out[d] = std::fma(
+          p, narrowed(s, read(s.rows, values, std::size_t{slot % tokens} * s.head_dim + d)),
+          unit.out[d]);
   }
   unit.sum = ref::add_lanes(lanes);
 }
