@@ -240,7 +240,11 @@ void Generation::finish_choice(Part& part, std::uint32_t choice, Finish how) {
 void Generation::tell(Part& part, ChoiceState& c, std::string text, bool last) {
   const Asked& asked = start_.asked;
   AnswerPiece piece{.index = c.index, .prompt = part.number};
-  if (asked.chat && !asked.tools.is_null() && asked.tool_choice.kind != ToolChoice::Kind::none) {
+  // Where another shape was asked for, an object with a name is no call.
+  const bool calls = asked.grammar.kind == AskedGrammar::Kind::none ||
+                     asked.grammar.kind == AskedGrammar::Kind::tool_calls;
+  if (asked.chat && calls && !asked.tools.is_null() &&
+      asked.tool_choice.kind != ToolChoice::Kind::none) {
     piece.tools = c.tools.add(text);
     if (last) std::ranges::move(c.tools.finish(), std::back_inserter(piece.tools));
     std::erase_if(piece.tools, [&](ToolPiece& t) {
