@@ -58,7 +58,7 @@ struct Generation::ChoiceState {
   bool told = false;  // a first piece went out
   // Of an answer that is sent whole.
   std::string text;
-  std::vector<Answer::Call> calls;
+  std::vector<WholeAnswer::Call> calls;
   std::vector<Choice> shown;
 };
 
@@ -369,9 +369,9 @@ Json Generation::kv_report() const {
   return kv;
 }
 
-std::vector<Answer> Generation::answers() {
+std::vector<WholeAnswer> Generation::answers() {
   const Asked& asked = start_.asked;
-  std::vector<Answer> out;
+  std::vector<WholeAnswer> out;
   for (const auto& part : parts_) {
     std::vector<ChoiceState*> best;
     for (ChoiceState& c : part->choices) best.push_back(&c);
@@ -400,7 +400,7 @@ void Generation::complete() {
     flush();
     exchange_->end();
   } else {
-    const std::vector<Answer> all = answers();
+    const std::vector<WholeAnswer> all = answers();
     HttpResponse response = json_response(start_.dialect->whole(all, prompts_, total, kv));
     std::ranges::copy(headers(), std::back_inserter(response.headers));
     exchange_->respond(std::move(response));
