@@ -13,6 +13,17 @@ Error out_of_range(const char* field, const char* range) {
   return Error{Code::invalid, std::string(field) + " must be " + range};
 }
 
+// Masks mostly allow or forbid whole words of tokens.
+void keep_allowed(std::span<float> logits, std::span<const std::uint32_t> allowed) {
+  for (std::size_t first = 0; first < logits.size(); first += 32) {
+    const std::uint32_t word = allowed[first / 32];
+    if (word == ~0u) continue;
+    const std::size_t count = std::min<std::size_t>(32, logits.size() - first);
+    for (std::size_t i = 0; i < count; ++i)
+      if (!(word >> i & 1)) logits[first + i] = -INFINITY;
+  }
+}
+
 }  // namespace
 
 Status SamplingOptions::check(std::uint32_t vocabulary) const {
@@ -48,8 +59,11 @@ Sampler::Sampler(const VectorKernels& vector, std::uint32_t vocabulary) : vector
 }
 
 double Sampler::log_sum_exp(std::span<const float> logits) const {
+  return log_sum_exp(logits, vector_.max(logits.data(), static_cast<std::uint32_t>(logits.size())));
+}
+
+double Sampler::log_sum_exp(std::span<const float> logits, float max) const {
   const auto n = static_cast<std::uint32_t>(logits.size());
-  const float max = vector_.max(logits.data(), n);
   return max + std::log(static_cast<double>(vector_.sum_exp(logits.data(), max, n)));
 }
 
@@ -108,7 +122,9 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
                        const TokenCounts& counts, std::uint32_t choice, std::uint32_t position,
                        const TokenLimits& limits) {
   Choice chosen;
-  const double sum = log_sum_exp(logits);
+  const auto n = static_cast<std::uint32_t>(logits.size());
+  const std::uint32_t best = vector_.argmax(logits.data(), n);
+  const double sum = log_sum_exp(logits, logits[best]);
   if (options.logprobs > 0) chosen.alternatives = top(logits, options.logprobs);
   const bool shaped = !options.logit_bias.empty() || options.repetition_penalty != 1 ||
                       options.presence_penalty != 0 || options.frequency_penalty != 0;
@@ -120,12 +136,16 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
     shape(logits, options, counts);
   }
   for (const TokenId t : limits.banned) logits[t] = -INFINITY;
-  if (!limits.allowed.empty())
-    for (std::size_t t = 0; t < logits.size(); ++t)
-      if (!(limits.allowed[t / 32] >> t % 32 & 1)) logits[t] = -INFINITY;
-  const auto n = static_cast<std::uint32_t>(logits.size());
+  if (!limits.allowed.empty()) {
+    keep_allowed(logits, limits.allowed);
+    if (vector_.max(logits.data(), n) == -INFINITY) {
+      chosen.token = kNoToken;
+      return chosen;
+    }
+  }
   if (options.temperature == 0 || options.top_k == 1) {
-    chosen.token = static_cast<TokenId>(vector_.argmax(logits.data(), n));
+    const bool raw_best = !shaped && limits.banned.empty() && limits.allowed.empty();
+    chosen.token = raw_best ? best : vector_.argmax(logits.data(), n);
   } else {
     chosen.token = draw(logits, options, counter_unit(options.seed, choice, position));
   }
@@ -175,21 +195,49 @@ TokenId Sampler::draw_unsorted(double unit) const {
   return static_cast<TokenId>(std::ranges::max_element(scaled_) - scaled_.begin());
 }
 
-// Fills candidates_, best first, with tokens that together weigh at least `mass`, or all.
-void Sampler::take_mass(double mass) {
-  for (float reach = 8;; reach *= 2) {
-    candidates_.clear();
-    double taken = 0;
-    for (std::size_t i = 0; i < scaled_.size(); ++i)
-      if (scaled_[i] >= -reach) {
-        candidates_.push_back({scaled_[i], static_cast<TokenId>(i), weight(scaled_[i])});
-        taken += candidates_.back().weight;
-      }
-    if (taken >= mass || reach > 200) break;
-  }
-  std::ranges::sort(candidates_, [](const Candidate& a, const Candidate& b) {
+// Leaves in scaled_ the fewest best tokens that together weigh `mass`; the others become
+// impossible. Looks at the head of the distribution first, and in growing parts, as most are steep.
+void Sampler::keep_mass(double mass) {
+  const auto better = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  });
+  };
+  const auto sum = [&](std::size_t from, std::size_t to) {
+    values_.clear();
+    for (std::size_t i = from; i < to; ++i) values_.push_back(candidates_[i].logit);
+    return static_cast<double>(
+        vector_.sum_exp(values_.data(), 0, static_cast<std::uint32_t>(values_.size())));
+  };
+  for (float reach = 4;; reach *= 2) {
+    candidates_.clear();
+    for (std::size_t i = 0; i < scaled_.size(); ++i)
+      if (scaled_[i] >= -reach) candidates_.push_back({scaled_[i], static_cast<TokenId>(i), 0});
+    if (reach > 100 || sum(0, candidates_.size()) >= mass) break;
+  }
+  std::size_t from = 0, part = 64;
+  for (double kept = 0;; part *= 4) {
+    const std::size_t to = std::min(from + part, candidates_.size());
+    const auto at = [&](std::size_t i) {
+      return candidates_.begin() + static_cast<std::ptrdiff_t>(i);
+    };
+    if (to < candidates_.size()) std::nth_element(at(from), at(to), candidates_.end(), better);
+    const double here = sum(from, to);
+    if (kept + here < mass && to < candidates_.size()) {
+      kept += here;
+      from = to;
+      continue;
+    }
+    std::sort(at(from), at(to), better);
+    std::size_t last = from;
+    for (std::size_t i = from; i < to; ++i) {
+      last = i;
+      if ((kept += weight(candidates_[i].logit)) >= mass) break;
+    }
+    const Candidate cut = candidates_[last];
+    for (std::size_t i = 0; i < scaled_.size(); ++i)
+      if (scaled_[i] < cut.logit || (scaled_[i] == cut.logit && i > cut.token))
+        scaled_[i] = -INFINITY;
+    return;
+  }
 }
 
 TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, double unit) {
@@ -197,7 +245,8 @@ TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, d
   const float max = vector_.max(logits.data(), n), inverse = std::min(1 / o.temperature, 1e30f);
   scaled_.resize(n);
   for (std::size_t i = 0; i < n; ++i) scaled_[i] = (logits[i] - max) * inverse;
-  if (o.top_k == 0 && o.top_p >= 1 && o.typical_p >= 1) {
+  if (o.top_k == 0 && o.typical_p >= 1) {
+    if (o.top_p < 1) keep_mass(o.top_p * vector_.sum_exp(scaled_.data(), 0, n));
     if (o.min_p > 0) {
       const float floor = std::log(o.min_p);
       for (float& x : scaled_)
@@ -206,14 +255,9 @@ TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, d
     return draw_unsorted(unit);
   }
 
+  take_best(scaled_, o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : n);
   double total = 0;
-  if (o.top_k == 0 && o.typical_p >= 1) {
-    total = vector_.sum_exp(scaled_.data(), 0, n);
-    take_mass(o.top_p * total);
-  } else {
-    take_best(scaled_, o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : n);
-    for (Candidate& c : candidates_) total += c.weight = weight(c.logit);
-  }
+  for (Candidate& c : candidates_) total += c.weight = weight(c.logit);
 
   if (o.typical_p <
       1) {  // keep the tokens whose surprise is closest to the entropy, up to that mass

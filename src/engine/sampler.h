@@ -76,6 +76,7 @@ class Sampler {
   // The `count` most likely tokens with their log-probabilities, most likely first.
   std::vector<TokenLogprob> top(std::span<const float> logits, std::uint32_t count);
   double log_sum_exp(std::span<const float> logits) const;
+  double log_sum_exp(std::span<const float> logits, float max) const;
 
  private:
   struct Candidate {
@@ -88,13 +89,14 @@ class Sampler {
              const TokenCounts& counts) const;
   TokenId draw(std::span<const float> logits, const SamplingOptions& options, double unit);
   TokenId draw_unsorted(double unit) const;
-  void take_mass(double mass);
+  void keep_mass(double mass);
   double weight(float scaled) const {  // exp, the same on every machine
     return vector_.sum_exp(&scaled, 0, 1);
   }
 
   const VectorKernels& vector_;
   std::vector<Candidate> candidates_;  // best first after take_best
+  std::vector<float> values_;          // scratch of keep_mass
   std::vector<float> scaled_;          // logits less the largest, over temperature
 };
 
