@@ -57,7 +57,9 @@ TEST_F(ServerTest, AnswersAreTheSameAloneAndInACrowd) {
   const auto ask = [&](int i) {
     RawClient client(server->port());
     client.post("/v1/completions", body(12, false, i));
-    return text_of(client.read_to("\"system_fingerprint\":\"") + client.read_to("}"));
+    std::string response = client.read_to("\"system_fingerprint\":\"");
+    response += client.read_to("}");
+    return text_of(response);
   };
   for (int i = 0; i < 12; ++i) alone[i] = ask(i);
   std::vector<std::thread> threads;
