@@ -1,6 +1,7 @@
 // cli/serve.cc - `quire serve`: the model over HTTP.
 #include <fmt/core.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -44,6 +45,14 @@ sigset_t block_signals() {
   for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&set, s);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   return set;
+}
+
+// A connection is a descriptor: take all that this user may have.
+void allow_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // The next signal, or 0 when none came in time.
@@ -92,6 +101,7 @@ int serve(const Options& o) {
   const auto body = parse_size(o.max_body);
   if (!body.ok()) return fail(body.error());
   const sigset_t signals = block_signals();  // before any thread is there
+  allow_descriptors();
 
   const auto began = std::chrono::steady_clock::now();
   auto runtime = open_runtime(o.model);
@@ -177,6 +187,12 @@ std::function<int()> declare(CLI::App& app) {
   app.add_flag("--no-metrics", o->no_metrics, "no /metrics")->group(kRare);
   app.add_flag("--metrics-auth", o->metrics_auth, "/metrics needs a key")->group(kRare);
   app.add_flag("--dry-run", o->dry_run, "load and plan, then exit")->group(kRare);
+  for (CLI::Option* option : app.get_options()) {  // --max-queue is also QUIRE_MAX_QUEUE
+    if (option->get_lnames().empty() || option->get_group().empty()) continue;
+    std::string name = "QUIRE_" + option->get_lnames().front();
+    for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    option->envname(name);
+  }
   return [o] { return serve(*o); };
 }
 

@@ -196,6 +196,11 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   for (std::size_t i = 0; i < c.ghost_hits.size(); ++i)
     page.sample(number(c.ghost_hits[i]), {{"x", std::to_string(2u << i)}});
 
+  page.gauge("kv_sessions", "Named sessions.", 0);
+  const Labels path{{"from", kTier}, {"to", "disk"}};  // there is one tier: nothing moves yet
+  page.counter("kv_transfers_total", "Blocks moved between tiers.", 0, path);
+  page.counter("kv_transfer_bytes_total", "Bytes moved between tiers.", 0, path);
+
   page.open("kv_evictions_total", MetricType::Counter, "Blocks that left memory, by cause.");
   for (std::size_t i = 0; i < kReasonCount; ++i)
     if (const Reason r = static_cast<Reason>(i); reason_kind(r) == ReasonKind::eviction)

@@ -21,8 +21,9 @@ void get_kv_page(Server&, std::shared_ptr<Call> call) {
 void get_metrics(Server& server, std::shared_ptr<Call> call) {
   const ServerOptions& options = server.options();
   if (!options.metrics) return call->refuse(not_found("metrics are off (--no-metrics)"));
-  if (options.metrics_auth && !call->caller.admin)
-    return call->refuse(forbidden("metrics need an admin key (--metrics-auth)"));
+  const bool guarded = options.metrics_auth || !is_loopback(options.http.host);
+  if (guarded && !call->caller.admin)
+    return call->refuse(forbidden("metrics need an admin key here"));
   const Runtime& runtime = server.runtime();
   const Plan plan = make_plan(runtime.geometry(), {.context = runtime.context(), .concurrency = 1});
   std::uint64_t block_bytes = 0;

@@ -101,12 +101,13 @@ class Chat(unittest.TestCase):
         self.assertEqual(counts[-1], whole.usage.completion_tokens)
 
     def test_06_stream_helper(self):
-        with CLIENT.chat.completions.stream(model="m", temperature=0, max_completion_tokens=8,
-                                            messages=[{"role": "user", "content": "Hello"}]) as stream:
+        ends = dict(max_completion_tokens=300, stop=[" ", "e", "a", "."])  # the helper refuses answers cut by length
+        with CLIENT.chat.completions.stream(model="m", temperature=0, messages=[{"role": "user", "content": "Hello"}],
+                                            **ends) as stream:
             for _ in stream:
                 pass
             final = stream.get_final_completion()
-        self.assertEqual(said(final), said(chat("Hello", max_completion_tokens=8)))
+        self.assertEqual(said(final), said(chat("Hello", **ends)))
 
     def test_07_concurrent_streams_equal_sequential_ones(self):
         prompts = [text(30 + i, i) for i in range(8)]
@@ -160,7 +161,7 @@ class Chat(unittest.TestCase):
         ask = dict(content=text(100, 1004), n=3, temperature=1, seed=1, extra_body={"kv": {"report": ["seed"]}})
         first = chat(**ask)
         self.assertEqual([c.index for c in first.choices], [0, 1, 2])
-        self.assertEqual(first.kv["computed_tokens"], first.usage.prompt_tokens)
+        self.assertEqual(first.kv["computed_tokens"] + first.kv["cached_tokens"], first.usage.prompt_tokens)
         self.assertEqual(first.kv["seed"], 1)
         second = chat(**ask)
         self.assertEqual([c.message.content for c in first.choices], [c.message.content for c in second.choices])
@@ -218,10 +219,10 @@ class Chat(unittest.TestCase):
             {"type": "text", "text": prompt, "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "30m"}},
             {"type": "text", "text": "Go on."}]}]
         first = chat(marked, prompt_cache_options={"mode": "explicit"}, extra_body={"prompt_cache_retention": "24h"})
-        self.assertEqual(first.usage.prompt_tokens_details.cached_tokens, 0)
+        self.assertLess(first.usage.prompt_tokens_details.cached_tokens, BLOCK)  # what templates begin with
         self.assertGreater(first.usage.prompt_tokens_details.cache_write_tokens, 0)
         second = chat(marked, prompt_cache_options={"mode": "explicit"})
-        self.assertGreater(second.usage.prompt_tokens_details.cached_tokens, 0)
+        self.assertGreater(second.usage.prompt_tokens_details.cached_tokens, BLOCK)
 
     def test_20_seeds(self):
         ask = dict(temperature=1, max_completion_tokens=12)

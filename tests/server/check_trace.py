@@ -112,7 +112,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([o.write_tiny, folder], check=True)
         run(o.quire, f"{folder}/llama-F32.gguf", o.requests, max(50, o.requests // 6), 24, o.seed, 256, 16,
-            "--kv-cache-memory", "8MiB", "--max-num-seqs", 16, "--threads", 2)
+            "--kv-cache-memory", "2MiB", "--max-num-seqs", 16, "--threads", 2)
     model = find_model(o.model)
     if model is None:
         sys.exit("there is no model that can talk: only the tiny one ran")
