@@ -56,6 +56,7 @@ void TokenCounts::add_generated(TokenId token) { ++counts_[token].generated; }
 
 Sampler::Sampler(const VectorKernels& vector, std::uint32_t vocabulary) : vector_(vector) {
   candidates_.reserve(vocabulary);
+  values_.reserve(vocabulary);
 }
 
 double Sampler::log_sum_exp(std::span<const float> logits) const {
