@@ -188,7 +188,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_flag("--metrics-auth", o->metrics_auth, "/metrics needs a key")->group(kRare);
   app.add_flag("--dry-run", o->dry_run, "load and plan, then exit")->group(kRare);
   for (CLI::Option* option : app.get_options()) {  // --max-queue is also QUIRE_MAX_QUEUE
-    if (option->get_lnames().empty() || option->get_positional()) continue;
+    if (option->get_lnames().empty() || option->get_group().empty()) continue;
     std::string name = "QUIRE_" + option->get_lnames().front();
     for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
     option->envname(name);

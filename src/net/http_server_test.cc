@@ -1,66 +1,21 @@
 #include "net/http_server.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
+#include "net/testing.h"
+
 namespace quire {
 namespace {
 
 using namespace std::chrono_literals;
 
-// A plain blocking client, so that every byte on the wire is the test's own.
-class Client {
- public:
-  explicit Client(const HttpServer& server) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(server.port());
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    const timeval limit{20, 0};
-    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  }
-  ~Client() { close(); }
-  void close() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-  void send(std::string_view text) {
-    EXPECT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(text.size()));
-  }
-  // Reads until `end` was seen, or the connection is over.
-  std::string read_to(std::string_view end) {
-    while (buffer_.find(end) == std::string::npos && more()) {
-    }
-    const std::size_t at = buffer_.find(end);
-    const std::size_t size = at == std::string::npos ? buffer_.size() : at + end.size();
-    std::string out = buffer_.substr(0, size);
-    buffer_.erase(0, size);
-    return out;
-  }
-  std::string read_all() {
-    while (more()) {
-    }
-    return std::exchange(buffer_, {});
-  }
-
- private:
-  bool more() {
-    char part[4096];
-    const ssize_t n = ::recv(fd_, part, sizeof part, 0);
-    if (n > 0) buffer_.append(part, static_cast<std::size_t>(n));
-    return n > 0;
-  }
-  int fd_;
-  std::string buffer_;
+struct Client : RawClient {
+  explicit Client(const HttpServer& server) : RawClient(server.port()) {}
 };
 
 class Flag {

@@ -13,7 +13,7 @@ namespace quire {
 namespace {
 
 constexpr std::size_t kBlocksMax = 100'000;  // copied from the cache at most
-constexpr std::size_t kPreviewTokens = 32, kPreviewBytes = 80;
+constexpr std::size_t kPreviewTokens = 64, kPreviewBytes = 80;
 
 // One block, copied between two steps of the engine.
 struct Block {
@@ -270,6 +270,45 @@ void get_kv_tree(Server& server, std::shared_ptr<Call> call) {
   server.with_engine(
       call, [tenant, text = view.text](EngineView& e) { return copy_tree(e, tenant, text); },
       [&server, call, view](Copy& copy) { show_tree(server, call, view, copy); });
+}
+
+// One block, and where it lies in its prompt.
+void get_kv_block(Server& server, std::shared_ptr<Call> call) {
+  struct Found {
+    std::optional<Block> block;
+    Nanoseconds now = 0;
+  };
+  std::optional<std::string> tenant;
+  if (!call->caller.admin) tenant = call->caller.tenant;
+  server.with_engine(
+      call,
+      [hex = call->arguments.front(), tenant](EngineView& e) -> Result<Found> {
+        if (hex.size() < 8) return Error{Code::invalid, "give at least 8 hex digits"};
+        TRY(const BlockKey key, find_node(e.runtime.cache(), hex));
+        Copy all = copy_tree(e, tenant, true);
+        for (Block& b : all.blocks)
+          if (b.key == key) return Found{std::move(b), e.now};
+        return Error{Code::not_found, "no cached node begins with " + hex};
+      },
+      [&server, call](const Result<Found>& found) {
+        if (!found.ok()) return call->refuse(from_error(found.error()));
+        const Block& b = *found.value().block;
+        const std::string& format = server.runtime().kv_format();
+        Json out{{"hash", b.key.hex()},
+                 {"parent", b.parent.hex()},
+                 {"position", b.depth_tokens - b.tokens},
+                 {"tokens", b.tokens},
+                 {"bytes", b.bytes},
+                 {"tier", "cpu"},
+                 {"format", {{"k", format}, {"v", format}}},
+                 {"refcount", b.sequences},
+                 {"hits", b.hits},
+                 {"priority", b.priority},
+                 {"pinned", b.pinned},
+                 {"last_used", rfc3339(unix_now_ns() + b.last_used - found.value().now)}};
+        if (server.options().show_text) out["token_ids"] = b.head;
+        call->respond(out);
+      });
 }
 
 }  // namespace quire

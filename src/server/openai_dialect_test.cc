@@ -53,8 +53,9 @@ TEST_F(Dialects, StreamedChatHasRoleOnceFinishOnceAndNoUsageUnasked) {
 
 TEST_F(Dialects, UsageComesLastOrContinuously) {
   OpenAiDialect d({.chat = true, .stream = true, .include_usage = true}, head_, tokenizer_);
-  auto all = events(d.piece({.text = "x"}, prompts_, {}) +
-                    d.end({.prompt = 9, .completion = 3, .cached = 4, .written = 2}, nullptr));
+  std::string text = d.piece({.text = "x"}, prompts_, {});
+  text += d.end({.prompt = 9, .completion = 3, .cached = 4, .written = 2}, nullptr);
+  auto all = events(text);
   EXPECT_TRUE(all[0]["usage"].is_null());
   const Json& last = all[all.size() - 2];
   EXPECT_EQ(last["choices"], Json::array());
@@ -69,12 +70,13 @@ TEST_F(Dialects, UsageComesLastOrContinuously) {
 
 TEST_F(Dialects, ToolCallsStreamInPieces) {
   OpenAiDialect d({.chat = true, .stream = true}, head_, tokenizer_);
-  const auto all = events(d.piece({.tools = {{ToolPiece::Kind::call, 0, "f"},
-                                             {ToolPiece::Kind::arguments, 0, "{\"a\""}}},
-                                  prompts_, {}) +
-                          d.piece({.tools = {{ToolPiece::Kind::arguments, 0, ":1}"}},
-                                   .finish = FinishReason::tool_calls},
-                                  prompts_, {}));
+  std::string text = d.piece(
+      {.tools = {{ToolPiece::Kind::call, 0, "f"}, {ToolPiece::Kind::arguments, 0, "{\"a\""}}},
+      prompts_, {});
+  text += d.piece(
+      {.tools = {{ToolPiece::Kind::arguments, 0, ":1}"}}, .finish = FinishReason::tool_calls},
+      prompts_, {});
+  const auto all = events(text);
   ASSERT_EQ(all.size(), 5u);
   const Json& first = all[1]["choices"][0]["delta"]["tool_calls"][0];
   EXPECT_EQ(first["function"]["name"], "f");

@@ -206,18 +206,22 @@ TEST(OpenAiParse, PrioritiesHaveOneDirection) {
 }
 
 TEST(OpenAiParse, PromptsOfAllForms) {
-  const auto prompts = [](const Json& prompt) {
+  const auto body = [](const char* prompt) {
+    return Json::parse(std::string(R"({"model": "m", "prompt": )") + prompt + "}");
+  };
+  const auto prompts = [&](const char* prompt) {
     Asked a;
-    EXPECT_FALSE(parse_completion({{"model", "m"}, {"prompt", prompt}}, kContext, a));
+    const auto error = parse_completion(body(prompt), kContext, a);
+    EXPECT_FALSE(error) << prompt << ": " << error->message;
     return a.prompts;
   };
-  EXPECT_EQ(prompts("x")[0].text, "x");
-  EXPECT_EQ(prompts({"x", "y"})[1].text, "y");
-  EXPECT_EQ(prompts({1, 2})[0].tokens, (std::vector<TokenId>{1, 2}));
-  EXPECT_EQ(prompts({{1, 2}, {3}})[1].tokens, (std::vector<TokenId>{3}));
-  for (const Json& wrong : {Json(5), Json::array(), Json{1, "x"}, Json{"x", 1}, Json{{1}, "x"},
-                            Json{1000}, Json{-1}, Json{{1}, Json::array()}, Json(nullptr)})
-    EXPECT_TRUE(bad({{"model", "m"}, {"prompt", wrong}}, true).starts_with("prompt 400")) << wrong;
+  EXPECT_EQ(prompts(R"("x")").at(0).text, "x");
+  EXPECT_EQ(prompts(R"(["x", "y"])").at(1).text, "y");
+  EXPECT_EQ(prompts("[1, 2]").at(0).tokens, (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(prompts("[[1, 2], [3]]").at(1).tokens, (std::vector<TokenId>{3}));
+  for (const char* wrong : {"5", "[]", R"([1, "x"])", R"(["x", 1])", R"([[1], "x"])", "[1000]",
+                            "[-1]", "[[1], []]", "null", "{}", "[true]"})
+    EXPECT_TRUE(bad(body(wrong), true).starts_with("prompt 400")) << wrong;
 }
 
 TEST(OpenAiParse, CompletionRules) {

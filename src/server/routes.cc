@@ -26,8 +26,9 @@ constexpr Route kRoutes[] = {
     {"GET", "/slots", Access::admin, get_slots},
     {"GET", "/server_info", Access::admin, get_server_info},
 
-    {"GET", "/v1/kv/stats", Access::user, get_kv_stats},
+    {"GET", "/v1/kv/stats", Access::admin, get_kv_stats},
     {"GET", "/v1/kv/tree", Access::user, get_kv_tree},
+    {"GET", "/v1/kv/blocks/{id}", Access::user, get_kv_block},
     {"POST", "/v1/kv/pins", Access::user, post_pins},
     {"GET", "/v1/kv/pins", Access::user, get_pins},
     {"GET", "/v1/kv/pins/{id}", Access::user, get_pin},
@@ -42,6 +43,23 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/kv/evict", Access::admin, post_kv_evict},
     {"POST", "/v1/kv/clear", Access::admin, post_kv_clear},
     {"POST", "/reset_prefix_cache", Access::admin, post_reset_prefix_cache},
+
+    // Reserved: what clients of other servers ask for and this one does not do.
+    {"POST", "/v1/responses", Access::user, not_yet},
+    {"GET", "/v1/responses/{id*}", Access::user, not_yet},
+    {"POST", "/v1/embeddings", Access::user, not_yet},
+    {"POST", "/v1/messages", Access::user, not_yet},
+    {"POST", "/v1/messages/count_tokens", Access::user, not_yet},
+    {"POST", "/v1/load_lora_adapter", Access::admin, not_yet},
+    {"POST", "/v1/unload_lora_adapter", Access::admin, not_yet},
+    {"POST", "/slots/{id}", Access::admin, not_yet},
+    {"GET", "/v1/kv/sessions", Access::user, not_yet},
+    {"POST", "/v1/kv/sessions", Access::user, not_yet},
+    {"POST", "/v1/kv/move", Access::admin, not_yet},
+    {"POST", "/v1/kv/compress", Access::admin, not_yet},
+    {"GET", "/v1/kv/jobs/{id}", Access::user, not_yet},
+    {"POST", "/v1/kv/plan", Access::user, not_yet},
+    {"GET", "/v1/kv/config", Access::admin, not_yet},
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ QUIRE_HANDLER(get_load);
 QUIRE_HANDLER(get_props);
 QUIRE_HANDLER(get_slots);
 QUIRE_HANDLER(get_server_info);
+QUIRE_HANDLER(not_yet);  // a route that is reserved
 
 // page_routes.cc
 QUIRE_HANDLER(get_page);
@@ -45,6 +46,7 @@ QUIRE_HANDLER(post_reset_prefix_cache);
 
 // kv_tree.cc
 QUIRE_HANDLER(get_kv_tree);
+QUIRE_HANDLER(get_kv_block);
 
 // kv_pins.cc
 QUIRE_HANDLER(post_pins);

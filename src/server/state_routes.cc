@@ -95,4 +95,8 @@ void get_server_info(Server& server, std::shared_ptr<Call> call) {
                  {"max_queue", o.queue_max}});
 }
 
+void not_yet(Server&, std::shared_ptr<Call> call) {
+  call->refuse(not_implemented(call->request().path));
+}
+
 }  // namespace quire

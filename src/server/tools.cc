@@ -59,34 +59,31 @@ Json messages_with_tools(const Json& messages, const Json& tools) {
 }
 
 std::vector<ToolPiece> ToolCallReader::add(std::string_view text) {
-  while (!text.empty()) {
-    std::size_t used = 0;
-    switch (state_) {
-      case State::content:
-        used = read_content(text);
-        break;
-      case State::call:
-        used = read_call(text);
-        break;
-      case State::after:
-        used = read_after(text);
-        break;
-    }
-    text.remove_prefix(used);
-  }
+  input_ += text;
+  read(false);
   return std::exchange(out_, {});
 }
 
 std::vector<ToolPiece> ToolCallReader::finish() {
-  if (state_ == State::call && !begun_)
-    give_up();  // not a call after all
-  else if (state_ == State::content && (spoke_ || held_.find_first_not_of(kBlanks) != held_.npos))
-    content(std::exchange(held_, {}));
-  held_.clear();
+  read(true);
   return std::exchange(out_, {});
 }
 
-void ToolCallReader::content(std::string_view text) {
+void ToolCallReader::read(bool last) {
+  for (bool more = true; more;) switch (state_) {
+      case State::content:
+        more = read_content(last);
+        break;
+      case State::call:
+        more = read_call(last);
+        break;
+      case State::after:
+        more = read_after(last);
+        break;
+    }
+}
+
+void ToolCallReader::say(std::string_view text) {
   if (text.empty()) return;
   spoke_ = true;
   if (!out_.empty() && out_.back().kind == ToolPiece::Kind::content)
@@ -95,56 +92,75 @@ void ToolCallReader::content(std::string_view text) {
     out_.push_back({ToolPiece::Kind::content, 0, std::string(text)});
 }
 
-std::size_t ToolCallReader::read_content(std::string_view text) {
-  const std::size_t before = held_.size();
-  held_ += text;
-  const std::size_t tag = held_.find(kToolOpen);
-  const std::size_t start = held_.find_first_not_of(kBlanks);
+bool ToolCallReader::read_content(bool last) {
+  const std::size_t start = input_.find_first_not_of(kBlanks);
+  if (!spoke_ && start == input_.npos) {  // white space may be all there is before a call
+    if (last && calls_ == 0) say(input_);
+    if (last || calls_ > 0) input_.clear();
+    return false;
+  }
+  if (!spoke_ && calls_ > 0 && start > 0) {  // or after one
+    input_.erase(0, start);
+    return true;
+  }
   // A bare object counts as a call only where nothing else was said.
-  const bool bare = !spoke_ && calls_ == 0 && start != held_.npos && held_[start] == '{';
-  if (bare || tag != held_.npos) {
-    const std::size_t cut = bare ? start : tag;
-    const std::string_view said = std::string_view(held_).substr(0, cut);
-    if (spoke_ || said.find_first_not_of(kBlanks) != said.npos) content(said);
-    const std::size_t used = (bare ? cut : cut + kToolOpen.size()) - before;
-    held_.clear();
-    state_ = State::call;
-    bare_ = bare;
-    raw_.clear(), string_.clear(), key_.clear(), name_.clear(), early_arguments_.clear();
-    depth_ = 0;
-    in_string_ = escaped_ = value_next_ = in_arguments_ = named_ = begun_ = has_arguments_ = false;
-    return used;
+  if (!spoke_ && calls_ == 0 && input_[start] == '{') {
+    open_call(start, 0, true);
+    return true;
   }
-  // White space may be all there is before a call, so it waits; so does what may open a tag.
-  const std::size_t keep = start == held_.npos ? held_.size() : beginning_of(kToolOpen, held_);
-  if (start != held_.npos || spoke_) {
-    const std::size_t kept = spoke_ && start == held_.npos ? 0 : keep;
-    content(std::string_view(held_).substr(0, held_.size() - kept));
-    held_.erase(0, held_.size() - kept);
+  if (const std::size_t tag = input_.find(kToolOpen); tag != input_.npos) {
+    open_call(tag, kToolOpen.size(), false);
+    return true;
   }
-  return text.size();
+  const std::size_t keep = last ? 0 : beginning_of(kToolOpen, input_);
+  if (!spoke_ && start >= input_.size() - keep) return false;
+  say(std::string_view(input_).substr(0, input_.size() - keep));
+  input_.erase(0, input_.size() - keep);
+  return false;
 }
 
-std::size_t ToolCallReader::read_call(std::string_view text) {
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (depth_ == 0 && c != '{' && kBlanks.find(c) == kBlanks.npos) {  // no object: only text
+void ToolCallReader::open_call(std::size_t lead, std::size_t skip, bool bare) {
+  lead_ = input_.substr(0, lead);
+  if (spoke_ || lead_.find_first_not_of(kBlanks) != lead_.npos) say(std::exchange(lead_, {}));
+  input_.erase(0, lead + skip);
+  state_ = State::call;
+  bare_ = bare;
+  for (std::string* s : {&raw_, &string_, &key_, &name_, &early_arguments_}) s->clear();
+  depth_ = 0;
+  in_string_ = escaped_ = value_next_ = in_arguments_ = begun_ = has_arguments_ = false;
+}
+
+bool ToolCallReader::read_call(bool last) {
+  for (std::size_t i = 0; i < input_.size(); ++i) {
+    const char c = input_[i];
+    const bool no_object = depth_ == 0 && c != '{' && kBlanks.find(c) == kBlanks.npos;
+    if (no_object)
       raw_ += c;
+    else
+      call_char(c);
+    const bool closed = depth_ == 0 && c == '}';
+    if (!no_object && !closed) continue;
+    input_.erase(0, i + 1);
+    if (no_object || !begun_) {
       give_up();
-      return i + 1;
-    }
-    call_char(c);
-    if (depth_ == 0 && !raw_.empty() && raw_.back() == '}') {
-      if (!named_) {
-        give_up();
-        return i + 1;
-      }
+    } else {
       if (!has_arguments_) out_.push_back({ToolPiece::Kind::arguments, calls_ - 1, "{}"});
       state_ = State::after;
-      return i + 1;
+      spoke_ = false;
     }
+    return true;
   }
-  return text.size();
+  input_.clear();
+  if (last && !begun_) give_up();
+  return false;
+}
+
+bool ToolCallReader::read_after(bool last) {
+  input_.erase(0, std::min(input_.find_first_not_of(kBlanks), input_.size()));
+  if (input_.size() < kToolClose.size() && kToolClose.starts_with(input_) && !last) return false;
+  if (input_.starts_with(kToolClose)) input_.erase(0, kToolClose.size());
+  state_ = State::content;
+  return true;
 }
 
 // Walks the object {"name": string, "arguments": value} and passes the value's bytes on as they
@@ -207,10 +223,9 @@ void ToolCallReader::string_ended() {
   if (depth_ != 1) return;
   if (!value_next_) {
     key_ = string_;
-  } else if (key_ == "name" && !named_) {
+  } else if (key_ == "name" && !begun_) {
     const auto parsed = parse_json('"' + string_ + '"');
     name_ = parsed.ok() ? parsed.value().get<std::string>() : string_;
-    named_ = true;
     begin_call();
   }
 }
@@ -228,43 +243,8 @@ void ToolCallReader::begin_call() {
 }
 
 void ToolCallReader::give_up() {
-  content(bare_ ? raw_ : std::string(kToolOpen) + raw_);
+  say(lead_ + (bare_ ? "" : std::string(kToolOpen)) + raw_);
   state_ = State::content;
-  raw_.clear();
-}
-
-std::size_t ToolCallReader::read_after(std::string_view text) {
-  // Between calls there is the closing tag and white space; a tag may come in pieces.
-  held_ += text;
-  const std::size_t start = held_.find_first_not_of(kBlanks);
-  if (start == held_.npos) return text.size();
-  const std::string_view rest = std::string_view(held_).substr(start);
-  if (kToolClose.starts_with(rest) && rest.size() < kToolClose.size()) return text.size();
-  const std::size_t skip = rest.starts_with(kToolClose) ? start + kToolClose.size() : start;
-  std::string left = held_.substr(skip);
-  held_.clear();
-  state_ = State::content;
-  if (const std::size_t word = left.find_first_not_of(kBlanks); word != left.npos) {
-    left.erase(0, word);
-    spoke_ = false;
-    std::string_view more = left;
-    while (!more.empty()) {
-      std::size_t used = 0;
-      switch (state_) {
-        case State::content:
-          used = read_content(more);
-          break;
-        case State::call:
-          used = read_call(more);
-          break;
-        case State::after:
-          used = read_after(more);
-          break;
-      }
-      more.remove_prefix(used);
-    }
-  }
-  return text.size();
 }
 
 }  // namespace quire

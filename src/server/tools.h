@@ -42,27 +42,31 @@ class ToolCallReader {
  private:
   enum class State : std::uint8_t { content, call, after };
 
-  void content(std::string_view text);
-  std::size_t read_content(std::string_view text);
-  std::size_t read_call(std::string_view text);
-  std::size_t read_after(std::string_view text);
+  void read(bool last);
+  // Each takes what it can of the input; false: it needs more of it.
+  bool read_content(bool last);
+  bool read_call(bool last);
+  bool read_after(bool last);
+
+  void say(std::string_view text);
+  void open_call(std::size_t lead, std::size_t skip, bool bare);
   void call_char(char c);
   void string_ended();
   void value_ended();
   void begin_call();
-  void give_up();
+  void give_up();  // it was no call: it is text
 
   State state_ = State::content;
+  std::string input_;  // not yet decided
   std::vector<ToolPiece> out_;
-  std::string held_;    // content that may still turn out to open a call; white space before one
-  bool spoke_ = false;  // content other than white space was told
-  bool bare_ = false;   // the call has no tags around it
+  bool spoke_ = false;  // content was told since the last call
 
   // Of the call at hand.
-  std::string raw_, string_, key_, name_, early_arguments_;
+  std::string lead_, raw_, string_, key_, name_, early_arguments_;
   int depth_ = 0;
+  bool bare_ = false;  // no tags around it
   bool in_string_ = false, escaped_ = false, value_next_ = false, in_arguments_ = false;
-  bool named_ = false, begun_ = false, has_arguments_ = false;
+  bool begun_ = false, has_arguments_ = false;
   std::uint32_t calls_ = 0;
 };
 

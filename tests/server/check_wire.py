@@ -47,6 +47,8 @@ class Http(unittest.TestCase):
         status, headers, body = SERVER.call("GET", "/v1/chat/completions")
         self.assertEqual((status, headers["Allow"]), (405, "POST"))
         error(SERVER.call("GET", "/nowhere"), 404, "not_found")
+        status, headers, _ = SERVER.call("POST", "/v1/embeddings", {})
+        self.assertEqual((status, headers["x-should-retry"]), (501, "false"))
         error(SERVER.call("POST", "/v1/completions", ask(model="x")), 404, "model_not_found", "model")
         error(SERVER.call("POST", "/v1/completions", ask(response_format={"type": "nonsense"})), 400)
 
@@ -188,6 +190,8 @@ class Cache(unittest.TestCase):
                 if child in nodes:
                     self.assertEqual(nodes[child]["parent"], node["hash"])
         self.assertTrue(any(n["depth_tokens"] >= 128 for n in tree["nodes"]))
+        block = SERVER.get(f"/v1/kv/blocks/{tree['nodes'][0]['hash'][:20]}")
+        self.assertEqual((block["tokens"], len(block["token_ids"])), (BLOCK, BLOCK))
         status, _, dot = SERVER.call("GET", "/v1/kv/tree?format=dot", raw=True)
         self.assertTrue(dot.startswith(b"digraph"))
         status, _, folded = SERVER.call("GET", "/v1/kv/tree?format=folded", raw=True)
