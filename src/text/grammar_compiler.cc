@@ -1,7 +1,9 @@
 #include "text/grammar_compiler.h"
 
 #include <fmt/core.h>
+#include <time.h>
 
+#include <bit>
 #include <list>
 #include <mutex>
 #include <unordered_map>
@@ -234,6 +236,38 @@ struct GrammarCompiler::State {
   }
 };
 
+namespace {
+
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+// What a token costs in an answer that goes anywhere. A grammar that reads the same text in very
+// many ways, such as ((a{1,30}){1,30}){1,30}, would hold up every other answer.
+double seconds_per_token(GrammarMatcher m, std::uint32_t vocabulary) {
+  constexpr int kTokens = 64;
+  constexpr double kSeconds = 0.5;
+  std::vector<std::uint32_t> bits((vocabulary + 31) / 32);
+  const double began = cpu_seconds();
+  int n = 0;
+  while (n < kTokens && !m.over() && cpu_seconds() - began < kSeconds) {
+    if (!m.fill(bits)) std::ranges::fill(bits, ~0u);
+    std::uint32_t count = 0;
+    for (const std::uint32_t word : bits) count += static_cast<std::uint32_t>(std::popcount(word));
+    if (count == 0) break;
+    std::uint32_t skip = static_cast<std::uint32_t>(++n) * 7919 % count;
+    TokenId token = 0;
+    for (; token < vocabulary; ++token)
+      if (bits[token / 32] >> token % 32 & 1 && skip-- == 0) break;
+    if (!m.accept(token)) break;
+  }
+  return (cpu_seconds() - began) / std::max(n, 1);
+}
+
+}  // namespace
+
 bool GrammarCompiler::available() { return true; }
 
 Result<CompiledGrammar> GrammarCompiler::compile(const Grammar& grammar) {
@@ -257,6 +291,11 @@ Result<CompiledGrammar> GrammarCompiler::compile(const Grammar& grammar) {
   } catch (const std::exception& e) {
     return Error{Code::invalid, one_line(e.what())};
   }
+  constexpr double kSecondsMax = 5e-3;
+  if (const double s = seconds_per_token(out.start(), state_->vocabulary); s > kSecondsMax)
+    return Error{
+        Code::invalid,
+        fmt::format("is too ambiguous: a token takes {:.0f} ms; nest repetitions less", s * 1e3)};
   state_->keep(digest, out);
   return out;
 }

@@ -8,29 +8,20 @@ import concurrent.futures
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 
 import jsonschema
 import openai
 import pydantic
+from serving import Server
 
 quire, model = sys.argv[1:3]
 if not os.path.exists(model):
     print(f"skipped: {model} is not there")
     sys.exit(77)
-
-server = subprocess.Popen([quire, "serve", model, "--port", "0", "--served-model-name", "m"], stderr=subprocess.PIPE,
-                          text=True)
-url = None
-for line in server.stderr:
-    print(line, end="")
-    if match := re.search(r"listening on (http://\S+)", line):
-        url = match.group(1)
-        break
-assert url, "the server did not start"
-client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=300)
+server = Server(quire, model)
+client = server.openai()
 
 checks = 0
 
@@ -104,11 +95,11 @@ def check_json(name, answer, schema):
 
 def check_calls(name, answer, allowed):
     for choice in answer.choices:
-        check(choice.message.content is None, f"{name}: content {choice.message.content!r}")
         check(choice.message.tool_calls, f"{name}: no call")
         if choice.finish_reason == "length":
             continue
         check(choice.finish_reason == "tool_calls", f"{name}: finish {choice.finish_reason}")
+        check(choice.message.content is None, f"{name}: content {choice.message.content!r}")
         for call in choice.message.tool_calls:
             check(call.function.name in allowed, f"{name}: called {call.function.name}")
             jsonschema.validate(json.loads(call.function.arguments), arguments[call.function.name])
@@ -232,5 +223,4 @@ try:
     check(ask("Hi", tools=[broken], max_tokens=4).choices[0], "a tool that is only offered need not be right")
     print(f"{checks} checks passed, {time.monotonic() - began:.0f} s")
 finally:
-    server.terminate()
-    server.wait(30)
+    server.stop()
