@@ -54,11 +54,11 @@ TEST(RunLoad, TimesAndCountsAreThoseOfTheScript) {
   EXPECT_EQ(s.prompt_tokens, 600u);
   EXPECT_DOUBLE_EQ(*s.hit_rate, 0.25);
   EXPECT_EQ(s.itl_s.count, 18u);
-  // A sleep never ends early; how late it ends is the machine's affair.
+  // A sleep never ends early, but a token may be noticed late, which shortens the gap after it.
   EXPECT_GE(s.ttft_s.min, 0.060);
-  EXPECT_GE(s.itl_s.p50, 0.0199);
+  EXPECT_GE(s.itl_s.p50, 0.015);
   EXPECT_LT(s.itl_s.p50, 1.0);
-  EXPECT_GE(s.tpot_s.min, 0.0199);
+  EXPECT_GE(s.tpot_s.p50, 0.015);
   EXPECT_GE(s.seconds, 3 * 0.120);  // two at a time
   EXPECT_DOUBLE_EQ(*s.kept_slo, 0) << "every request was slower than 1 ms a token";
   EXPECT_LE(server.connections(), 2u) << "connections are used again";
