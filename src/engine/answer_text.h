@@ -23,11 +23,11 @@
 namespace quire {
 
 struct AnswerTextOptions {
-  bool skip_special = true;         // leave control tokens out of the text
-  bool include_stop = false;        // the stop string stays at the end of the text
-  std::uint32_t tokens_min = 0;     // stop strings that begin earlier are text
-  std::vector<std::string> stop;    // as given to StopStrings::create
-  std::vector<TokenId> end_tokens;  // that end the answer and leave no text; ignore_end: none
+  bool skip_special = true;              // leave control tokens out of the text
+  bool include_stop = false;             // the stop string stays at the end of the text
+  std::uint32_t tokens_min = 0;          // stop strings that begin earlier are text
+  std::vector<std::string> stop = {};    // as given to StopStrings::create
+  std::vector<TokenId> end_tokens = {};  // that end the answer and leave no text; ignore_end: none
 };
 
 class AnswerText {

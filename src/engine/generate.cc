@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/answer_text.h"
 #include "engine/beams.h"
-#include "text/detokenizer.h"
-#include "text/stop.h"
 
 namespace quire {
 namespace {
@@ -17,8 +16,7 @@ double seconds_since(Nanoseconds start) {
 struct Stream {
   Sequence sequence;
   Generated answer;
-  Detokenizer detokenizer;
-  StopMatcher stop;
+  AnswerText text;
   TokenCounts counts;
   TokenId next = kNoToken;  // sampled, not yet in the cache
   bool done = false;
@@ -89,15 +87,20 @@ class Generator {
 
   bool may_step() const { return !events_.step || events_.step(); }
 
+  std::vector<TokenId> end_tokens() const {
+    return options_.ignore_end ? std::vector<TokenId>{} : runtime_.tokenizer().end_of_generation();
+  }
+
   Stream new_stream() const {
-    Stream s{
-        .sequence = {},
-        .answer = {},
-        .detokenizer = Detokenizer(runtime_.tokenizer(), {.skip_special = options_.skip_special}),
-        .stop = StopMatcher(stops_),
-        .counts = {},
-        .next = kNoToken,
-        .done = false};
+    Stream s{.sequence = {},
+             .answer = {},
+             .text = AnswerText(runtime_.tokenizer(), stops_,
+                                {.skip_special = options_.skip_special,
+                                 .stop = options_.stop,
+                                 .end_tokens = end_tokens()}),
+             .counts = {},
+             .next = kNoToken,
+             .done = false};
     s.counts.add_prompt(prompt_);
     return s;
   }
@@ -154,20 +157,18 @@ class Generator {
     s.counts.add_generated(choice.token);
     s.answer.tokens.push_back(choice.token);
     s.answer.score += choice.logprob;
-    s.answer.choices.push_back(std::move(choice));
     ++result_.timings.decoded_tokens;
 
-    const bool end = !options_.ignore_end && runtime_.tokenizer().is_end_of_generation(s.next);
     std::string text;
-    std::optional<std::size_t> stopped;
-    if (!end) stopped = s.stop.add(s.detokenizer.add(s.next), text);
-    if (stopped) {
-      s.answer.stopped_by = options_.stop[*stopped];
+    const bool end = !options_.ignore_end && runtime_.tokenizer().is_end_of_generation(s.next);
+    if (s.text.add(choice, text)) {
+      s.answer.stopped_by = *s.text.stopped_by();
       finish(s, Finish::stop_string);
     } else if (end || s.answer.tokens.size() >= options_.tokens_max) {
-      if (!s.stop.add(s.detokenizer.finish(), text)) s.stop.finish(text);
+      s.text.finish(text);
       finish(s, end ? Finish::end_token : Finish::length);
     }
+    s.answer.choices.push_back(std::move(choice));
     s.answer.text += text;
     return text.empty() || !events_.text || events_.text(index, text);
   }

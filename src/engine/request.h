@@ -24,9 +24,9 @@
 
 namespace quire {
 
-// Which tokens may come next: a grammar, seen from the engine. One per choice; the engine thread
-// alone calls it, so it must answer quickly: work that takes long may start in accept() and be
-// waited for in fill(), which comes after the next forward pass.
+// Which tokens may come next: a grammar, seen from the engine. One per choice, called by one
+// compute thread at a time, so it must answer quickly: work that takes long may start in accept()
+// and be waited for in fill(), which comes after the next forward pass.
 class TokenMask {
  public:
   virtual ~TokenMask() = default;
@@ -52,11 +52,11 @@ struct Retention {
 struct KvPolicy {
   bool reuse = true;
   KvWrite write = KvWrite::all;
-  std::string tenant;          // part of the root: tenants never share
-  std::string salt;            // part of every key, besides the tenant
+  std::string tenant = {};     // part of the root: tenants never share
+  std::string salt = {};       // part of every key, besides the tenant
   std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
   Nanoseconds ttl = 0;         // soft lease on all it writes; 0: none
-  std::vector<Retention> retention;
+  std::vector<Retention> retention = {};
 };
 
 // A named range of the prompt ("system[0]", "messages[3]"), for explain.
@@ -66,17 +66,17 @@ struct PromptSegment {
 };
 
 struct Request {
-  std::string id;      // as the client knows it; explain finds it by this
-  std::string family;  // prompt_cache_key: requests that expect to share
-  std::vector<TokenId> prompt;
-  std::vector<PromptSegment> segments;
+  std::string id = {};      // as the client knows it; explain finds it by this
+  std::string family = {};  // prompt_cache_key: requests that expect to share
+  std::vector<TokenId> prompt = {};
+  std::vector<PromptSegment> segments = {};
 
-  SamplingOptions sampling;
+  SamplingOptions sampling = {};
   std::uint32_t tokens_max = 16;  // 0: only reads the prompt (warms the cache, scores it)
   std::uint32_t tokens_min = 0;   // end and stop tokens are not drawn before so many
   bool cut_tokens_max = false;    // to what context and cache can hold, instead of refusing
   bool ignore_end = false;        // the model's end tokens are tokens like others
-  std::vector<TokenId> stop_tokens;
+  std::vector<TokenId> stop_tokens = {};
 
   // n, or best_of: all of them are told as they come, whoever wants the best ranks them
   // (AnswerText::mean_logprob).
@@ -89,8 +89,8 @@ struct Request {
   // the whole prompt, as the cache keeps no logits.
   std::int32_t prompt_logprobs = -1;
 
-  std::unique_ptr<TokenMask> mask;  // none: everything may come
-  KvPolicy kv;
+  std::unique_ptr<TokenMask> mask = {};  // none: everything may come
+  KvPolicy kv = {};
   std::int32_t priority = 0;  // -100..100: higher goes first, and is preempted last
   Nanoseconds deadline = 0;   // after submit: fails when it has not finished by then; 0: none
 };

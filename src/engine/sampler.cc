@@ -13,6 +13,17 @@ Error out_of_range(const char* field, const char* range) {
   return Error{Code::invalid, std::string(field) + " must be " + range};
 }
 
+// Masks mostly allow or forbid whole words of tokens.
+void keep_allowed(std::span<float> logits, std::span<const std::uint32_t> allowed) {
+  for (std::size_t first = 0; first < logits.size(); first += 32) {
+    const std::uint32_t word = allowed[first / 32];
+    if (word == ~0u) continue;
+    const std::size_t count = std::min<std::size_t>(32, logits.size() - first);
+    for (std::size_t i = 0; i < count; ++i)
+      if (!(word >> i & 1)) logits[first + i] = -INFINITY;
+  }
+}
+
 }  // namespace
 
 Status SamplingOptions::check(std::uint32_t vocabulary) const {
@@ -45,6 +56,7 @@ void TokenCounts::add_generated(TokenId token) { ++counts_[token].generated; }
 
 Sampler::Sampler(const VectorKernels& vector, std::uint32_t vocabulary) : vector_(vector) {
   candidates_.reserve(vocabulary);
+  values_.reserve(vocabulary);
 }
 
 double Sampler::log_sum_exp(std::span<const float> logits) const {
@@ -125,9 +137,13 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
     shape(logits, options, counts);
   }
   for (const TokenId t : limits.banned) logits[t] = -INFINITY;
-  if (!limits.allowed.empty())
-    for (std::size_t t = 0; t < logits.size(); ++t)
-      if (!(limits.allowed[t / 32] >> t % 32 & 1)) logits[t] = -INFINITY;
+  if (!limits.allowed.empty()) {
+    keep_allowed(logits, limits.allowed);
+    if (vector_.max(logits.data(), n) == -INFINITY) {
+      chosen.token = kNoToken;
+      return chosen;
+    }
+  }
   if (options.temperature == 0 || options.top_k == 1) {
     const bool raw_best = !shaped && limits.banned.empty() && limits.allowed.empty();
     chosen.token = raw_best ? best : vector_.argmax(logits.data(), n);

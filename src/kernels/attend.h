@@ -50,9 +50,9 @@ enum class AttendArithmetic : std::uint8_t { f32, bf16 };
 struct AttendShape {
   std::uint32_t query_heads, kv_heads, head_dim;
   float scale;
-  RowType rows;                 // element type of the pages (exact formats)
+  RowType rows;                                         // element type of the pages (exact formats)
   AttendArithmetic arithmetic = AttendArithmetic::f32;  // bf16 only for rows of 16 bits
-  std::uint32_t layer_index;    // within the group: lane = layer_index * kv_heads + kv_head
+  std::uint32_t layer_index;  // within the group: lane = layer_index * kv_heads + kv_head
   std::size_t page_bytes, key_bytes;
 };
 

@@ -233,6 +233,7 @@ Attached KvCache::attach(Sequence& s) {
 }
 Result<Reservation> KvCache::reserve(std::span<const StepNeed> needs) {
   poll();
+  core_->pool.tidy();
   TRY(const std::uint32_t step, core_->reserve(needs));
   return Reservation(core_.get(), step);
 }

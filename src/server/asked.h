@@ -25,11 +25,12 @@ struct AskedGrammar {
     tool_calls
   };
   Kind kind = Kind::none;
-  Json schema = nullptr;                  // json_schema
+  Json schema = nullptr;                  // json_schema; tool_calls: see server/grammar.cc
   std::string text = {};                  // regex, ebnf
   std::vector<std::string> choices = {};  // choice
   bool strict = false;
   std::string param = {};  // for errors
+  bool hint = false;       // the answer may do without it
 };
 
 struct ToolChoice {

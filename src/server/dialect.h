@@ -34,7 +34,7 @@ struct AnswerPiece {
 };
 
 // One choice, whole.
-struct Answer {
+struct WholeAnswer {
   std::uint32_t index = 0, prompt = 0;
   std::string text = {};
   struct Call {
@@ -61,8 +61,9 @@ class Dialect {
   // After the last piece. `kv` is null unless the client asked for it.
   virtual std::string end(const Usage& usage, const Json& kv) = 0;
   virtual std::string failure(const ApiError& error) = 0;  // midway
-  virtual Json whole(const std::vector<Answer>& answers, const std::vector<PromptInfo>& prompts,
-                     const Usage& usage, const Json& kv) = 0;
+  virtual Json whole(const std::vector<WholeAnswer>& answers,
+                     const std::vector<PromptInfo>& prompts, const Usage& usage,
+                     const Json& kv) = 0;
 };
 
 }  // namespace quire

@@ -58,7 +58,7 @@ struct Generation::ChoiceState {
   bool told = false;  // a first piece went out
   // Of an answer that is sent whole.
   std::string text;
-  std::vector<Answer::Call> calls;
+  std::vector<WholeAnswer::Call> calls;
   std::vector<Choice> shown;
 };
 
@@ -240,7 +240,11 @@ void Generation::finish_choice(Part& part, std::uint32_t choice, Finish how) {
 void Generation::tell(Part& part, ChoiceState& c, std::string text, bool last) {
   const Asked& asked = start_.asked;
   AnswerPiece piece{.index = c.index, .prompt = part.number};
-  if (asked.chat && !asked.tools.is_null() && asked.tool_choice.kind != ToolChoice::Kind::none) {
+  // Where another shape was asked for, an object with a name is no call.
+  const bool calls = asked.grammar.kind == AskedGrammar::Kind::none ||
+                     asked.grammar.kind == AskedGrammar::Kind::tool_calls;
+  if (asked.chat && calls && !asked.tools.is_null() &&
+      asked.tool_choice.kind != ToolChoice::Kind::none) {
     piece.tools = c.tools.add(text);
     if (last) std::ranges::move(c.tools.finish(), std::back_inserter(piece.tools));
     std::erase_if(piece.tools, [&](ToolPiece& t) {
@@ -365,9 +369,9 @@ Json Generation::kv_report() const {
   return kv;
 }
 
-std::vector<Answer> Generation::answers() {
+std::vector<WholeAnswer> Generation::answers() {
   const Asked& asked = start_.asked;
-  std::vector<Answer> out;
+  std::vector<WholeAnswer> out;
   for (const auto& part : parts_) {
     std::vector<ChoiceState*> best;
     for (ChoiceState& c : part->choices) best.push_back(&c);
@@ -396,7 +400,7 @@ void Generation::complete() {
     flush();
     exchange_->end();
   } else {
-    const std::vector<Answer> all = answers();
+    const std::vector<WholeAnswer> all = answers();
     HttpResponse response = json_response(start_.dialect->whole(all, prompts_, total, kv));
     std::ranges::copy(headers(), std::back_inserter(response.headers));
     exchange_->respond(std::move(response));

@@ -106,7 +106,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<HttpHeader> headers() const;
   Usage usage() const;
   Json kv_report() const;
-  std::vector<Answer> answers();
+  std::vector<WholeAnswer> answers();
 
   Service& service_;
   Mailbox& mailbox_;

@@ -151,10 +151,9 @@ void add_latencies(Page& page, const ServiceStats& s) {
 void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identity) {
   const CacheStats& c = s.cache;
   const std::uint64_t total = c.budget_bytes / identity.block_bytes,
-                      pinned = c.pinned_bytes / identity.block_bytes,
                       active = std::min(c.referenced_blocks, total),
-                      cached = std::min(c.cached_blocks - std::min(c.cached_blocks, pinned),
-                                        total - active);
+                      kept = std::min(c.cached_blocks, total - active),
+                      pinned = std::min(c.pinned_bytes / identity.block_bytes, kept);
   const std::string size = std::to_string(identity.block_size);
   page.gauge("vllm:kv_cache_usage_perc", "Share of the cache that running requests and pins hold.",
              s.kv_usage);
@@ -165,9 +164,9 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
               {"cache_dtype", identity.kv_format},
               {"enable_prefix_caching", identity.prefix_caching ? "True" : "False"}});
   page.open("kv_blocks", MetricType::Gauge, "Blocks by state.")
-      .sample(number(total - active - cached), {{"tier", kTier}, {"state", "free"}})
+      .sample(number(total - active - kept), {{"tier", kTier}, {"state", "free"}})
       .sample(number(active), {{"tier", kTier}, {"state", "active"}})
-      .sample(number(cached), {{"tier", kTier}, {"state", "cached"}})
+      .sample(number(kept - pinned), {{"tier", kTier}, {"state", "cached"}})
       .sample(number(pinned), {{"tier", kTier}, {"state", "pinned"}});
   page.gauge("kv_bytes", "Bytes that hold keys and values.",
              number(c.referenced_bytes + c.cached_bytes),
@@ -195,6 +194,11 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
             "The same for a cache of 2, 4 and 8 times the size.");
   for (std::size_t i = 0; i < c.ghost_hits.size(); ++i)
     page.sample(number(c.ghost_hits[i]), {{"x", std::to_string(2u << i)}});
+
+  page.gauge("kv_sessions", "Named sessions.", 0);
+  const Labels path{{"from", kTier}, {"to", "disk"}};  // there is one tier: nothing moves yet
+  page.counter("kv_transfers_total", "Blocks moved between tiers.", 0, path);
+  page.counter("kv_transfer_bytes_total", "Bytes moved between tiers.", 0, path);
 
   page.open("kv_evictions_total", MetricType::Counter, "Blocks that left memory, by cause.");
   for (std::size_t i = 0; i < kReasonCount; ++i)

@@ -72,7 +72,7 @@ TEST(Metrics, ValuesAreTheSnapshots) {
   EXPECT_EQ(at("vllm:request_success_total", R"(,finished_reason="stop")"), 5);
   EXPECT_EQ(at("kv_miss_total", R"(,reason="tokens_diverged")"), 6);
   EXPECT_EQ(at("kv_evictions_total", R"(,tier="cpu",cause="capacity")"), 9);
-  EXPECT_EQ(at("kv_blocks", R"(,tier="cpu",state="free")"), 1000 - 100 - 250);
+  EXPECT_EQ(at("kv_blocks", R"(,tier="cpu",state="free")"), 1000 - 100 - 300);
   EXPECT_EQ(at("kv_blocks", R"(,tier="cpu",state="cached")"), 250) << "pinned ones apart";
   EXPECT_DOUBLE_EQ(at("vllm:kv_cache_usage_perc"), 0.15);
   EXPECT_EQ(

@@ -232,7 +232,7 @@ Json OpenAiDialect::prompt_logprobs(const PromptInfo& prompt) const {
   return out;
 }
 
-Json OpenAiDialect::chat_choice(const Answer& answer) const {
+Json OpenAiDialect::chat_choice(const WholeAnswer& answer) const {
   Json message{
       {"role", "assistant"},
       {"content", answer.text.empty() && !answer.calls.empty() ? Json() : Json(answer.text)},
@@ -243,7 +243,7 @@ Json OpenAiDialect::chat_choice(const Answer& answer) const {
                                 {"arguments", answer.calls.front().arguments}};
   } else if (!answer.calls.empty()) {
     Json calls = Json::array();
-    for (const Answer::Call& c : answer.calls)
+    for (const WholeAnswer::Call& c : answer.calls)
       calls.push_back({{"id", "call_" + random_hex(24)},
                        {"type", "function"},
                        {"function", {{"name", c.name}, {"arguments", c.arguments}}}});
@@ -255,11 +255,11 @@ Json OpenAiDialect::chat_choice(const Answer& answer) const {
           {"finish_reason", finish_name(answer.finish)}};
 }
 
-Json OpenAiDialect::whole(const std::vector<Answer>& answers,
+Json OpenAiDialect::whole(const std::vector<WholeAnswer>& answers,
                           const std::vector<PromptInfo>& prompts, const Usage& usage,
                           const Json& kv) {
   Json choices = Json::array();
-  for (const Answer& a : answers) {
+  for (const WholeAnswer& a : answers) {
     const PromptInfo& prompt = prompts[a.prompt];
     Json choice;
     if (asked_.chat) {

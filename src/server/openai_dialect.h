@@ -23,7 +23,7 @@ class OpenAiDialect final : public Dialect {
                     const Usage& so_far) override;
   std::string end(const Usage& usage, const Json& kv) override;
   std::string failure(const ApiError& error) override;
-  Json whole(const std::vector<Answer>& answers, const std::vector<PromptInfo>& prompts,
+  Json whole(const std::vector<WholeAnswer>& answers, const std::vector<PromptInfo>& prompts,
              const Usage& usage, const Json& kv) override;
 
  private:
@@ -35,7 +35,7 @@ class OpenAiDialect final : public Dialect {
 
   std::string chunk(std::string_view choices, const Usage* usage, const Json& kv = nullptr) const;
   std::string chat_piece(const AnswerPiece& piece, ChoiceState& state, const Usage& so_far);
-  Json chat_choice(const Answer& answer) const;
+  Json chat_choice(const WholeAnswer& answer) const;
   Json chat_logprobs(const std::vector<Choice>& tokens) const;
   Json text_logprobs(const std::vector<Choice>& tokens, const PromptInfo* echoed,
                      std::uint64_t& characters) const;

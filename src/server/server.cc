@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "server/bad_words.h"
+#include "server/grammar_masks.h"
 #include "server/ids.h"
 #include "server/kv_events.h"
 #include "server/openai_dialect.h"
@@ -65,6 +66,7 @@ Server::Server(std::unique_ptr<Service> service, ServerOptions options)
     : options_(std::move(options)), service_(std::move(service)) {
   mailbox_ =
       std::make_unique<Mailbox>([this](std::function<void()> f) { http_->post(std::move(f)); });
+  grammar_ = GrammarMasks::create(runtime().tokenizer(), runtime().config().vocabulary);
   struct stat info {};
   if (::stat(options_.model_path.c_str(), &info) == 0) model_created_ = info.st_mtime;
   const std::string identity = fmt::format("{} {} {} {} {}", options_.version, options_.model_path,
@@ -195,22 +197,35 @@ void Server::generate(std::shared_ptr<Call> call, Asked asked) {
   if (!asked.seeded) asked.sampling.seed = random_u64() >> 11;  // exact in any JSON reader
   auto stops = StopStrings::create(asked.stop);
   if (!stops.ok()) return refuse(from_error(stops.error(), "stop"));
-  if (asked.tool_choice.kind == ToolChoice::Kind::required && !asked.tools.is_null())
-    asked.grammar = tool_call_grammar(asked);
+  if (asked.chat && (asked.grammar.kind == AskedGrammar::Kind::none ||
+                     asked.tool_choice.kind == ToolChoice::Kind::required)) {
+    const ChatTemplate* own = runtime().chat_template();
+    asked.grammar = tool_call_grammar(asked, !asked.chat_template.empty() ? asked.chat_template
+                                             : own                        ? own->source()
+                                                                          : "");
+  }
 
-  GenerationStart start{.asked = std::move(asked), .stops = std::move(stops.value())};
-  if (auto error = make_prompts(start.asked, runtime(), start.prompts))
+  auto start = std::make_shared<GenerationStart>(
+      GenerationStart{.asked = std::move(asked), .stops = std::move(stops.value())});
+  if (auto error = make_prompts(start->asked, runtime(), start->prompts))
     return refuse(std::move(*error));
+  const AskedGrammar& grammar = start->asked.grammar;
+  if (grammar.kind == AskedGrammar::Kind::none || (grammar.hint && !grammar_))
+    return begin(call, std::move(*start), nullptr);
+  if (!grammar_) return refuse(not_implemented("constrained output", grammar.param));
+  grammar_->make(grammar, [this, call, start, refuse](GrammarMaker::Made mask) {
+    const AskedGrammar& asked_for = start->asked.grammar;
+    if (!mask.ok() && !asked_for.hint) return refuse(from_error(mask.error(), asked_for.param));
+    begin(call, std::move(*start), mask.ok() ? std::move(mask.value()) : nullptr);
+  });
+}
+
+void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
+                   std::unique_ptr<TokenMask> mask) {
   for (std::size_t i = 0; i < start.prompts.size(); ++i) {
     Request r = make_request(start.asked, start.prompts[i], runtime(),
                              i == 0 ? call->id : fmt::format("{}-{}", call->id, i));
-    if (start.asked.grammar.kind != AskedGrammar::Kind::none) {
-      const std::string param = start.asked.grammar.param;
-      if (!options_.grammar) return refuse(not_implemented("constrained output", param));
-      auto mask = options_.grammar->make(start.asked.grammar);
-      if (!mask.ok()) return refuse(from_error(mask.error(), param));
-      r.mask = std::move(mask.value());
-    }
+    if (mask) r.mask = mask->fork();
     if (!start.asked.bad_words.empty())
       r.mask = std::make_unique<BadWords>(runtime().tokenizer(), start.asked.bad_words,
                                           std::move(r.mask));

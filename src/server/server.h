@@ -39,7 +39,6 @@ struct ServerOptions {
   bool strict_fields = false;
   bool show_text = true;  // previews of cached text in /v1/kv/tree
   bool metrics = true, metrics_auth = false;
-  std::unique_ptr<GrammarMaker> grammar = nullptr;
 };
 
 // One request on its way through a handler.
@@ -113,6 +112,7 @@ class Server {
  private:
   Server(std::unique_ptr<Service> service, ServerOptions options);
   void handle(std::shared_ptr<Exchange> exchange);
+  void begin(std::shared_ptr<Call> call, GenerationStart start, std::unique_ptr<TokenMask> mask);
   void add_cors(Exchange& exchange) const;
   void log_plain(const Call& call, int status);
   void log_generation(const Call& call, const Asked& asked, const GenerationSummary& summary);
@@ -132,7 +132,8 @@ class Server {
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<EventPump> events_;
-  Worker worker_;  // last: its jobs use the others
+  std::unique_ptr<GrammarMaker> grammar_;  // none: the build has no grammars
+  Worker worker_;                          // last: its jobs use the others
 };
 
 std::span<const Route> all_routes();

@@ -31,8 +31,8 @@ const kReasons = {
 function outcomeOf(r) {
   if (r.error) return "failed";
   if (r.reason === "reuse_disabled") return "disabled";
-  if (r.reason === "none" || r.reason === "block_partial") return "hit";
-  return r.cached_tokens > 0 ? "partial_hit" : "miss";
+  if (r.cached_tokens === 0) return "miss";
+  return r.reason === "none" || r.reason === "block_partial" ? "hit" : "partial_hit";
 }
 
 const requestsView = {
