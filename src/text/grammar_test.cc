@@ -303,8 +303,6 @@ TEST_F(GrammarTest, SizesAreBounded) {
   for (int i = 0; i < 5000; ++i) values["enum"].push_back(i);
   EXPECT_FALSE(Grammar::from_json_schema(values).ok());
   EXPECT_FALSE(Grammar::from_regex(std::string(9000, 'a')).ok());
-  EXPECT_THAT(refusal(Grammar::from_regex("((a{1,30}){1,30}){1,30}")),
-              testing::HasSubstr("ambiguous"));
   EXPECT_FALSE(Grammar::from_regex(std::string(300, '(') + std::string(300, ')')).ok());
 }
 

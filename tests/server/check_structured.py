@@ -216,7 +216,7 @@ try:
     refused("response_format", "objekt", response_format=of_schema({"type": "objekt"}))
     refused("response_format", "uniqueItems", response_format=of_schema({"type": "array", "items": {}, "uniqueItems": True}))
     refused("response_format", "none", response_format=of_schema({"$ref": "#/$defs/none"}))
-    refused("structured_outputs", "regex", extra_body={"structured_outputs": {"regex": "(a"}})
+    refused("structured_outputs", "parenthesis", extra_body={"structured_outputs": {"regex": "(a"}})
     refused("structured_outputs", "root", extra_body={"structured_outputs": {"grammar": "a ::= \"b\""}})
     broken = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "x"}}}}}
     refused("tools", "'f'", tools=[broken], tool_choice="required")
