@@ -443,18 +443,20 @@ class BeastServer final : public HttpServer {
   }
   void stop() override {
     if (loops_.empty()) return;
-    asio::post(loops_.front()->io, [this] {
-      error_code ignored;
-      acceptor_->close(ignored);
-    });
+    if (loops_.front()->thread.joinable())
+      asio::post(loops_.front()->io, [this] {
+        error_code ignored;
+        acceptor_->close(ignored);
+      });
     shared_->draining = true;
     for (const auto& loop : loops_) {
+      if (!loop->thread.joinable()) continue;  // it never ran, nor would what is posted to it
       asio::post(loop->io, [loop] {
         const std::unordered_set<Connection*> all = loop->connections;
         for (Connection* c : all) c->close();
         loop->work.reset();
       });
-      if (loop->thread.joinable()) loop->thread.join();
+      loop->thread.join();
     }
     acceptor_.reset();
     loops_.clear();
