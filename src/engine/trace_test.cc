@@ -157,7 +157,12 @@ class TraceTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
-  const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", 1000);
+#ifdef QUIRE_SANITIZED
+  constexpr std::uint64_t kRequests = 100;
+#else
+  constexpr std::uint64_t kRequests = 1000;
+#endif
+  const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kRequests);
   // Room for a thousand tokens: what runs together does not always fit.
   const bool windows = std::string_view(GetParam()) == "gemma3";
   TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows ? 10u : 2u) << 20},
