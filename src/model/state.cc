@@ -144,7 +144,12 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
 
 void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) {
   const GroupStep& last = groups[geometry.places.back().group];
+  tail.shape = last.shape;
   tail_sequences.clear();
+  if (step.logit_rows.size() == step.tokens.size()) {  // decoding: nobody stays behind
+    tail.plan.partial_count = 0;
+    return;
+  }
   std::uint32_t s = 0;
   for (const std::uint32_t row : step.logit_rows) {  // ascending
     while (row >= last.view.sequences[s].first_row + last.view.sequences[s].row_count) ++s;
@@ -154,7 +159,6 @@ void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) 
     one.row_count = 1;
     tail_sequences.push_back(one);
   }
-  tail.shape = last.shape;
   tail.view = last.view;
   tail.view.sequences = tail_sequences.data();
   tail.view.sequence_count = static_cast<std::uint32_t>(tail_sequences.size());

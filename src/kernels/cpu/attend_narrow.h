@@ -96,14 +96,7 @@ QUIRE_INLINE void narrow_outputs_at(const B& values, std::size_t at, std::uint32
   for (; i < end / 2; ++i) multiply_pairs<1>(weights, kStride, values, i, at, acc);
   if (end % 2 != 0 && i == end / 2)  // the slot after is not seen
     multiply_pairs<1>(weights, kStride, values, i, at, acc, kEvenHalf);
-  QUIRE_UNROLL(6)
-  for (int h = 0; h < kHeads; ++h) {
-    QUIRE_UNROLL(4)
-    for (int v = 0; v < kV; ++v) {
-      float* to = out + h * dim + at + 16 * v;
-      store(to, fma(acc[h][v], all(take[h]), mul(load(to), all(keep[h]))));
-    }
-  }
+  take_in(acc, keep, take, dim, out + at);
 }
 
 template <int kHeads, class B>
