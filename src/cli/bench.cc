@@ -189,7 +189,8 @@ extern const Command kBench = {
     "examples:\n"
     "  quire bench prefill model.gguf --prompt 2048\n"
     "  quire bench decode model.gguf --depth 7000 -n 32 --kv-format f16 --json\n"
-    "  quire bench batch model.gguf --batch 32 --depth 256",
+    "  quire bench batch model.gguf --batch 32 --depth 256\n"
+    "  quire bench serve --help                    servers under load",
     declare};
 
 }  // namespace quire::cli

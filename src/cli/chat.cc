@@ -1,16 +1,15 @@
 // cli/chat.cc - `quire chat`: a conversation in the terminal. Only what is new in a turn is
 // computed.
-#include <editline/readline.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/prompt.h"
 #include "cli/sampling_options.h"
 #include "engine/chat.h"
 #include "engine/generate.h"
@@ -23,8 +22,6 @@ struct Options {
   SamplingOptionsCli sampling;
   std::string system;
 };
-
-volatile std::sig_atomic_t interrupted = 0;
 
 std::string history_file() {
   const std::string folder = std::filesystem::path(model_cache_folder()).parent_path().string();
@@ -41,41 +38,14 @@ constexpr const char* kHelp =
     "seed\n"
     "  /save FILE    /load FILE             /kv           what the cache holds      /quit\n";
 
-// One line from the terminal, or several when it asks to go on. False at the end of input.
-bool read_message(std::string& message) {
-  message.clear();
-  bool quoted = false;
-  for (const char* prompt = "\n> ";; prompt = ". ") {
-    char* line = ::readline(prompt);
-    if (line == nullptr) return !message.empty();
-    std::string text = line;
-    std::free(line);
-    if (text == "\"\"\"") {
-      if (quoted) return true;
-      quoted = true;
-      continue;
-    }
-    const bool more = !quoted && text.ends_with('\\');
-    if (more) text.pop_back();
-    message += (message.empty() ? "" : "\n") + text;
-    if (!quoted && !more) return true;
-  }
-}
-
 class Chat {
  public:
   Chat(Runtime& runtime, GenerateOptions options, std::string system)
       : runtime_(runtime), options_(std::move(options)), system_(std::move(system)) {}
 
   int run() {
-    const std::string history = history_file();
-    ::using_history();
-    ::read_history(history.c_str());
-    std::string message;
-    while (read_message(message)) {
+    for (std::string message; prompt_.read(message);) {
       if (message.empty()) continue;
-      ::add_history(message.c_str());
-      ::write_history(history.c_str());
       if (message.starts_with('/')) {
         if (!command(message)) break;
       } else {
@@ -113,16 +83,15 @@ class Chat {
       turns_.erase(turns_.size() - 1);
       return;
     }
-    interrupted = 0;
     std::string text;
     GenerateEvents events;
-    events.prefill = [](std::uint32_t, std::uint32_t) { return !interrupted; };
-    events.step = [] { return !interrupted; };
+    events.prefill = [this](std::uint32_t, std::uint32_t) { return !prompt_.interrupted(); };
+    events.step = [this] { return !prompt_.interrupted(); };
     events.text = [&](std::uint32_t, std::string_view piece) {
       text += piece;
       std::fwrite(piece.data(), 1, piece.size(), stdout);
       std::fflush(stdout);
-      return !interrupted;
+      return !prompt_.interrupted();
     };
     const auto result = generate(runtime_, prompt.value(), options, events);
     if (!result.ok()) {
@@ -140,7 +109,7 @@ class Chat {
     fmt::print("\n{}cached {}/{} · ttft {:.0f} ms · {} tokens at {:.0f}/s{}{}\n",
                color ? "\033[2m" : "", t.cached_tokens, t.prompt_tokens, t.prefill_seconds * 1e3,
                t.decoded_tokens, t.decode_seconds > 0 ? t.decoded_tokens / t.decode_seconds : 0,
-               interrupted ? " · stopped" : "", color ? "\033[0m" : "");
+               prompt_.interrupted() ? " · stopped" : "", color ? "\033[0m" : "");
   }
 
   // False to end.
@@ -229,6 +198,7 @@ class Chat {
   }
 
   Runtime& runtime_;
+  Prompt prompt_{history_file()};
   GenerateOptions options_;
   std::string system_;
   Json turns_ = Json::array();
@@ -242,10 +212,6 @@ int run(const Options& o) {
                 "use `quire run --raw` to continue a text with it");
   auto options = o.sampling.generate_options();
   if (!options.ok()) return fail(options.error());
-  // Ctrl-C ends the answer, not the program; at the prompt it clears the line.
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
-  sigaction(SIGINT, &action, nullptr);
   const Runtime& r = *runtime.value();
   fmt::print("{} · context {} · {} threads · /help\n",
              r.config().name.empty() ? r.source().path() : r.config().name, r.context(),

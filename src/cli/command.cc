@@ -7,10 +7,12 @@
 namespace quire::cli {
 
 #define QUIRE_COMMAND(name) extern const Command k##name
+QUIRE_COMMAND(Serve);
 QUIRE_COMMAND(Run);
 QUIRE_COMMAND(Chat);
 
 QUIRE_COMMAND(Bench);
+QUIRE_COMMAND(BenchServe);
 QUIRE_COMMAND(Show);
 QUIRE_COMMAND(Plan);
 QUIRE_COMMAND(Eval);
@@ -23,8 +25,9 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kRun,  kChat,     kBench,      kShow,     kPlan,       kSelftest,
-                                kEval, kTokenize, kDetokenize, kTemplate, kCompletion, kVersion};
+  static const Command all[] = {kServe,      kRun,      kChat,       kBench,  kBenchServe,
+                                kShow,       kPlan,     kSelftest,   kEval,   kTokenize,
+                                kDetokenize, kTemplate, kCompletion, kVersion};
   return all;
 }
 

@@ -22,10 +22,13 @@ enum Exit : int {
   kUsage = 2,
   kNoModel = 3,
   kNoMemory = 4,
+  kCannotBind = 5,
+  kUnreachable = 6,
   kUnverified = 7,
   kInterrupted = 130,
 };
 
+// A name may be two words ("bench serve"): then it is tried before that of the first word alone.
 struct Command {
   std::string_view name, summary, examples;
   std::function<int()> (*declare)(CLI::App& app);

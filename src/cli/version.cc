@@ -2,6 +2,8 @@
 // complete it.
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/cpu.h"
 #include "cli/command.h"
 #include "format/format.h"
@@ -47,20 +49,28 @@ std::string options_of(const Command& command) {
   return words;
 }
 
+bool two_words(const Command& command) { return command.name.find(' ') != std::string_view::npos; }
+
 int completion(const Options& o) {
   std::string names;
-  for (const Command& c : commands()) names += std::string(c.name) + " ";
+  for (const Command& c : commands())
+    if (!two_words(c)) names += std::string(c.name) + " ";
   if (o.shell == "fish") {
     for (const Command& c : commands()) {
-      fmt::print("complete -c quire -n __fish_use_subcommand -a {} -d \"{}\"\n", c.name, c.summary);
+      const std::size_t space = std::min(c.name.find(' '), c.name.size());
+      const std::string_view first = c.name.substr(0, space), second = c.name.substr(space);
+      fmt::print("complete -c quire -n '{}' -a {} -d \"{}\"\n",
+                 second.empty() ? "__fish_use_subcommand"
+                                : fmt::format("__fish_seen_subcommand_from {}", first),
+                 second.empty() ? first : second.substr(1), c.summary);
       std::string words = options_of(c), word;
       for (const char ch : words) {
         if (ch != ' ') {
           word += ch;
           continue;
         }
-        fmt::print("complete -c quire -n '__fish_seen_subcommand_from {}' -l {}\n", c.name,
-                   word.substr(2));
+        fmt::print("complete -c quire -n '__fish_seen_subcommand_from {}' -l {}\n",
+                   second.empty() ? first : second.substr(1), word.substr(2));
         word.clear();
       }
     }
@@ -71,10 +81,12 @@ int completion(const Options& o) {
       "_quire() {{\n  local word=\"${{COMP_WORDS[COMP_CWORD]}}\" options=\"\"\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then COMPREPLY=($(compgen -W \"{}help\" -- \"$word\")); "
       "return; fi\n"
-      "  case \"${{COMP_WORDS[1]}}\" in\n",
+      "  case \"${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}\" in\n",
       names);
-  for (const Command& c : commands())
-    fmt::print("    {}) options=\"{}\" ;;\n", c.name, options_of(c));
+  for (const bool both : {true, false})  // the longer name first: the first pattern wins
+    for (const Command& c : commands())
+      if (two_words(c) == both)
+        fmt::print("    \"{}\"{}) options=\"{}\" ;;\n", c.name, both ? "" : "\\ *", options_of(c));
   fmt::print(
       "  esac\n  case \"$word\" in\n    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) "
       ";;\n"

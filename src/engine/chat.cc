@@ -1,11 +1,11 @@
 #include "engine/chat.h"
 
 namespace quire {
-namespace {
 
-Result<std::vector<Segment>> segments(const Runtime& runtime, const Json& messages,
-                                      const ChatOptions& options) {
-  const ChatTemplate* chat = runtime.chat_template();
+Result<std::vector<Segment>> render_chat_segments(const Runtime& runtime, const Json& messages,
+                                                  const ChatOptions& options) {
+  const ChatTemplate* chat =
+      options.chat_template != nullptr ? options.chat_template : runtime.chat_template();
   if (chat == nullptr)
     return Error{Code::unsupported,
                  "this model has no chat template; give plain text (--raw) or a --chat-template"};
@@ -19,11 +19,15 @@ Result<std::vector<Segment>> segments(const Runtime& runtime, const Json& messag
   return chat->render_segments(context);
 }
 
-}  // namespace
+std::vector<TokenId> encode_segments(const Tokenizer& tokenizer, std::span<const Segment> parts) {
+  std::vector<TextSpan> spans;
+  for (const Segment& s : parts) spans.push_back({s.text, !s.from_data});
+  return tokenizer.encode(spans);
+}
 
 Result<std::string> render_chat_text(const Runtime& runtime, const Json& messages,
                                      const ChatOptions& options) {
-  TRY(const std::vector<Segment> parts, segments(runtime, messages, options));
+  TRY(const std::vector<Segment> parts, render_chat_segments(runtime, messages, options));
   std::string text;
   for (const Segment& s : parts) text += s.text;
   return text;
@@ -31,10 +35,8 @@ Result<std::string> render_chat_text(const Runtime& runtime, const Json& message
 
 Result<std::vector<TokenId>> render_chat(const Runtime& runtime, const Json& messages,
                                          const ChatOptions& options) {
-  TRY(const std::vector<Segment> parts, segments(runtime, messages, options));
-  std::vector<TextSpan> spans;
-  for (const Segment& s : parts) spans.push_back({s.text, !s.from_data});
-  return runtime.tokenizer().encode(spans);
+  TRY(const std::vector<Segment> parts, render_chat_segments(runtime, messages, options));
+  return encode_segments(runtime.tokenizer(), parts);
 }
 
 }  // namespace quire

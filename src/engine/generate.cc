@@ -1,10 +1,9 @@
 #include "engine/generate.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "text/detokenizer.h"
-#include "text/stop.h"
+#include "engine/answer_text.h"
+#include "engine/beams.h"
 
 namespace quire {
 namespace {
@@ -17,8 +16,7 @@ double seconds_since(Nanoseconds start) {
 struct Stream {
   Sequence sequence;
   Generated answer;
-  Detokenizer detokenizer;
-  StopMatcher stop;
+  AnswerText text;
   TokenCounts counts;
   TokenId next = kNoToken;  // sampled, not yet in the cache
   bool done = false;
@@ -89,15 +87,20 @@ class Generator {
 
   bool may_step() const { return !events_.step || events_.step(); }
 
+  std::vector<TokenId> end_tokens() const {
+    return options_.ignore_end ? std::vector<TokenId>{} : runtime_.tokenizer().end_of_generation();
+  }
+
   Stream new_stream() const {
-    Stream s{
-        .sequence = {},
-        .answer = {},
-        .detokenizer = Detokenizer(runtime_.tokenizer(), {.skip_special = options_.skip_special}),
-        .stop = StopMatcher(stops_),
-        .counts = {},
-        .next = kNoToken,
-        .done = false};
+    Stream s{.sequence = {},
+             .answer = {},
+             .text = AnswerText(runtime_.tokenizer(), stops_,
+                                {.skip_special = options_.skip_special,
+                                 .stop = options_.stop,
+                                 .end_tokens = end_tokens()}),
+             .counts = {},
+             .next = kNoToken,
+             .done = false};
     s.counts.add_prompt(prompt_);
     return s;
   }
@@ -154,20 +157,18 @@ class Generator {
     s.counts.add_generated(choice.token);
     s.answer.tokens.push_back(choice.token);
     s.answer.score += choice.logprob;
-    s.answer.choices.push_back(std::move(choice));
     ++result_.timings.decoded_tokens;
 
-    const bool end = !options_.ignore_end && runtime_.tokenizer().is_end_of_generation(s.next);
     std::string text;
-    std::optional<std::size_t> stopped;
-    if (!end) stopped = s.stop.add(s.detokenizer.add(s.next), text);
-    if (stopped) {
-      s.answer.stopped_by = options_.stop[*stopped];
+    const bool end = !options_.ignore_end && runtime_.tokenizer().is_end_of_generation(s.next);
+    if (s.text.add(choice, text)) {
+      s.answer.stopped_by = *s.text.stopped_by();
       finish(s, Finish::stop_string);
     } else if (end || s.answer.tokens.size() >= options_.tokens_max) {
-      if (!s.stop.add(s.detokenizer.finish(), text)) s.stop.finish(text);
+      s.text.finish(text);
       finish(s, end ? Finish::end_token : Finish::length);
     }
+    s.answer.choices.push_back(std::move(choice));
     s.answer.text += text;
     return text.empty() || !events_.text || events_.text(index, text);
   }
@@ -178,98 +179,42 @@ class Generator {
     s.sequence.close();
   }
 
-  // A hypothesis of the beam: a forked sequence and the token it has yet to read.
-  struct Beam {
-    Sequence sequence;
-    std::vector<TokenId> tokens;
-    std::vector<Choice> choices;
-    double score = 0;
-  };
-
-  double final_score(const Beam& b) const {
-    return b.score / std::pow(static_cast<double>(std::max<std::size_t>(b.tokens.size(), 1)),
-                              options_.length_penalty);
-  }
-
-  // The best final score that a beam can still reach.
-  double attainable(const Beam& b) const {
-    const std::size_t length = options_.length_penalty > 0 ? options_.tokens_max : b.tokens.size();
-    return b.score /
-           std::pow(static_cast<double>(std::max<std::size_t>(length, 1)), options_.length_penalty);
-  }
-
   Status beam_search() {
-    const std::uint32_t vocabulary = runtime_.config().vocabulary, width = options_.beams;
-    std::vector<Beam> beams, finished;
-    beams.push_back({std::move(root_), {}, {}, 0});
+    BeamSearch search(
+        {.width = options_.beams,
+         .choices = options_.choices,
+         .tokens_max = options_.tokens_max,
+         .length_penalty = options_.length_penalty,
+         .logprobs = options_.sampling.logprobs,
+         .end_tokens = options_.ignore_end ? std::vector<TokenId>{}
+                                           : runtime_.tokenizer().end_of_generation()},
+        std::move(root_));
     std::span<float> logits = logits_;
-    for (std::uint32_t step = 0; step < options_.tokens_max; ++step) {
-      struct Extension {
-        std::size_t beam;
-        TokenLogprob token;
-        double score;
-      };
-      std::vector<Extension> extensions;
-      std::vector<std::vector<TokenLogprob>> best(beams.size());  // next tokens of each beam
-      for (std::size_t b = 0; b < beams.size(); ++b) {
-        best[b] = runtime_.sampler().top(logits.subspan(b * vocabulary, vocabulary),
-                                         std::max(2 * width, options_.sampling.logprobs));
-        for (std::size_t i = 0; i < std::min<std::size_t>(2 * width, best[b].size()); ++i)
-          extensions.push_back({b, best[b][i], beams[b].score + best[b][i].logprob});
-      }
-      // Twice the width per beam, so that `width` remain even when half of them end here. Ties:
-      // earlier beam, lower id.
-      std::stable_sort(extensions.begin(), extensions.end(),
-                       [](const Extension& a, const Extension& b) { return a.score > b.score; });
-      std::vector<Beam> next;
-      for (const Extension& e : extensions) {
-        if (next.size() == width) break;
-        Beam grown{{}, beams[e.beam].tokens, beams[e.beam].choices, e.score};
-        grown.tokens.push_back(e.token.token);
-        std::vector<TokenLogprob>& top = best[e.beam];
-        top.resize(std::min<std::size_t>(top.size(), options_.sampling.logprobs));
-        grown.choices.push_back({e.token.token, e.token.logprob, top});
-        ++result_.timings.decoded_tokens;
-        if (!options_.ignore_end && runtime_.tokenizer().is_end_of_generation(e.token.token)) {
-          finished.push_back(std::move(grown));
-          continue;
-        }
-        TRY(grown.sequence, runtime_.cache().fork(beams[e.beam].sequence));
-        next.push_back(std::move(grown));
-      }
-      beams = std::move(next);
-      // Enough ended ones that no open beam can still beat: sums only fall as tokens are added, and
-      // a positive penalty makes most of them at the full length.
-      std::stable_sort(finished.begin(), finished.end(), [&](const Beam& a, const Beam& b) {
-        return final_score(a) > final_score(b);
-      });
-      if (beams.empty() ||
-          (finished.size() >= width && final_score(finished[width - 1]) >= attainable(beams[0])))
-        break;
-      if (step + 1 == options_.tokens_max) break;
+    std::vector<StepItem> items;
+    while (options_.tokens_max > 0) {
+      TRY(const bool more, search.advance(runtime_.cache(), runtime_.sampler(), logits));
+      if (!more) break;
       if (!may_step()) return Error{Code::cancelled, "stopped during beam search"};
-      std::vector<StepItem> items;
-      for (Beam& b : beams) items.push_back({&b.sequence, {&b.tokens.back(), 1}, Logits::last});
+      items.clear();
+      for (Beam& b : search.open())
+        items.push_back({&b.sequence, {&b.tokens.back(), 1}, Logits::last});
       TRY(logits, runtime_.step(items));
     }
-    for (Beam& b : beams) finished.push_back(std::move(b));
-    std::stable_sort(finished.begin(), finished.end(),
-                     [&](const Beam& a, const Beam& b) { return final_score(a) > final_score(b); });
-    for (std::size_t i = 0; i < std::min<std::size_t>(options_.choices, finished.size()); ++i) {
-      Beam& b = finished[i];
-      const bool ended = !options_.ignore_end && !b.tokens.empty() &&
-                         runtime_.tokenizer().is_end_of_generation(b.tokens.back());
+    result_.timings.decoded_tokens = static_cast<std::uint32_t>(search.tokens_made());
+    std::uint32_t index = 0;
+    for (Beam& b : search.best()) {
       Generated answer{.tokens = b.tokens,
                        .text = {},
                        .choices = std::move(b.choices),
-                       .finish = ended ? Finish::end_token : Finish::length,
+                       .finish = b.ended ? Finish::end_token : Finish::length,
                        .stopped_by = {},
-                       .score = final_score(b)};
+                       .score = search.final_score(b)};
       Detokenizer detokenizer(runtime_.tokenizer(), {.skip_special = options_.skip_special});
-      for (const TokenId t : std::span(b.tokens).first(b.tokens.size() - (ended ? 1 : 0)))
+      for (const TokenId t : std::span(b.tokens).first(b.tokens.size() - (b.ended ? 1 : 0)))
         answer.text += detokenizer.add(t);
       answer.text += detokenizer.finish();
-      if (events_.text) events_.text(static_cast<std::uint32_t>(i), answer.text);
+      if (events_.text) events_.text(index, answer.text);
+      ++index;
       result_.answers.push_back(std::move(answer));
     }
     return {};
@@ -286,11 +231,6 @@ class Generator {
 };
 
 }  // namespace
-
-std::string_view finish_name(Finish finish) {
-  constexpr std::string_view names[] = {"length", "stop", "stop", "cancelled"};
-  return names[static_cast<int>(finish)];
-}
 
 Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt,
                                 const GenerateOptions& options, const GenerateEvents& events) {

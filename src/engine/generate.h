@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/request.h"
 #include "engine/runtime.h"
 #include "engine/sampler.h"
 
@@ -25,9 +26,6 @@ struct GenerateOptions {
   std::vector<std::string> stop = {};
   std::uint32_t chunk = 0;  // rows per prefill step; 0: as many as fit
 };
-
-enum class Finish : std::uint8_t { length, end_token, stop_string, cancelled };
-std::string_view finish_name(Finish finish);
 
 struct Generated {
   std::vector<TokenId> tokens;  // the end token included when it was sampled

@@ -135,4 +135,36 @@ Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
   return plan;
 }
 
+std::uint64_t sequence_bytes(const Geometry& geometry, std::uint64_t tokens) {
+  std::uint64_t bytes = 0;
+  for (const LayerGroup& g : geometry.groups)
+    bytes += resident_blocks(geometry, g, tokens) * geometry.block_bytes(g);
+  return bytes;
+}
+
+std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& shape) {
+  std::map<std::uint64_t, std::uint64_t> blocks;  // by size
+  for (const LayerGroup& group : geometry.groups) {
+    // Every answer shares the whole blocks of the prompt and has the rest, a copy of the block they
+    // part in included.
+    const std::uint64_t shared = shape.prompt / geometry.tokens_per_block;
+    const std::uint64_t all = blocks_for(geometry, shape.prompt + shape.answer);
+    std::uint64_t count = shared + (all - shared) * shape.width + (shape.width > 1 ? 1 : 0);
+    if (group.kind == GroupKind::state) {
+      count = 2 * shape.width;
+    } else if (group.window > 0) {
+      // While a chunk is computed its first rows still see a window before it.
+      const std::uint64_t reading = std::min(blocks_for(geometry, shape.prompt),
+                                             blocks_for(geometry, group.window + shape.chunk) + 1);
+      const std::uint64_t answering =
+          std::min(all, blocks_for(geometry, group.window) + 1) * shape.width + 1;
+      count = std::min(count, std::max(reading, answering));
+    }
+    blocks[geometry.block_bytes(group)] += count;
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [block_bytes, count] : blocks) bytes += slab_bytes_for(block_bytes, count);
+  return bytes;
+}
+
 }  // namespace quire

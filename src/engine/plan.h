@@ -52,4 +52,14 @@ Plan make_plan(const Geometry& geometry, const PlanRequest& request);
 std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group,
                               std::uint64_t tokens);
 
+// One request that has the cache to itself: `width` answers after one prompt that is read in
+// chunks.
+struct RequestShape {
+  std::uint64_t prompt = 0, answer = 0, width = 1, chunk = 512;
+};
+// Bytes of whole slabs that it may need at its worst moment.
+std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& shape);
+// Bytes of the blocks that one sequence of so many tokens holds between steps.
+std::uint64_t sequence_bytes(const Geometry& geometry, std::uint64_t tokens);
+
 }  // namespace quire

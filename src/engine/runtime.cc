@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <thread>
 
@@ -24,6 +25,15 @@ std::uint64_t available_memory() {
   }
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Addresses cost nothing until they are filled: with four times the budget the cache can grow while
+// it runs (KvCache::resize). Where addresses are scarce (ulimit -v) it may grow less.
+Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
+  for (const std::uint64_t times : {4u, 2u})
+    if (budget < (std::uint64_t{1} << 62) / times)
+      if (auto memory = reserve_host_memory({.bytes = times * budget}); memory.ok()) return memory;
+  return reserve_host_memory({.bytes = budget});
 }
 
 // Identifies the file for this process. Blocks that outlive a process carry the digest of the bytes
@@ -58,7 +68,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->model_ = std::move(model.value());
   r->tokenizer_ = std::make_unique<Tokenizer>(std::move(text.value().tokenizer));
   r->template_ = std::move(text.value().chat_template);
-  r->sampler_ = std::make_unique<Sampler>(vector_kernels(options.isa), r->config().vocabulary);
+  r->vector_ = &vector_kernels(options.isa);
+  r->sampler_ = std::make_unique<Sampler>(*r->vector_, r->config().vocabulary);
   r->context_ = options.context ? options.context : r->config().context;
 
   r->kv_format_ = options.kv_format;
@@ -71,22 +82,35 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
     return Error{Code::unsupported, "KV format " + std::string(format->name) +
                                         ": attention reads f32, f16 and bf16 only"};
   const Geometry geometry = r->model_->geometry(options.tokens_per_block, format);
-  std::uint64_t budget =
+  const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
-  TRY(std::unique_ptr<Memory> memory, reserve_host_memory({.bytes = budget}));
+  TRY(std::unique_ptr<Memory> memory, reserve_to_grow(budget));
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
                                                      .tokens_per_block = options.tokens_per_block,
-                                                     .evictor = options.evictor},
+                                                     .evictor = options.evictor,
+                                                     .secret = r->secret_},
                                         std::move(memory), r->clock_);
-  RootIdentity identity{.weights = file_identity(path),
-                        .adapter = {},
-                        .layout = layout_digest(geometry),
-                        .position_scheme = "rope",
-                        .tokens_per_block = options.tokens_per_block,
-                        .numerics = std::to_string(r->model_->numerics_id()),
-                        .tenant = {}};
-  TRY(r->root_, r->cache_->root(identity, geometry));
+  r->identity_ = {.weights = file_identity(path),
+                  .adapter = {},
+                  .layout = layout_digest(geometry),
+                  .position_scheme = "rope",
+                  .tokens_per_block = options.tokens_per_block,
+                  .numerics = std::to_string(r->model_->numerics_id()),
+                  .tenant = {}};
+  TRY(r->root_, r->cache_->root(r->identity_, geometry));
   return r;
+}
+
+Result<RootId> Runtime::tenant_root(std::string_view tenant) {
+  RootIdentity identity = identity_;
+  identity.tenant = tenant;
+  return cache_->root(identity, geometry());
+}
+
+BlockKey Runtime::tenant_key(std::string_view tenant) const {
+  RootIdentity identity = identity_;
+  identity.tenant = tenant;
+  return root_key(secret_, identity);
 }
 
 Result<Sequence> Runtime::open_sequence(std::uint32_t token_capacity) {
@@ -141,11 +165,23 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   const std::size_t wanted = logit_rows_.size() * config().vocabulary;
   if (logits_.size() < wanted) logits_.resize(wanted);
 
+  const Nanoseconds started = clock_.now();
   model_->forward(
       geometry(),
       {.tokens = tokens_, .positions = positions_, .groups = views_, .logit_rows = logit_rows_},
       logits_.data());
+  forward_time_ += clock_.now() - started;
 
+  // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
+  // published.
+  const float* row = logits_.data();
+  for (const StepItem& item : items) {
+    const std::size_t rows_here = item.logits == Logits::all    ? item.tokens.size()
+                                  : item.logits == Logits::last ? 1
+                                                                : 0;
+    for (std::size_t i = 0; i < rows_here; ++i, row += config().vocabulary)
+      if (!std::isfinite(*row)) item.sequence->mark_faulted();
+  }
   for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
   return std::span<float>(logits_.data(), wanted);
 }

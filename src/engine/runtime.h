@@ -35,7 +35,8 @@ struct RuntimeOptions {
   Activations activations = Activations::int8;
   std::string kv_format = "auto";  // f16, or f32 for models in F32
   std::uint32_t tokens_per_block = 32;
-  std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading
+  std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
+                                     // may be resized to four times as much
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 512;      // rows of one step
   std::string evictor = "cost";
@@ -65,7 +66,15 @@ class Runtime {
   Sampler& sampler() { return *sampler_; }
   std::uint32_t context() const { return context_; }
   std::uint32_t threads() const { return pool_->size(); }
+  ThreadPool& pool() { return *pool_; }
+  const VectorKernels& vector() const { return *vector_; }
   const std::string& kv_format() const { return kv_format_; }
+  std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
+
+  // Tenants never share: each has a root of its own in the cache. Its key is for all threads.
+  Result<RootId> tenant_root(std::string_view tenant);
+  BlockKey tenant_key(std::string_view tenant) const;
+  const KeySecret& secret() const { return secret_; }
 
   Result<Sequence> open_sequence(std::uint32_t token_capacity);  // to be attached to a prompt
   Result<Sequence> empty_sequence(
@@ -73,8 +82,10 @@ class Runtime {
 
   // Runs rows of all items through the model in one forward pass. Returns the wanted logits,
   // [rows][vocabulary], in the order of the items; they stay valid until the next step. Room that
-  // is not there is an error and changes nothing.
+  // is not there is an error and changes nothing. A sequence whose logits are not finite is marked
+  // as faulted.
   Result<std::span<float>> step(std::span<const StepItem> items);
+  Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
 
   // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
   // `chunk` rows. `progress` is called between steps and may stop it by returning false
@@ -93,9 +104,14 @@ class Runtime {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
   std::string kv_format_;
+  std::uint64_t kv_cache_bytes_ = 0;
   std::unique_ptr<Sampler> sampler_;
+  const VectorKernels* vector_ = nullptr;
+  KeySecret secret_ = KeySecret::random();
+  RootIdentity identity_;  // of the tenant without a name
   RootId root_{};
   std::uint32_t context_ = 0;
+  Nanoseconds forward_time_ = 0;
 
   // Of the step at hand; kept so that a step allocates nothing once they have grown.
   std::vector<StepNeed> needs_;

@@ -13,6 +13,17 @@ Error out_of_range(const char* field, const char* range) {
   return Error{Code::invalid, std::string(field) + " must be " + range};
 }
 
+// Masks mostly allow or forbid whole words of tokens.
+void keep_allowed(std::span<float> logits, std::span<const std::uint32_t> allowed) {
+  for (std::size_t first = 0; first < logits.size(); first += 32) {
+    const std::uint32_t word = allowed[first / 32];
+    if (word == ~0u) continue;
+    const std::size_t count = std::min<std::size_t>(32, logits.size() - first);
+    for (std::size_t i = 0; i < count; ++i)
+      if (!(word >> i & 1)) logits[first + i] = -INFINITY;
+  }
+}
+
 }  // namespace
 
 Status SamplingOptions::check(std::uint32_t vocabulary) const {
@@ -45,11 +56,15 @@ void TokenCounts::add_generated(TokenId token) { ++counts_[token].generated; }
 
 Sampler::Sampler(const VectorKernels& vector, std::uint32_t vocabulary) : vector_(vector) {
   candidates_.reserve(vocabulary);
+  values_.reserve(vocabulary);
 }
 
 double Sampler::log_sum_exp(std::span<const float> logits) const {
+  return log_sum_exp(logits, vector_.max(logits.data(), static_cast<std::uint32_t>(logits.size())));
+}
+
+double Sampler::log_sum_exp(std::span<const float> logits, float max) const {
   const auto n = static_cast<std::uint32_t>(logits.size());
-  const float max = vector_.max(logits.data(), n);
   return max + std::log(static_cast<double>(vector_.sum_exp(logits.data(), max, n)));
 }
 
@@ -105,9 +120,12 @@ void Sampler::shape(std::span<float> logits, const SamplingOptions& o,
 }
 
 Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
-                       const TokenCounts& counts, std::uint32_t choice, std::uint32_t position) {
+                       const TokenCounts& counts, std::uint32_t choice, std::uint32_t position,
+                       const TokenLimits& limits) {
   Choice chosen;
-  const double sum = log_sum_exp(logits);
+  const auto n = static_cast<std::uint32_t>(logits.size());
+  const std::uint32_t best = vector_.argmax(logits.data(), n);
+  const double sum = log_sum_exp(logits, logits[best]);
   if (options.logprobs > 0) chosen.alternatives = top(logits, options.logprobs);
   const bool shaped = !options.logit_bias.empty() || options.repetition_penalty != 1 ||
                       options.presence_penalty != 0 || options.frequency_penalty != 0;
@@ -118,13 +136,25 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
     for (const auto& [token, count] : counts.counts_) raw.emplace_back(token, logits[token]);
     shape(logits, options, counts);
   }
-  const auto n = static_cast<std::uint32_t>(logits.size());
+  for (const TokenId t : limits.banned) logits[t] = -INFINITY;
+  if (!limits.allowed.empty()) {
+    keep_allowed(logits, limits.allowed);
+    if (vector_.max(logits.data(), n) == -INFINITY) {
+      chosen.token = kNoToken;
+      return chosen;
+    }
+  }
   if (options.temperature == 0 || options.top_k == 1) {
-    chosen.token = static_cast<TokenId>(vector_.argmax(logits.data(), n));
+    const bool raw_best = !shaped && limits.banned.empty() && limits.allowed.empty();
+    chosen.token = raw_best ? best : vector_.argmax(logits.data(), n);
   } else {
     chosen.token = draw(logits, options, counter_unit(options.seed, choice, position));
   }
   float logit = logits[chosen.token];
+  if (logit == -INFINITY) {
+    chosen.token = kNoToken;
+    return chosen;
+  }
   for (const auto& [token, value] : raw)
     if (token == chosen.token) {
       logit = value;
@@ -134,27 +164,101 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
   return chosen;
 }
 
+// From the whole distribution in scaled_, in the order of ids: first the chunk, then the token.
+TokenId Sampler::draw_unsorted(double unit) const {
+  constexpr std::size_t kChunk = 256;
+  const auto n = scaled_.size();
+  const auto mass = [&](std::size_t chunk) {
+    const std::size_t first = chunk * kChunk;
+    return static_cast<double>(vector_.sum_exp(
+        &scaled_[first], 0, static_cast<std::uint32_t>(std::min(kChunk, n - first))));
+  };
+  double total = 0;
+  for (std::size_t c = 0; c * kChunk < n; ++c) total += mass(c);
+  double left = unit * total;
+  TokenId last = 0;  // with any mass: where rounding left nothing of the draw
+  for (std::size_t c = 0; c * kChunk < n; ++c) {
+    const double here = mass(c);
+    if (here == 0) continue;
+    last = static_cast<TokenId>(c * kChunk);
+    if (left >= here) {
+      left -= here;
+      continue;
+    }
+    for (std::size_t i = c * kChunk; i < std::min(n, (c + 1) * kChunk); ++i) {
+      const double w = weight(scaled_[i]);
+      if (w == 0) continue;
+      last = static_cast<TokenId>(i);
+      if ((left -= w) < 0) return last;
+    }
+    return last;
+  }
+  return static_cast<TokenId>(std::ranges::max_element(scaled_) - scaled_.begin());
+}
+
+// Leaves in scaled_ the fewest best tokens that together weigh `mass`; the others become
+// impossible. Looks at the head of the distribution first, and in growing parts, as most are steep.
+void Sampler::keep_mass(double mass) {
+  const auto better = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  const auto sum = [&](std::size_t from, std::size_t to) {
+    values_.clear();
+    for (std::size_t i = from; i < to; ++i) values_.push_back(candidates_[i].logit);
+    return static_cast<double>(
+        vector_.sum_exp(values_.data(), 0, static_cast<std::uint32_t>(values_.size())));
+  };
+  for (float reach = 4;; reach *= 2) {
+    candidates_.clear();
+    for (std::size_t i = 0; i < scaled_.size(); ++i)
+      if (scaled_[i] >= -reach) candidates_.push_back({scaled_[i], static_cast<TokenId>(i), 0});
+    if (reach > 100 || sum(0, candidates_.size()) >= mass) break;
+  }
+  std::size_t from = 0, part = 64;
+  for (double kept = 0;; part *= 4) {
+    const std::size_t to = std::min(from + part, candidates_.size());
+    const auto at = [&](std::size_t i) {
+      return candidates_.begin() + static_cast<std::ptrdiff_t>(i);
+    };
+    if (to < candidates_.size()) std::nth_element(at(from), at(to), candidates_.end(), better);
+    const double here = sum(from, to);
+    if (kept + here < mass && to < candidates_.size()) {
+      kept += here;
+      from = to;
+      continue;
+    }
+    std::sort(at(from), at(to), better);
+    std::size_t last = from;
+    for (std::size_t i = from; i < to; ++i) {
+      last = i;
+      if ((kept += weight(candidates_[i].logit)) >= mass) break;
+    }
+    const Candidate cut = candidates_[last];
+    for (std::size_t i = 0; i < scaled_.size(); ++i)
+      if (scaled_[i] < cut.logit || (scaled_[i] == cut.logit && i > cut.token))
+        scaled_[i] = -INFINITY;
+    return;
+  }
+}
+
 TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, double unit) {
   const auto n = static_cast<std::uint32_t>(logits.size());
-  const double max = vector_.max(logits.data(), n), inverse = 1.0 / o.temperature;
-  const auto weight = [&](float logit) { return std::exp((logit - max) * inverse); };
-
-  // Top-p alone needs only the head of the distribution: take more of it until the mass is there.
-  const bool need_all = o.typical_p < 1 || (o.top_k == 0 && o.top_p >= 1);
-  double total = 0;
-  if (o.top_k == 0 && !need_all)
-    for (const float l : logits) total += weight(l);
-  std::size_t count = o.top_k > 0 ? std::min<std::size_t>(o.top_k, n)
-                      : need_all  ? n
-                                  : std::min<std::size_t>(256, n);
-  for (;;) {
-    take_best(logits, count);
-    double mass = 0;
-    for (Candidate& c : candidates_) mass += c.weight = weight(c.logit);
-    if (o.top_k > 0 || need_all) total = mass;
-    if (count == n || o.top_k > 0 || mass >= o.top_p * total) break;
-    count = std::min<std::size_t>(count * 8, n);
+  const float max = vector_.max(logits.data(), n), inverse = std::min(1 / o.temperature, 1e30f);
+  scaled_.resize(n);
+  for (std::size_t i = 0; i < n; ++i) scaled_[i] = (logits[i] - max) * inverse;
+  if (o.top_k == 0 && o.typical_p >= 1) {
+    if (o.top_p < 1) keep_mass(o.top_p * vector_.sum_exp(scaled_.data(), 0, n));
+    if (o.min_p > 0) {
+      const float floor = std::log(o.min_p);
+      for (float& x : scaled_)
+        if (x < floor) x = -INFINITY;
+    }
+    return draw_unsorted(unit);
   }
+
+  take_best(scaled_, o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : n);
+  double total = 0;
+  for (Candidate& c : candidates_) total += c.weight = weight(c.logit);
 
   if (o.typical_p <
       1) {  // keep the tokens whose surprise is closest to the entropy, up to that mass

@@ -47,6 +47,12 @@ class TokenCounts {
   std::unordered_map<TokenId, Count> counts_;
 };
 
+// What may not be drawn, besides what the options say.
+struct TokenLimits {
+  std::span<const TokenId> banned = {};
+  std::span<const std::uint32_t> allowed = {};  // a bit per token; empty: all of them
+};
+
 struct TokenLogprob {
   TokenId token;
   float logprob;
@@ -62,13 +68,15 @@ class Sampler {
  public:
   Sampler(const VectorKernels& vector, std::uint32_t vocabulary);
 
-  // `logits` is working space and may be changed.
+  // `logits` is working space and may be changed. The token is kNoToken where the limits leave
+  // none.
   Choice sample(std::span<float> logits, const SamplingOptions& options, const TokenCounts& counts,
-                std::uint32_t choice, std::uint32_t position);
+                std::uint32_t choice, std::uint32_t position, const TokenLimits& limits = {});
 
   // The `count` most likely tokens with their log-probabilities, most likely first.
   std::vector<TokenLogprob> top(std::span<const float> logits, std::uint32_t count);
   double log_sum_exp(std::span<const float> logits) const;
+  double log_sum_exp(std::span<const float> logits, float max) const;
 
  private:
   struct Candidate {
@@ -80,9 +88,16 @@ class Sampler {
   void shape(std::span<float> logits, const SamplingOptions& options,
              const TokenCounts& counts) const;
   TokenId draw(std::span<const float> logits, const SamplingOptions& options, double unit);
+  TokenId draw_unsorted(double unit) const;
+  void keep_mass(double mass);
+  double weight(float scaled) const {  // exp, the same on every machine
+    return vector_.sum_exp(&scaled, 0, 1);
+  }
 
   const VectorKernels& vector_;
   std::vector<Candidate> candidates_;  // best first after take_best
+  std::vector<float> values_;          // scratch of keep_mass
+  std::vector<float> scaled_;          // logits less the largest, over temperature
 };
 
 }  // namespace quire

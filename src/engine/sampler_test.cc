@@ -240,6 +240,31 @@ TEST_F(SamplerTest, BiasOfAHundredForcesAndForbids) {
     }
 }
 
+TEST_F(SamplerTest, LimitsForbidAndLogprobsStayTheModels) {
+  const std::vector<float> logits = random_logits(100, 12);
+  double sum = 0;
+  for (const float l : logits) sum += std::exp(static_cast<double>(l));
+  const std::vector<TokenId> banned = {3, 50, 99};
+  std::vector<std::uint32_t> allowed(4, 0);
+  for (const TokenId t : {3u, 31u, 32u, 64u, 98u}) allowed[t / 32] |= 1u << t % 32;
+  const SamplingOptions shapes[] = {{.temperature = 0},
+                                    {.temperature = 2},
+                                    {.temperature = 2, .top_k = 70},
+                                    {.temperature = 2, .top_p = 0.9f},
+                                    {.temperature = 2, .min_p = 0.01f},
+                                    {.temperature = 2, .typical_p = 0.9f}};
+  for (const SamplingOptions& o : shapes)
+    for (std::uint32_t position = 0; position < 100; ++position) {
+      std::vector<float> copy = logits;
+      const Choice c = sampler_.sample(copy, o, {}, 0, position, {banned, allowed});
+      EXPECT_TRUE(c.token == 31 || c.token == 32 || c.token == 64 || c.token == 98) << c.token;
+      EXPECT_NEAR(c.logprob, logits[c.token] - std::log(sum), 1e-5);
+      copy = logits;
+      const std::vector<std::uint32_t> nothing(4, 0);
+      EXPECT_EQ(sampler_.sample(copy, o, {}, 0, position, {{}, nothing}).token, kNoToken);
+    }
+}
+
 TEST_F(SamplerTest, PenaltiesFollowTheirFormulas) {
   // Token 0 stands in the prompt, 1 was generated three times, 2 both, 3 neither; their logits
   // come out of the greedy choice: the one that a probe token just beats.

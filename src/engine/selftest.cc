@@ -76,6 +76,8 @@ class Selftest {
     TRY_STATUS(batched(r));
     TRY_STATUS(forked(r));
     TRY_STATUS(rolled_back(r));
+    TRY_STATUS(preempted(r));
+    TRY_STATUS(beams(r));
     return variants(options);
   }
 
@@ -183,6 +185,65 @@ class Selftest {
     const std::uint32_t kept = r.cache().truncate(s, length_ - std::min(length_ - 1, 45u));
     TRY(const LogitTable got, extend(r, s, prompt_, 17));
     same("after rolling back", got, kept);
+    return {};
+  }
+
+  // Stopped halfway to make room for others, and resumed: from nothing, from its own blocks that
+  // are still cached, from blocks that were kept for it.
+  Status preempted(Runtime& r) {
+    const std::uint32_t half = length_ / 2 + 5;
+    const struct {
+      const char* name;
+      Preempt how;
+      bool blocks_lost;
+    } ways[] = {{"its blocks lost", Preempt::recompute, true},
+                {"its blocks still cached", Preempt::recompute, false},
+                {"parked", Preempt::park, false}};
+    for (const auto& way : ways) {
+      r.cache().clear(true);
+      TRY(Sequence s, r.open_sequence(length_));
+      r.cache().attach(s, std::span(prompt_).first(half));
+      TRY([[maybe_unused]] const LogitTable head,
+          extend(r, s, std::span(prompt_).first(half), half));
+      r.cache().preempt(s, way.how);
+      if (way.blocks_lost) r.cache().clear(true);
+      TRY(Sequence other, r.empty_sequence(length_));  // somebody uses the room meanwhile
+      TRY([[maybe_unused]] const LogitTable ignored, extend(r, other, text_like(r, 40, 9), 40));
+      r.cache().attach(s);
+      const std::uint32_t resumed = s.length();
+      const bool as_meant = way.blocks_lost ? resumed == 0 : resumed > 0;
+      TRY(const LogitTable got, extend(r, s, prompt_, length_));
+      same(fmt::format("preempted at {}, {}, resumed at {}", half, way.name, resumed), got, resumed,
+           as_meant ? "" : "resumed elsewhere");
+    }
+    return {};
+  }
+
+  // Beams that part, die and are forked anew from the one that follows the prompt, stepping
+  // together.
+  Status beams(Runtime& r) {
+    constexpr std::uint32_t kWidth = 4, kRounds = 6, kSteps = 5;
+    const std::uint32_t start = length_ - std::min(length_ - 1, kRounds * kSteps);
+    r.cache().clear(true);
+    TRY(Sequence mine, r.empty_sequence(length_));
+    TRY([[maybe_unused]] const LogitTable head,
+        extend(r, mine, std::span(prompt_).first(start), start));
+    LogitTable got(length_);
+    const std::vector<TokenId> stray = text_like(r, kWidth * length_, 11);
+    std::vector<Sequence> others(kWidth - 1);
+    for (std::uint32_t at = start; at < length_; ++at) {
+      if ((at - start) % kSteps == 0)
+        for (Sequence& other : others) {
+          TRY(other, r.cache().fork(mine));
+        }
+      std::vector<StepItem> items;
+      for (std::size_t i = 0; i < others.size(); ++i)
+        items.push_back({&others[i], {&stray[i * length_ + at], 1}, Logits::last});
+      items.insert(items.begin() + 1, {&mine, {&prompt_[at], 1}, Logits::last});
+      TRY(const std::span<float> logits, r.step(items));
+      got[at] = fingerprint(row(logits, 1));
+    }
+    same(fmt::format("among {} beams forked from it", kWidth - 1), got, start);
     return {};
   }
 

@@ -19,6 +19,7 @@ VocabSpec spec_from_gguf(const GgufTokenizer& g, VocabModel model) {
   spec.bos = g.bos.value_or(kNoToken);
   spec.eos = g.eos.value_or(kNoToken);
   spec.eot = g.eot.value_or(kNoToken);
+  if (g.eom) spec.end_of_generation.push_back(*g.eom);  // a tool call ends with it
   spec.unk = g.unknown.value_or(kNoToken);
   spec.pad = g.padding.value_or(kNoToken);
   const bool pieces = model == VocabModel::sentencepiece;
@@ -26,6 +27,7 @@ VocabSpec spec_from_gguf(const GgufTokenizer& g, VocabModel model) {
   spec.add_eos = g.add_eos.value_or(false);
   spec.space_prefix =
       g.add_space_prefix.value_or(pieces) ? SpacePrefix::always : SpacePrefix::never;
+  spec.remove_extra_whitespaces = g.remove_extra_whitespaces.value_or(false);
   return spec;
 }
 

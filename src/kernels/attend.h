@@ -10,10 +10,10 @@
 //   merge (m, l, o) with (m', l', o'):  M = max(m, m'), a = exp(m - M), b = exp(m' - M),
 //   l = fma(l', b, l * a),  o[d] = fma(o'[d], b, o[d] * a)
 // and the result is o[d] / l. That is the f32 arithmetic. In the bf16 arithmetic, for rows of 16
-// bits, q * scale, k, p (where it is multiplied by v) and v are rounded to bf16 first, dimensions
-// and slots are taken in pairs, the odd one before the even one (1, 0, 3, 2, ...), and p is 0 below
-// 2^-64. With values of at least 2^-26 (f16 has no smaller ones, store_value sees to it in bf16) no
-// output is ever subnormal; a subnormal score may be flushed, as exp does not see the difference.
+// bits, p (where it is multiplied by v) and v are rounded to bf16 first, slots are taken in pairs,
+// the odd one before the even one (1, 0, 3, 2, ...), and p is 0 below 2^-64; scores stay in f32, as
+// rounded keys would move them too far. With values of at least 2^-26 (f16 has no smaller ones,
+// store_value sees to it in bf16) no sum is ever subnormal, which VDPBF16PS would flush.
 //
 // Nothing depends on batch, chunk or thread count: a task may walk one
 // split or all, one row or many. Slots a row does not see are never multiplied in, so they may hold
@@ -50,9 +50,9 @@ enum class AttendArithmetic : std::uint8_t { f32, bf16 };
 struct AttendShape {
   std::uint32_t query_heads, kv_heads, head_dim;
   float scale;
-  RowType rows;                 // element type of the pages (exact formats)
+  RowType rows;                                         // element type of the pages (exact formats)
   AttendArithmetic arithmetic = AttendArithmetic::f32;  // bf16 only for rows of 16 bits
-  std::uint32_t layer_index;    // within the group: lane = layer_index * kv_heads + kv_head
+  std::uint32_t layer_index;  // within the group: lane = layer_index * kv_heads + kv_head
   std::size_t page_bytes, key_bytes;
 };
 

@@ -75,8 +75,8 @@ Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
         double top = -INFINITY, sum = 0;
         for (std::uint32_t t = begin; t < end; ++t) {
           for (std::size_t d = 0; d < dim; ++d)
-            p[t - begin] += double{taken(c, q[d] * world.shape().scale)} *
-                            taken(c, rounded(c.rows, world.keys(s)[t * kv_width + kv_at + d]));
+            p[t - begin] += double{q[d]} * world.shape().scale *
+                            rounded(c.rows, world.keys(s)[t * kv_width + kv_at + d]);
           top = std::max(top, p[t - begin]);
         }
         for (double& x : p) sum += x = std::exp(x - top);

@@ -72,8 +72,8 @@ PackedMatrix pack_matrix(DType type, std::uint32_t outputs, std::uint32_t inputs
 struct ActivationRows {
   Activations mode = Activations::int8;
   std::uint32_t rows = 0, inputs = 0;
-  std::byte* data = nullptr;     // codes, scales and sums (layout private to kernels/)
-  float* plain = nullptr;  // the f32 rows themselves, [rows][inputs], for plain weights
+  std::byte* data = nullptr;  // codes, scales and sums (layout private to kernels/)
+  float* plain = nullptr;     // the f32 rows themselves, [rows][inputs], for plain weights
 };
 
 std::size_t activation_bytes(Activations mode, std::uint32_t rows, std::uint32_t inputs);

@@ -142,6 +142,12 @@ SlabInfo Arena::slab(SlabId id) const {
           s.bucket == kNone};
 }
 
+std::optional<SlabId> Arena::emptiest_slab(SizeClass c) const {
+  const std::uint32_t usable = of(c).occupied & ~(1u << kFull);
+  if (usable == 0) return std::nullopt;
+  return static_cast<SlabId>(of(c).heads[std::countr_zero(usable)]);
+}
+
 void Arena::drain(SlabId id) {
   Slab& slab = slabs_[to_index(id)];
   if (slab.bucket == kNone) return;

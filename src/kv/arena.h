@@ -123,6 +123,7 @@ class Arena {
         slab_of_page_[static_cast<std::size_t>(offset) >> units_per_page_log2_] - 1);
   }
   SlabInfo slab(SlabId s) const;
+  std::optional<SlabId> emptiest_slab(SizeClass c) const;  // to a fifteenth; not full, not draining
   void drain(SlabId s);
   void stop_draining(SlabId s);
   template <class F>

@@ -233,6 +233,7 @@ Attached KvCache::attach(Sequence& s) {
 }
 Result<Reservation> KvCache::reserve(std::span<const StepNeed> needs) {
   poll();
+  core_->pool.tidy();
   TRY(const std::uint32_t step, core_->reserve(needs));
   return Reservation(core_.get(), step);
 }
@@ -266,6 +267,10 @@ void KvCache::poll() {
   core_->store.expire();
 }
 const Journal& KvCache::journal() const { return core_->journal; }
+void KvCache::note(JournalRecord record) {
+  record.time = core_->tick();
+  core_->journal.add(record);
+}
 
 Reservation::~Reservation() {
   if (core_) core_->end_step(step_);

@@ -232,6 +232,8 @@ class KvCache {
   Evicted clear(bool force = false);
   CacheStats stats() const;
   const Journal& journal() const;
+  void note(
+      JournalRecord record);  // a decision about a request, taken outside; stamped with the time
 
   // Shrinks by evicting and moving; what is in use or pinned bounds it from below. Returns the
   // budget reached.

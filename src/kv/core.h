@@ -97,6 +97,7 @@ class CacheCore {
   // reclaim.cc
   BlockRef take(SizeClass c);  // evicting what it must; empty when all is in use
   bool make_room(SizeClass c);
+  bool evict_elsewhere(SizeClass c);
   bool empty_slab(std::optional<SizeClass> for_class, Reason reason,
                   double worth = std::numeric_limits<double>::infinity());
   bool feasible(std::span<const std::uint32_t> need) const;  // by SizeClass

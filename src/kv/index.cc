@@ -29,10 +29,24 @@ PrefixIndex::PrefixIndex(const IndexOptions& options)
 inline std::uint32_t PrefixIndex::tag_of(const BlockKey& key) {
   std::uint32_t tag;
   std::memcpy(&tag, &key, sizeof tag);
-  return tag;
+  return tag != 0 ? tag : 1;
 }
 
-std::uint32_t PrefixIndex::take_slot() {
+template <class F>
+inline std::uint32_t PrefixIndex::search(std::uint32_t tag, F&& f) const {
+  for (std::uint32_t line = line_of(tag);; line = next_line(line)) {
+    const Slot* s = &slots_[line];
+    // Which of the four it is, is anybody's guess: no branch for it.
+    std::uint32_t hits = 0;
+    for (std::uint32_t i = 0; i < kLine; ++i) hits |= std::uint32_t{s[i].tag == tag} << i;
+    for (; hits != 0; hits &= hits - 1)
+      if (const auto i = static_cast<std::uint32_t>(std::countr_zero(hits)); f(s[i]))
+        return line + i;
+    if (s[kLine - 1].tag == 0) return kNil;
+  }
+}
+
+std::uint32_t PrefixIndex::take_node() {
   if (free_ == kNil) return end_ < capacity_ ? end_++ : kNil;
   const std::uint32_t n = free_;
   free_ = at(n).next_free;
@@ -40,7 +54,7 @@ std::uint32_t PrefixIndex::take_slot() {
 }
 
 NodeId PrefixIndex::add_root() {
-  const std::uint32_t n = take_slot();
+  const std::uint32_t n = take_node();
   if (n == kNil) return kNoNode;
   at(n) = {.live = true};
   return static_cast<NodeId>(n);
@@ -48,72 +62,69 @@ NodeId PrefixIndex::add_root() {
 
 inline bool PrefixIndex::same(const Slot& slot, std::uint32_t parent, std::uint64_t change,
                               const TokenId* tokens) const {
-  const std::uint32_t n = slot.node_plus_1 - 1;
   if (slot.parent != parent || slot.change != static_cast<std::uint32_t>(change)) return false;
-  if (change != 0 && at(n).change != change) return false;
+  if (change != 0 && at(slot.node).change != change) return false;
   if (planted(Bug::skip_token_compare)) return true;
-  const TokenId* own = tokens_of(n);
+  const TokenId* own = tokens_of(slot.node);
   TokenId difference = 0;  // branch-free: nearly always they are equal
   for (std::uint32_t i = 0; i < tokens_per_block_; ++i) difference |= own[i] ^ tokens[i];
   return difference == 0;
 }
 
-inline void PrefixIndex::prefetch_tokens(std::uint32_t node) const {
-  const auto* line = reinterpret_cast<const std::byte*>(tokens_of(node));
-  for (std::size_t i = 0; i < tokens_per_block_ * sizeof(TokenId); i += 64)
-    __builtin_prefetch(line + i);
-}
-
-inline NodeId PrefixIndex::locate(NodeId parent, const BlockKey& key, std::uint64_t change,
-                                  const TokenId* tokens) const {
-  const std::uint32_t tag = tag_of(key);
-  for (std::uint32_t i = tag & slot_mask_; slots_[i].node_plus_1 != 0; i = (i + 1) & slot_mask_) {
-    if (slots_[i].tag == tag && same(slots_[i], raw(parent), change, tokens))
-      return static_cast<NodeId>(slots_[i].node_plus_1 - 1);
-  }
-  return kNoNode;
-}
-
 NodeId PrefixIndex::find(NodeId parent, const BlockKey& key, std::uint64_t change,
                          const TokenId* tokens) const {
-  return locate(parent, key, change, tokens);
+  const std::uint32_t slot =
+      search(tag_of(key), [&](const Slot& s) { return same(s, raw(parent), change, tokens); });
+  return slot == kNil ? kNoNode : static_cast<NodeId>(slots_[slot].node);
 }
 
 NodeId PrefixIndex::find(const BlockKey& key) const {
-  const std::uint32_t tag = tag_of(key);
-  for (std::uint32_t i = tag & slot_mask_; slots_[i].node_plus_1 != 0; i = (i + 1) & slot_mask_) {
-    const std::uint32_t n = slots_[i].node_plus_1 - 1;
-    if (slots_[i].tag == tag && keys_[n] == key) return static_cast<NodeId>(n);
-  }
-  return kNoNode;
+  const std::uint32_t slot =
+      search(tag_of(key), [&](const Slot& s) { return keys_[s.node] == key; });
+  return slot == kNil ? kNoNode : static_cast<NodeId>(slots_[slot].node);
 }
 
+namespace {
+// Into the second cache, where many more misses may be under way than into the first. Inlined by
+// force: g++ takes a function that only prefetches for one without effect and drops the call.
+[[gnu::always_inline]] inline void bring(const void* line) { __builtin_prefetch(line, 0, 2); }
+}  // namespace
+
 std::size_t PrefixIndex::match(NodeId root, const TokenChain& chain, std::span<NodeId> path) const {
-  // Two waves run ahead of the comparison: one brings in hash slots, the next the tokens of the
-  // nodes they name.
-  constexpr std::size_t kSlotsAhead = 32, kNodesAhead = 16;
+  // Two waves run ahead of the comparison: one brings in hash slots, the next finds the block's
+  // slot there and brings in the tokens of the node it names.
+  constexpr std::size_t kSlotsAhead = 64, kTokensAhead = 16;
   const std::size_t count = std::min(chain.keys.size(), path.size());
-  const auto prefetch_slot = [&](std::size_t i) {
-    __builtin_prefetch(&slots_[tag_of(chain.keys[i]) & slot_mask_]);
-  };
-  const auto prefetch_candidate = [&](std::size_t i) {
-    const Slot s = slots_[tag_of(chain.keys[i]) & slot_mask_];
-    if (s.node_plus_1 != 0) prefetch_tokens(s.node_plus_1 - 1);
-  };
-  for (std::size_t i = 0; i < std::min(kSlotsAhead, count); ++i) prefetch_slot(i);
-  for (std::size_t i = 0; i < std::min(kNodesAhead, count); ++i) prefetch_candidate(i);
+  const std::size_t token_bytes = tokens_per_block_ * sizeof(TokenId);
+  std::uint32_t found[kTokensAhead];  // slots, a ring by block
+  for (std::size_t i = 0; i < std::min(kSlotsAhead, count); ++i)
+    bring(&slots_[line_of(tag_of(chain.keys[i]))]);
 
   std::size_t next_change = 0;
   NodeId at_node = root;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i + kSlotsAhead < count) prefetch_slot(i + kSlotsAhead);
-    if (i + kNodesAhead < count) prefetch_candidate(i + kNodesAhead);
-    std::uint64_t change = 0;
-    if (next_change < chain.changes.size() && chain.changes[next_change].block == i)
-      change = chain.changes[next_change++].tag;
-    at_node = locate(at_node, chain.keys[i], change, &chain.tokens[i * tokens_per_block_]);
-    if (at_node == kNoNode) return i;
-    path[i] = at_node;
+  for (std::size_t ahead = 0; ahead < count + kTokensAhead; ++ahead) {
+    if (ahead >= kTokensAhead) {
+      const std::size_t i = ahead - kTokensAhead;
+      const std::uint32_t slot = found[i % kTokensAhead];
+      if (slot == kNil) return i;
+      const TokenId* tokens = &chain.tokens[i * tokens_per_block_];
+      std::uint64_t change = 0;
+      if (next_change < chain.changes.size() && chain.changes[next_change].block == i)
+        change = chain.changes[next_change++].tag;
+      at_node = same(slots_[slot], raw(at_node), change, tokens)
+                    ? static_cast<NodeId>(slots_[slot].node)
+                    : find(at_node, chain.keys[i], change, tokens);
+      if (at_node == kNoNode) return i;
+      path[i] = at_node;
+    }
+    if (ahead >= count) continue;
+    if (ahead + kSlotsAhead < count)
+      bring(&slots_[line_of(tag_of(chain.keys[ahead + kSlotsAhead]))]);
+    const std::uint32_t slot = search(tag_of(chain.keys[ahead]), [](const Slot&) { return true; });
+    found[ahead % kTokensAhead] = slot;
+    if (slot == kNil) continue;
+    const auto* tokens = reinterpret_cast<const std::byte*>(tokens_of(slots_[slot].node));
+    for (std::size_t i = 0; i < token_bytes; i += 64) bring(tokens + i);
   }
   return count;
 }
@@ -121,7 +132,7 @@ std::size_t PrefixIndex::match(NodeId root, const TokenChain& chain, std::span<N
 NodeId PrefixIndex::insert(NodeId parent, const BlockKey& key, std::uint64_t change,
                            const TokenId* tokens) {
   DCHECK(find(parent, key, change, tokens) == kNoNode);
-  const std::uint32_t n = take_slot();
+  const std::uint32_t n = take_node();
   if (n == kNil) return kNoNode;
   const std::uint32_t tag = tag_of(key);
   at(n) = {.change = change,
@@ -131,9 +142,9 @@ NodeId PrefixIndex::insert(NodeId parent, const BlockKey& key, std::uint64_t cha
            .live = true};
   std::memcpy(tokens_of(n), tokens, tokens_per_block_ * sizeof(TokenId));
   keys_[n] = key;
-  std::uint32_t i = tag & slot_mask_;
-  while (slots_[i].node_plus_1 != 0) i = (i + 1) & slot_mask_;
-  slots_[i] = {tag, n + 1, raw(parent), static_cast<std::uint32_t>(change)};
+  std::uint32_t i = line_of(tag);
+  while (slots_[i].tag != 0) i = (i + 1) & slot_mask_;
+  slots_[i] = {tag, n, raw(parent), static_cast<std::uint32_t>(change)};
   ++at(parent).children;
   ++size_;
   return static_cast<NodeId>(n);
@@ -142,26 +153,34 @@ NodeId PrefixIndex::insert(NodeId parent, const BlockKey& key, std::uint64_t cha
 void PrefixIndex::erase(NodeId node) {
   Node& n = at(node);
   CHECK(n.live && n.parent != kNil && n.children == 0 && !n.exposed);
-  std::uint32_t i = n.tag & slot_mask_;
-  while (slots_[i].node_plus_1 != raw(node) + 1) {
-    CHECK(slots_[i].node_plus_1 != 0);
-    i = (i + 1) & slot_mask_;
-  }
-  // Linear probing without tombstones: pull back whatever the hole would cut off from its home.
-  for (std::uint32_t j = (i + 1) & slot_mask_; slots_[j].node_plus_1 != 0;
-       j = (j + 1) & slot_mask_) {
-    const std::uint32_t from_home = (j - slots_[j].tag) & slot_mask_;
-    if (planted(Bug::lose_hash_entry)) break;
-    if (from_home >= ((j - i) & slot_mask_)) {
-      slots_[i] = slots_[j];
-      i = j;
-    }
-  }
-  slots_[i] = {};
+  vacate(search(n.tag, [&](const Slot& s) { return s.node == raw(node); }));
   --at(n.parent).children;
   --size_;
   n = {.next_free = free_};
   free_ = raw(node);
+}
+
+void PrefixIndex::vacate(std::uint32_t hole) {
+  CHECK(hole != kNil);
+  // No tombstones: as long as lines are full, what lies behind one for want of room there comes
+  // back to it.
+  std::uint32_t line = hole & ~(kLine - 1);
+  for (std::uint32_t from = line; slots_[from + kLine - 1].tag != 0;) {
+    if (planted(Bug::lose_hash_entry)) break;
+    from = next_line(from);
+    for (std::uint32_t i = from; i < from + kLine && slots_[i].tag != 0; ++i) {
+      const std::uint32_t from_home = (from - line_of(slots_[i].tag)) & slot_mask_;
+      if (from_home < ((from - line) & slot_mask_)) continue;
+      slots_[hole] = slots_[i];
+      hole = i;
+      line = from;
+      break;
+    }
+  }
+  std::uint32_t last = line + kLine - 1;
+  while (slots_[last].tag == 0) --last;
+  slots_[hole] = slots_[last];
+  slots_[last] = {};
 }
 
 int PrefixIndex::compare(std::uint64_t change, std::span<const TokenId> tokens,
@@ -284,7 +303,7 @@ void PrefixIndex::check() const {
     CHECK(find(static_cast<NodeId>(n.parent), keys_[raw(node)], n.change, tokens_of(raw(node))) ==
           node);
   });
-  for (std::size_t i = 0; i <= slot_mask_; ++i) in_table += slots_[i].node_plus_1 != 0;
+  for (std::size_t i = 0; i <= slot_mask_; ++i) in_table += slots_[i].tag != 0;
   CHECK(nodes == size_ && in_table == size_ && children == size_ && linked == exposed_nodes);
 }
 

@@ -119,16 +119,20 @@ class PrefixIndex {
     std::uint32_t parent = kNil, depth = 0, children = 0;
     std::uint32_t child_root = kNil;          // sorted tree of exposed children
     std::uint32_t left = kNil, right = kNil;  // this node's place among its siblings
-    std::uint32_t tag = 0;                    // of its key: the place in the hash table
+    std::uint32_t tag = 0;                    // of its key: its home in the hash table
     std::uint32_t next_free = kNil;
     std::uint32_t present = 0;
     bool live = false, exposed = false;
   };
   // A slot repeats what tells nodes apart, so that a match reads slots and tokens and nothing else.
+  // Four make a cache line, filled from the front; what finds its home line full lies in the first
+  // line behind it that was not. So a line that is not full ends a search, and nearly all end in
+  // the first.
   struct Slot {
-    std::uint32_t tag, node_plus_1;  // 0: empty
-    std::uint32_t parent, change;    // its low half
+    std::uint32_t tag, node;       // tag 0: empty
+    std::uint32_t parent, change;  // its low half
   };
+  static constexpr std::uint32_t kLine = 4;
 
   Node& at(NodeId n) { return nodes_[raw(n)]; }
   const Node& at(NodeId n) const { return nodes_[raw(n)]; }
@@ -139,12 +143,15 @@ class PrefixIndex {
     return &tokens_[std::size_t{n} * tokens_per_block_];
   }
   static std::uint32_t tag_of(const BlockKey& key);
-  std::uint32_t take_slot();
+  std::uint32_t line_of(std::uint32_t tag) const { return tag & slot_mask_ & ~(kLine - 1); }
+  std::uint32_t next_line(std::uint32_t line) const { return (line + kLine) & slot_mask_; }
+  // f(slot) for each slot of the tag until it says true; which that was, or kNil.
+  template <class F>
+  std::uint32_t search(std::uint32_t tag, F&& f) const;
+  std::uint32_t take_node();
   bool same(const Slot& slot, std::uint32_t parent, std::uint64_t change,
             const TokenId* tokens) const;
-  void prefetch_tokens(std::uint32_t node) const;
-  NodeId locate(NodeId parent, const BlockKey& key, std::uint64_t change,
-                const TokenId* tokens) const;  // find, inline
+  void vacate(std::uint32_t slot);
 
   // Sibling trees: treaps ordered by (change, tokens), heap-ordered by a hash of the node's number.
   int compare(std::uint64_t change, std::span<const TokenId> tokens, std::uint32_t node) const;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "kv/planted.h"
@@ -9,6 +10,7 @@
 namespace quire {
 namespace {
 constexpr std::uint32_t kNone = UINT32_MAX;
+constexpr std::uint32_t kTidyEvery = 8;  // calls; what lay free that long is not about to be used
 constexpr bool is_busy(BlockState s) {
   return s == BlockState::referenced || s == BlockState::fenced;
 }
@@ -72,7 +74,7 @@ BlockFence BlockPool::fence(BlockId id) {
   const BlockState from = state_of(blocks_[i]);
   ++blocks_[i].fences;
   settle(i, from);
-  return {this, i};
+  return {this, id};
 }
 
 std::uint64_t BlockPool::submit_step() { return ++submitted_; }
@@ -118,6 +120,40 @@ bool BlockPool::move(BlockId id) {
   arena_.free(from);
   if (listener_) listener_->block_moved(id, blocks_[i].owner, from, *to);
   return true;
+}
+
+void BlockPool::tidy() {
+  if (steps_in_flight() > 0) return;
+  idle_.resize(arena_.class_count());
+  const bool look = ++tidied_ % kTidyEvery == 0;
+  for (std::size_t i = 0; i < idle_.size(); ++i) {
+    const SizeClass c = static_cast<SizeClass>(i);
+    const std::uint64_t free = ledger(c).free;
+    Idle& idle = idle_[i];
+    idle.free_least = std::min(idle.free_least, free);
+    if (look) {
+      idle.slabs = idle.free_least / arena_.slab_capacity(c);
+      idle.free_least = free;
+    }
+    if (idle.slabs == 0) continue;
+    --idle.slabs;
+    if (free >= arena_.slab_capacity(c)) empty_a_slab(c);  // else it has found use
+  }
+}
+
+// What lies in its emptiest slab fits into the others.
+void BlockPool::empty_a_slab(SizeClass c) {
+  const std::optional<SlabId> slab = arena_.emptiest_slab(c);
+  if (!slab) return;
+  bool fenced = false;
+  for_each_block(*slab, [&](BlockId b) { fenced |= !movable(b); });
+  if (fenced) return;
+  const bool spare = arena_.slab(*slab).in_use == 0;
+  arena_.drain(*slab);
+  if (spare) return;  // gone already
+  bool room = true;
+  for_each_block(*slab, [&](BlockId b) { room = room && move(b); });
+  if (!room) arena_.stop_draining(*slab);
 }
 
 void BlockPool::copy(BlockId to, BlockId from) {
@@ -209,22 +245,23 @@ void BlockPool::add_reader(std::uint32_t i) {
   change_state(i, from, BlockState::referenced);
 }
 
-void BlockPool::drop_reader(std::uint32_t i) {
-  CHECK(blocks_[i].readers > 0);
-  if (--blocks_[i].readers == 0) settle(i, BlockState::referenced);
-}
-
-void BlockPool::drop_cached(std::uint32_t i) {
-  CHECK(blocks_[i].cached);
-  const BlockState from = state_of(blocks_[i]);
-  blocks_[i].cached = false;
-  settle(i, from);
-}
-
-void BlockPool::drop_fence(std::uint32_t i) {
-  CHECK(blocks_[i].fences > 0);
-  const BlockState from = state_of(blocks_[i]);
-  --blocks_[i].fences;
+void BlockPool::let_go(Hold hold, std::uint32_t i) {
+  Block& b = blocks_[i];
+  const BlockState from = state_of(b);
+  switch (hold) {
+    case Hold::reader:
+      CHECK(b.readers > 0);
+      if (--b.readers > 0) return;
+      break;
+    case Hold::cached:
+      CHECK(b.cached);
+      b.cached = false;
+      break;
+    case Hold::fence:
+      CHECK(b.fences > 0);
+      --b.fences;
+      break;
+  }
   settle(i, from);
 }
 

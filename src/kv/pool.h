@@ -47,91 +47,50 @@ enum class BlockState : std::uint8_t { free, cached, referenced, fenced };
 
 class BlockPool;
 
-// A reader's (or writer's) hold on a block.
-class [[nodiscard]] BlockRef {
+// A move-only hold on a block.
+enum class Hold : std::uint8_t {
+  reader,  // reads it, or writes it
+  cached,  // the index keeps it without counting as a reader; letting go is eviction
+  fence,   // keeps its bytes where they are, but neither cached nor referenced
+};
+
+template <Hold kHold>
+class [[nodiscard]] BlockHold {
  public:
-  BlockRef() = default;
-  BlockRef(BlockRef&& o) noexcept { swap(o); }
-  BlockRef& operator=(BlockRef&& o) noexcept {
-    BlockRef(std::move(o)).swap(*this);
+  BlockHold() = default;
+  BlockHold(BlockHold&& o) noexcept { swap(o); }
+  BlockHold& operator=(BlockHold&& o) noexcept {
+    BlockHold(std::move(o)).swap(*this);
     return *this;
   }
-  inline ~BlockRef();
+  inline ~BlockHold();
 
-  inline BlockRef share() const;
   bool empty() const { return pool_ == nullptr; }
   BlockId id() const {
     DCHECK(!empty());
     return id_;
   }
+  inline BlockHold<Hold::reader> share() const requires(kHold != Hold::fence);
   inline ArenaOffset offset() const;
   inline std::byte* bytes() const;  // of a host arena
-  inline bool unique() const;       // nobody else, the index neither, holds it: it may be written
+  inline bool unique() const        // nobody else, the index neither, holds it: it may be written
+      requires(kHold == Hold::reader);
 
  private:
   friend class BlockPool;
-  friend class CachedBlock;
-  BlockRef(BlockPool* pool, BlockId id) : pool_(pool), id_(id) {}
-  void swap(BlockRef& o) noexcept {
+  template <Hold>
+  friend class BlockHold;
+  BlockHold(BlockPool* pool, BlockId id) : pool_(pool), id_(id) {}
+  void swap(BlockHold& o) noexcept {
     std::swap(pool_, o.pool_);
     std::swap(id_, o.id_);
   }
   BlockPool* pool_ = nullptr;
   BlockId id_;
 };
-
-// The index's hold: keeps a block without counting as a reader. Dropping it is eviction.
-class [[nodiscard]] CachedBlock {
- public:
-  CachedBlock() = default;
-  CachedBlock(CachedBlock&& o) noexcept { swap(o); }
-  CachedBlock& operator=(CachedBlock&& o) noexcept {
-    CachedBlock(std::move(o)).swap(*this);
-    return *this;
-  }
-  inline ~CachedBlock();
-
-  inline BlockRef share() const;
-  bool empty() const { return pool_ == nullptr; }
-  BlockId id() const {
-    DCHECK(!empty());
-    return id_;
-  }
-  inline ArenaOffset offset() const;
-
- private:
-  friend class BlockPool;
-  CachedBlock(BlockPool* pool, BlockId id) : pool_(pool), id_(id) {}
-  void swap(CachedBlock& o) noexcept {
-    std::swap(pool_, o.pool_);
-    std::swap(id_, o.id_);
-  }
-  BlockPool* pool_ = nullptr;
-  BlockId id_;
-};
-
-// Keeps one block's bytes where they are until dropped. Does not keep it cached or referenced.
-class [[nodiscard]] BlockFence {
- public:
-  BlockFence() = default;
-  BlockFence(BlockFence&& o) noexcept { swap(o); }
-  BlockFence& operator=(BlockFence&& o) noexcept {
-    BlockFence(std::move(o)).swap(*this);
-    return *this;
-  }
-  inline ~BlockFence();
-  bool empty() const { return pool_ == nullptr; }
-
- private:
-  friend class BlockPool;
-  BlockFence(BlockPool* pool, std::uint32_t index) : pool_(pool), index_(index) {}
-  void swap(BlockFence& o) noexcept {
-    std::swap(pool_, o.pool_);
-    std::swap(index_, o.index_);
-  }
-  BlockPool* pool_ = nullptr;
-  std::uint32_t index_ = 0;
-};
+using BlockRef = BlockHold<Hold::reader>;
+using CachedBlock = BlockHold<Hold::cached>;
+using BlockFence = BlockHold<Hold::fence>;
 
 // Hears what happens to blocks that it cannot see otherwise. `owner` is what set_owner gave (0 when
 // nothing). Calls come from inside pool functions: do not take, drop or move blocks there; note it
@@ -197,6 +156,9 @@ class BlockPool {
   // Moving and emptying. move() fails, changing nothing, when no other extent can be had.
   bool movable(BlockId id) const;
   bool move(BlockId id);
+  // Once per step: when a slab's worth of a class lay free for some steps, what is in its emptiest
+  // slab is moved together with the rest and the slab goes back. Waits while a step is in flight.
+  void tidy();
   void copy(BlockId to, BlockId from);  // all bytes; same class
   BlockId block_at(ArenaOffset offset) const;
   // f(BlockId); it may move or release that block and others.
@@ -224,9 +186,8 @@ class BlockPool {
   Status check_ledger() const;
 
  private:
-  friend class BlockRef;
-  friend class CachedBlock;
-  friend class BlockFence;
+  template <Hold>
+  friend class BlockHold;
 
   struct Block {  // half a cache line
     std::uint64_t owner;
@@ -245,6 +206,9 @@ class BlockPool {
     std::uint64_t busy_slabs = 0;    // that hold a referenced or fenced block
     bool operator==(const Tally&) const = default;
   };
+  struct Idle {  // per size class: what tidy() saw
+    std::uint64_t free_least = 0, slabs = 0;
+  };
 
   std::uint32_t check(BlockId id) const {
     CHECK(alive(id));
@@ -259,11 +223,10 @@ class BlockPool {
   void change_state(std::uint32_t i, BlockState from, BlockState to);
   void count_busy(SizeClass c, ArenaOffset at, bool busy);
   void add_reader(std::uint32_t i);
-  void drop_reader(std::uint32_t i);
-  void drop_cached(std::uint32_t i);
-  void drop_fence(std::uint32_t i);
+  void let_go(Hold hold, std::uint32_t i);
   void settle(std::uint32_t i, BlockState from);  // a hold changed: book it, free what is nobody's
   void free_block(std::uint32_t i);
+  void empty_a_slab(SizeClass c);
 
   Arena& arena_;
   PoolListener* listener_;
@@ -271,39 +234,36 @@ class BlockPool {
   LazyArray<std::uint32_t> busy_in_slab_;  // by SlabId
   std::uint32_t high_water_ = 0, free_head_ = UINT32_MAX, blocks_max_;
   std::vector<Tally> tallies_;  // by size class
+  std::vector<Idle> idle_;      // likewise
+  std::uint64_t tidied_ = 0;
   // Blocks nobody holds that wait for a step, oldest first.
   std::uint32_t limbo_head_ = UINT32_MAX, limbo_tail_ = UINT32_MAX;
   LazyArray<std::uint64_t> limbo_ticket_;  // by block index: the step it waits for
   std::uint64_t submitted_ = 0, completed_ = 0;
 };
 
-inline BlockRef::~BlockRef() {
-  if (pool_) pool_->drop_reader(id_.index);
+template <Hold kHold>
+BlockHold<kHold>::~BlockHold() {
+  if (pool_) pool_->let_go(kHold, id_.index);
 }
-inline BlockRef BlockRef::share() const {
+template <Hold kHold>
+BlockRef BlockHold<kHold>::share() const requires(kHold != Hold::fence) {
   DCHECK(!empty());
   pool_->add_reader(id_.index);
   return {pool_, id_};
 }
-inline ArenaOffset BlockRef::offset() const { return pool_->blocks_[id().index].offset; }
-inline std::byte* BlockRef::bytes() const { return pool_->arena_.at(offset()); }
-inline bool BlockRef::unique() const {
+template <Hold kHold>
+ArenaOffset BlockHold<kHold>::offset() const {
+  return pool_->blocks_[id().index].offset;
+}
+template <Hold kHold>
+std::byte* BlockHold<kHold>::bytes() const {
+  return pool_->arena_.at(offset());
+}
+template <Hold kHold>
+bool BlockHold<kHold>::unique() const requires(kHold == Hold::reader) {
   const BlockPool::Block& b = pool_->blocks_[id().index];
   return b.readers == 1 && !b.cached;
-}
-
-inline CachedBlock::~CachedBlock() {
-  if (pool_) pool_->drop_cached(id_.index);
-}
-inline BlockRef CachedBlock::share() const {
-  DCHECK(!empty());
-  pool_->add_reader(id_.index);
-  return {pool_, id_};
-}
-inline ArenaOffset CachedBlock::offset() const { return pool_->blocks_[id().index].offset; }
-
-inline BlockFence::~BlockFence() {
-  if (pool_) pool_->drop_fence(index_);
 }
 
 }  // namespace quire

@@ -23,7 +23,15 @@ bool CacheCore::make_room(SizeClass c) {
     if (empty_slab(c, Reason::evicted_slab, 0.5 * store.last_evicted_density())) return true;
   }
   return store.evict_one(c, Reason::evicted_capacity) || empty_slab(c, Reason::evicted_slab) ||
-         store.evict_leased() || unpark_one();
+         evict_elsewhere(c) || store.evict_leased() || unpark_one();
+}
+
+// No slab of another class can be emptied while its cached blocks fill the others: they make way
+// for what has to be moved.
+bool CacheCore::evict_elsewhere(SizeClass c) {
+  for (std::uint32_t i = 0; i < arena.class_count(); ++i)
+    if (SizeClass{i} != c && store.evict_one(SizeClass{i}, Reason::evicted_slab)) return true;
+  return false;
 }
 
 // A bound, so that a step which cannot fit does not cost the cache anything: what is in use stays.

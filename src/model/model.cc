@@ -14,6 +14,7 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool
                                            ModelOptions options) {
   TRY(Weights weights, load_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
+  TRY_STATUS(state->size_scratch());
   return std::unique_ptr<Model>(new Model(std::move(state)));
 }
 

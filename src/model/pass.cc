@@ -19,7 +19,7 @@ Pass::Sharing Pass::sharing_for(std::uint32_t rows, std::uint32_t threads) {
 }
 
 Pass::Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits,
-           ThreadPool::Lane lane)
+           ThreadPool::Lane lane, bool is_tail)
     : s_(state),
       c_(state.config),
       geometry_(geometry),
@@ -27,30 +27,12 @@ Pass::Pass(Model::State& state, const Geometry& geometry, const StepRows& step, 
       logits_(logits),
       lane_(lane),
       own_(state.lanes[lane.index]),
-      is_tail_(false),
-      row_count_(static_cast<std::uint32_t>(step.tokens.size())),
+      is_tail_(is_tail),
+      row_count_(static_cast<std::uint32_t>(is_tail ? step.logit_rows.size() : step.tokens.size())),
       sharing_(sharing_for(row_count_, lane.count)),
       row_phase_(sharing_ == Sharing::few ? Range{0, row_count_}
                                           : share(row_count_, sharing_ == Sharing::rows ? 8 : 1)),
       matrix_rows_(sharing_ == Sharing::rows ? row_phase_ : Range{0, row_count_}) {}
-
-Pass::Pass(const Pass& all, Tail)
-    : s_(all.s_),
-      c_(all.c_),
-      geometry_(all.geometry_),
-      step_(all.step_),
-      logits_(all.logits_),
-      lane_(all.lane_),
-      own_(all.own_),
-      is_tail_(true),
-      row_count_(static_cast<std::uint32_t>(step_.logit_rows.size())),
-      sharing_(sharing_for(row_count_, lane_.count)),
-      row_phase_(sharing_ == Sharing::few ? Range{0, row_count_}
-                                          : share(row_count_, sharing_ == Sharing::rows ? 8 : 1)),
-      matrix_rows_(sharing_ == Sharing::rows ? row_phase_ : Range{0, row_count_}) {
-  for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r)
-    std::memcpy(x_row(r), all.x_row(step_row(r)), c_.hidden * sizeof(float));
-}
 
 Pass::Range Pass::share(std::uint32_t count, std::uint32_t multiple) const {
   const std::uint64_t units = (count + multiple - 1) / multiple;
@@ -82,10 +64,17 @@ void Pass::run() {
   }
   keys_and_values(last);
   if (sharing_ != Sharing::few && step_.logit_rows.size() < row_count_) {
-    if (!step_.logit_rows.empty()) Pass(*this, Tail{}).finish(last);
+    if (!step_.logit_rows.empty()) finish_tail(last);
   } else {
     finish(last);
   }
+}
+
+void Pass::finish_tail(std::uint32_t last) {
+  Pass tail(s_, geometry_, step_, logits_, lane_, true);
+  for (std::uint32_t r = tail.row_phase_.begin; r < tail.row_phase_.end; ++r)
+    std::memcpy(tail.x_row(r), x_row(step_.logit_rows[r]), c_.hidden * sizeof(float));
+  tail.finish(last);
 }
 
 void Pass::finish(std::uint32_t last) {

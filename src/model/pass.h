@@ -17,7 +17,7 @@ namespace quire {
 class Pass {
  public:
   Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits,
-       ThreadPool::Lane lane);
+       ThreadPool::Lane lane, bool is_tail = false);
   void run();
 
  private:
@@ -40,8 +40,6 @@ class Pass {
   void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
               const ActivationRows& to) const;
 
-  struct Tail {};
-  Pass(const Pass& all, Tail);  // goes on with the rows whose logits are wanted
   std::uint32_t step_row(std::uint32_t row) const { return is_tail_ ? step_.logit_rows[row] : row; }
 
   void embed();
@@ -54,7 +52,8 @@ class Pass {
   void multiply_units(const LayerWeights& w, Range units, const ActivationRows& in,
                       const ActivationRows& inner);
   void project(const PackedMatrix& w, const ActivationRows& in);
-  void finish(std::uint32_t last);  // attention and feed-forward of the last layer, logits
+  void finish(std::uint32_t last);       // attention and feed-forward of the last layer, logits
+  void finish_tail(std::uint32_t last);  // the same, for rows whose logits are wanted
   void logits();
 
   Model::State& s_;

@@ -2,10 +2,24 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace quire {
 namespace {
 
 float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
+
+Result<HugeBuffer> scratch(std::size_t bytes) {
+  return HugeBuffer::allocate(bytes, "the scratch of a step");
+}
+
+// What a step turns out to need beyond what was sized at the start: a few pages.
+void grow(HugeBuffer& buffer, std::size_t bytes) {
+  if (buffer.size() >= bytes) return;
+  auto larger = scratch(bytes);
+  CHECK(larger.ok());
+  buffer = std::move(larger.value());
+}
 
 template <class F>
 void each_matrix(const Weights& w, F f) {
@@ -25,16 +39,21 @@ void each_matrix(const Weights& w, F f) {
 
 }  // namespace
 
-void Site::size(Activations mode, std::uint32_t row_count, std::uint32_t input_count,
-                bool quantized, bool with_plain) {
+Status Site::size(Activations mode, std::uint32_t row_count, std::uint32_t input_count,
+                  bool quantized, bool with_plain) {
   rows = row_count;
   inputs = input_count;
-  if (quantized) encoded = HugeBuffer(activation_bytes(Activations::int16, rows, inputs));
-  if (with_plain) plain = HugeBuffer(std::size_t{rows} * inputs * sizeof(float));
+  if (quantized) {
+    TRY(encoded, scratch(activation_bytes(Activations::int16, rows, inputs)));
+  }
+  if (with_plain) {
+    TRY(plain, scratch(std::size_t{rows} * inputs * sizeof(float)));
+  }
   view = {
       .mode = mode, .rows = rows, .inputs = inputs, .data = encoded.data(), .plain = floats(plain)};
   fine = view;
   fine.mode = Activations::int16;
+  return {};
 }
 
 Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
@@ -50,32 +69,32 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
     (uses_quantized_activations(m.type) ? quantized : plain) = true;
   });
   for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope);
-  size_scratch();
 }
 
-void Model::State::size_scratch() {
+Status Model::State::size_scratch() {
   const std::uint32_t rows = options.rows_max, width = config.query_heads * config.head_dim;
   const auto matrix = [&](std::uint32_t columns) {
-    return HugeBuffer(std::size_t{rows} * columns * sizeof(float));
+    return scratch(std::size_t{rows} * columns * sizeof(float));
   };
-  x = matrix(config.hidden);
-  y = matrix(config.hidden);
-  tail_x = matrix(config.hidden);
-  queries = matrix(width);
-  attended_rows = matrix(width);
-  hidden.size(options.activations, rows, config.hidden, quantized, plain);
-  attended.size(options.activations, rows, width, quantized, plain);
-  inner.size(options.activations, rows, config.feed_forward, quantized, plain);
-  head.size(options.activations, rows, config.hidden, quantized, plain);
+  TRY(x, matrix(config.hidden));
+  TRY(y, matrix(config.hidden));
+  TRY(tail_x, matrix(config.hidden));
+  TRY(queries, matrix(width));
+  TRY(attended_rows, matrix(width));
+  TRY_STATUS(hidden.size(options.activations, rows, config.hidden, quantized, plain));
+  TRY_STATUS(attended.size(options.activations, rows, width, quantized, plain));
+  TRY_STATUS(inner.size(options.activations, rows, config.feed_forward, quantized, plain));
+  TRY_STATUS(head.size(options.activations, rows, config.hidden, quantized, plain));
   lanes.resize(pool.size());
   const std::uint32_t unit_columns = std::max(config.head_dim, 2 * kGateUpUnit);
   for (LaneScratch& lane : lanes) {
-    lane.hidden.size(options.activations, kFewRows, config.hidden, quantized, plain);
-    lane.attended.size(options.activations, kFewRows, width, quantized, plain);
+    TRY_STATUS(lane.hidden.size(options.activations, kFewRows, config.hidden, quantized, plain));
+    TRY_STATUS(lane.attended.size(options.activations, kFewRows, width, quantized, plain));
     lane.x.resize(std::size_t{kFewRows} * config.hidden);
     lane.row.resize(std::max({config.hidden, width, config.feed_forward}));
-    lane.unit = matrix(unit_columns);
+    TRY(lane.unit, matrix(unit_columns));
   }
+  return {};
 }
 
 void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
@@ -119,14 +138,18 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
   prepare_tail(geometry, step);
   partial_bytes =
       std::max(partial_bytes, tail.plan.partial_count * partial_floats(tail.shape) * sizeof(float));
-  if (partials.size() < partial_bytes) partials = HugeBuffer(partial_bytes);
-  for (LaneScratch& lane : lanes)
-    if (lane.attend.size() < scratch_bytes) lane.attend = HugeBuffer(scratch_bytes);
+  grow(partials, partial_bytes);
+  for (LaneScratch& lane : lanes) grow(lane.attend, scratch_bytes);
 }
 
 void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) {
   const GroupStep& last = groups[geometry.places.back().group];
+  tail.shape = last.shape;
   tail_sequences.clear();
+  if (step.logit_rows.size() == step.tokens.size()) {  // decoding: nobody stays behind
+    tail.plan.partial_count = 0;
+    return;
+  }
   std::uint32_t s = 0;
   for (const std::uint32_t row : step.logit_rows) {  // ascending
     while (row >= last.view.sequences[s].first_row + last.view.sequences[s].row_count) ++s;
@@ -136,7 +159,6 @@ void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) 
     one.row_count = 1;
     tail_sequences.push_back(one);
   }
-  tail.shape = last.shape;
   tail.view = last.view;
   tail.view.sequences = tail_sequences.data();
   tail.view.sequence_count = static_cast<std::uint32_t>(tail_sequences.size());

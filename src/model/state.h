@@ -18,8 +18,8 @@ struct Site {
   std::uint32_t inputs = 0, rows = 0;
   ActivationRows view, fine;  // in the mode asked for, and in int16; over the same bytes
 
-  void size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
-            bool with_plain);
+  Status size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
+              bool with_plain);
 };
 
 // Up to this many rows each thread prepares all activations for itself: cheaper than meeting at a
@@ -51,7 +51,7 @@ struct GroupStep {
 struct Model::State {
   State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w);
 
-  void size_scratch();
+  Status size_scratch();  // before the first step
   // bf16 is as good as activations of 8 bits are; with finer ones, or none, f32.
   AttendArithmetic arithmetic(RowType rows) const {
     return quantized && options.activations == Activations::int8 && rows != RowType::f32

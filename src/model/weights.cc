@@ -1,18 +1,13 @@
 #include "model/weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <functional>
 #include <string>
 
-#include "base/check.h"
-
 namespace quire {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kPackedAlignment = 64;
 
 // One matrix to be packed: which source row each output comes from, and where the result is to be
@@ -46,8 +41,8 @@ class Packer {
     jobs_.back().in_file_order = true;
   }
 
-  HugeBuffer pack(ThreadPool& pool) {
-    HugeBuffer memory(bytes_);
+  Result<HugeBuffer> pack(ThreadPool& pool) {
+    TRY(HugeBuffer memory, HugeBuffer::allocate(bytes_, source_.path() + "'s packed weights"));
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const PackJob& a, const PackJob& b) {
       return std::uint64_t{a.outputs} * a.inputs > std::uint64_t{b.outputs} * b.inputs;
     });
@@ -118,7 +113,7 @@ class Loader {
       packer_.add(&w.head, head);
     }
     for (std::uint32_t l = 0; l < config_.layers; ++l) TRY_STATUS(layer(l, w.layers[l]));
-    w.memory = packer_.pack(pool);
+    TRY(w.memory, packer_.pack(pool));
     return w;
   }
 
@@ -212,27 +207,6 @@ class Loader {
 };
 
 }  // namespace
-
-HugeBuffer::HugeBuffer(std::size_t bytes)
-    : bytes_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
-  if (bytes_ == 0) return;
-  // One huge page more than asked, so that the start can be aligned.
-  void* at = ::mmap(nullptr, bytes_ + kHugePage, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(at != MAP_FAILED);
-  const auto address = reinterpret_cast<std::uintptr_t>(at);
-  const std::uintptr_t aligned = (address + kHugePage - 1) / kHugePage * kHugePage;
-  if (aligned > address) ::munmap(at, aligned - address);
-  const std::uintptr_t end = address + bytes_ + kHugePage;
-  if (aligned + bytes_ < end)
-    ::munmap(reinterpret_cast<void*>(aligned + bytes_), end - aligned - bytes_);
-  data_ = reinterpret_cast<std::byte*>(aligned);
-  ::madvise(data_, bytes_, MADV_HUGEPAGE);
-}
-
-HugeBuffer::~HugeBuffer() {
-  if (data_) ::munmap(data_, bytes_);
-}
 
 Result<Weights> load_weights(const ModelSource& source, ThreadPool& pool) {
   return Loader(source).load(pool);

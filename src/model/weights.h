@@ -2,40 +2,16 @@
 // region.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/linear.h"
 #include "model/config.h"
+#include "model/huge_buffer.h"
 #include "model/weights_source.h"
 
 namespace quire {
-
-// Zeroed anonymous memory on huge pages where the system allows.
-class HugeBuffer {
- public:
-  HugeBuffer() = default;
-  explicit HugeBuffer(std::size_t bytes);
-  HugeBuffer(HugeBuffer&& o) noexcept { swap(o); }
-  HugeBuffer& operator=(HugeBuffer&& o) noexcept {
-    HugeBuffer(std::move(o)).swap(*this);
-    return *this;
-  }
-  ~HugeBuffer();
-  std::byte* data() const { return data_; }
-  std::size_t size() const { return bytes_; }
-
- private:
-  void swap(HugeBuffer& o) noexcept {
-    std::swap(data_, o.data_);
-    std::swap(bytes_, o.bytes_);
-  }
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 // Outputs [first, first + matrix.outputs) of a wider projection. Files may store its parts in
 // different types.

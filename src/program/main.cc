@@ -33,6 +33,10 @@ int main(int argc, char** argv) {
     return quire::cli::kOk;
   }
   const std::string wanted = name == "--version" ? "version" : name;
+  const std::string two_words = argc > 2 ? wanted + ' ' + argv[2] : wanted;
+  for (const Command& command : quire::cli::commands())
+    if (argc > 2 && command.name == two_words)
+      return quire::cli::run_command(command, argc - 2, argv + 2);
   for (const Command& command : quire::cli::commands())
     if (command.name == wanted) return quire::cli::run_command(command, argc - 1, argv + 1);
   std::string near;

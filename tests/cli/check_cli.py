@@ -22,7 +22,7 @@ import unittest
 
 QUIRE, WRITE_TINY = sys.argv[1:3]
 MODEL = os.environ.get("QUIRE_TEST_MODEL") or (sys.argv[3] if len(sys.argv) > 3 else "")
-COMMANDS = "run chat bench show plan selftest eval tokenize detokenize template completion version".split()
+COMMANDS = "serve run chat bench show plan selftest eval tokenize detokenize template completion version".split()
 HURRY = 60  # seconds; a busy machine must not fail a test
 
 folder = tempfile.TemporaryDirectory()
@@ -90,6 +90,21 @@ class Errors(unittest.TestCase):
             with self.subTest(arguments=arguments):
                 self.fails(2, *arguments, says=says, hint=False)
 
+    def test_bench_serve(self):
+        text = quire("bench", "serve", "--help").stdout
+        self.assertLessEqual(len(text.splitlines()), 40)
+        self.assertIn("quire bench serve", quire("bench", "--help").stdout)
+        self.fails(6, "bench", "serve", "--url", "http://127.0.0.1:9", says="127.0.0.1:9")
+        for arguments, says in [
+            (("--url", "127.0.0.1:8080"), "http://"),
+            (("--slo", "fast"), "fast"),
+            (("--workload", "trace"), "--trace"),
+            (("--workload", "chaos"), "chaos"),
+            (("--input", 0), "input"),
+        ]:
+            with self.subTest(arguments=arguments):
+                self.fails(2, "bench", "serve", *arguments, says=says, hint=False)
+
     def test_missing_model_is_3(self):
         for command in ("run", "bench decode", "show", "selftest", "eval --tokens 1,2", "tokenize", "detokenize --tokens 1",
                         "plan", "chat"):
@@ -155,6 +170,9 @@ class Help(unittest.TestCase):
         words = subprocess.run(["bash", "-c", script + "\nCOMP_WORDS=(quire plan --con); COMP_CWORD=2; _quire; echo ${COMPREPLY[@]}"],
                                capture_output=True, text=True, check=True).stdout.split()
         self.assertEqual(words, ["--context", "--concurrency"])
+        words = subprocess.run(["bash", "-c", script + "\nCOMP_WORDS=(quire bench serve --sl); COMP_CWORD=3; _quire; echo ${COMPREPLY[@]}"],
+                               capture_output=True, text=True, check=True).stdout.split()
+        self.assertEqual(words, ["--slo"])
 
     def test_version(self):
         v = answer("version")
@@ -401,13 +419,20 @@ class Chat(unittest.TestCase):
         stopped = self.terminal.wait_for(r"tokens at \d+/s[^\n]*\n")
         self.assertIn("stopped", stopped)
         self.assertLess(int(re.search(r"(\d+) tokens at", stopped).group(1)), 400)
-        # At the prompt it ends nothing either.
+        # At the prompt it ends nothing either, however often; it clears the line.
         self.terminal.wait_for(r"> ")
+        for _ in range(3):
+            self.terminal.send("\x03")
+            self.terminal.wait_for(r"> ")
+        self.terminal.send("/kv")
+        self.terminal.wait_for("/kv")
         self.terminal.send("\x03")
-        self.terminal.send("\n")
+        self.terminal.wait_for(r"> ")
         self.assertIn("Paris", self.ask("What is the capital of France? Answer briefly."))
         self.terminal.wait_for(r"> ")
-        self.terminal.send("/quit\n")
+        self.terminal.send("\x03")
+        self.terminal.wait_for(r"> ")
+        self.terminal.send("\x04")
         self.assertEqual(self.terminal.exit_code(), 0)
 
     def test_several_lines_are_one_message(self):

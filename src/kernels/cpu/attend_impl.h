@@ -61,7 +61,7 @@ class Walk {
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
       const float* from = step_.queries + row_at(i);
       for (std::size_t d = 0; d < heads_ * dim_; d += 16)
-        store_query(i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
+        store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
     }
     if (whole) {
       fill(s_.row_max, pairs, kLowest);
@@ -121,13 +121,6 @@ class Walk {
     return next;
   }
 
-  void store_query(std::size_t at, Lanes x) {
-    if constexpr (kArithmetic == AttendArithmetic::bf16)
-      store_narrow(reinterpret_cast<std::uint16_t*>(s_.narrow_queries) + at, x);
-    else
-      store(s_.queries + at, x);
-  }
-
   // What follows the unit at `first`: the next one's keys, the next head's, or nothing.
   Prefetch prefetch_next(std::uint32_t first, bool last_head, std::size_t offset) const {
     return first + kAttendUnit < end_ || last_head
@@ -181,31 +174,29 @@ class Walk {
     Prefetch keys = prefetch_next(first, last_head, 0);
     Prefetch values = prefetch_next(first, last_head, shape_.key_bytes);
     if (begin + 1 == end && heads_ <= 6) {
-      attend_rows(first, begin, end, KeyRows<E>{unit, tokens_}, ValueRows<E>{unit, dim_}, keys,
-                  values);
+      attend_rows(first, begin, end, unit, ValueRows<E>{unit, dim_}, keys, values);
       return;
     }
-    image_keys(unit, from / 16, (to + 15) / 16, dim_, tokens_, s_.key_image);
     image_values(unit, from / 16, (to + 15) / 16, dim_, s_.value_image);
-    const Image key_image{s_.key_image, kAttendUnit}, value_image{s_.value_image, dim_};
+    const Image image{s_.value_image, dim_};
     const bool all_whole = row_end(begin) >= stop && row_begin(end - 1) <= first;
     if (all_whole || begin + 1 == end || values_finite(s_.value_image, from, to, dim_)) {
-      attend_rows(first, begin, end, key_image, value_image, keys, values);
+      attend_rows(first, begin, end, unit, image, keys, values);
     } else {
       for (std::uint32_t row = begin; row < end; ++row)
-        attend_rows(first, row, row + 1, key_image, value_image, keys, values);
+        attend_rows(first, row, row + 1, unit, image, keys, values);
     }
   }
 
-  template <class K, class V>
-  void attend_rows(std::uint32_t first, std::uint32_t begin, std::uint32_t end, const K& unit_keys,
+  template <class V>
+  void attend_rows(std::uint32_t first, std::uint32_t begin, std::uint32_t end, const Unit<E>& unit,
                    const V& unit_values, Prefetch& keys, Prefetch& values) {
     constexpr std::size_t kWords = kAttendUnit / 2;
     const std::uint32_t stop = first + kAttendUnit;
     const std::uint32_t at = begin * heads_, n = (end - begin) * heads_;
     each_heads(n, [&](auto heads, std::uint32_t i) {
-      narrow_scores<heads.value>(unit_keys, s_.narrow_queries + (at + i) * (dim_ / 2), dim_, keys,
-                                 s_.weights + i * kAttendUnit);
+      scores<heads.value>(unit, s_.queries + (at + i) * dim_, dim_, tokens_, keys,
+                          s_.weights + i * kAttendUnit);
     });
     for (std::uint32_t row = begin; row < end; ++row) {
       if (row_begin(row) <= first && row_end(row) >= stop) continue;

@@ -1,9 +1,8 @@
-// kernels/cpu/attend_narrow.h - attention in the bf16 arithmetic. For many (row, query head) pairs
-// a unit is turned into pairs of bf16 once (its image), which all of them read; a few read the
-// pages themselves.
+// kernels/cpu/attend_narrow.h - outputs in the bf16 arithmetic. For many (row, query head) pairs
+// the values of a unit are turned into pairs of bf16 once (their image), which all of them read; a
+// few read the pages themselves.
 //
-// Keys are paired by dimension, values by slot, so that scores and outputs are again one small
-// product: acc[h][v] += a[h][i] . b[i][16 v ...] over pairs i.
+// Values are paired by slot: acc[h][v] += weights[h][i] . values[i][16 v ...] over pairs i.
 #pragma once
 
 #include "kernels/cpu/attend_tile.h"
@@ -13,16 +12,6 @@ namespace quire {
 namespace {
 
 // Groups [first, last) of the unit; what lies outside is never seen.
-template <class E>
-void image_keys(const Unit<E>& unit, std::uint32_t first, std::uint32_t last, std::size_t dim,
-                std::size_t tokens, std::uint32_t* image) {
-  for (std::size_t d = 0; d < dim; d += 2, image += kAttendUnit)
-    for (std::uint32_t g = first; g < last; ++g) {
-      const E* even = unit.keys[g] + d * tokens;
-      store_pair_rows(image + 16 * g, even, even + tokens);
-    }
-}
-
 template <class E>
 void image_values(const Unit<E>& unit, std::uint32_t first, std::uint32_t last, std::size_t dim,
                   std::uint32_t* image) {
@@ -53,15 +42,6 @@ struct Image {
   std::size_t stride;
   QUIRE_INLINE Pairs at(std::size_t i, std::size_t column) const {
     return load_pairs(words + i * stride + column);
-  }
-};
-template <class E>
-struct KeyRows {  // pair i of dimensions, slots from `column` on
-  const Unit<E>& unit;
-  std::size_t tokens;
-  QUIRE_INLINE Pairs at(std::size_t i, std::size_t column) const {
-    const E* even = unit.keys[column / 16] + 2 * i * tokens;
-    return pair_rows(even, even + tokens);
   }
 };
 template <class E>
@@ -96,25 +76,6 @@ QUIRE_INLINE void multiply_pairs(const std::uint32_t* a, std::size_t a_stride, c
   }
 }
 
-template <int kHeads, class B>
-void narrow_scores(const B& keys, const std::uint32_t* queries, std::size_t dim, Prefetch& next,
-                   float* weights) {
-  constexpr int kV = kVectors<kHeads>;
-  for (std::uint32_t g = 0; g < kGroups; g += kV) {
-    Lanes acc[kHeads][kV];
-    clear(acc);
-    for (std::size_t i = 0; i < dim / 2; i += 4) {
-      next.steps<float>();
-      multiply_pairs<4>(queries, dim / 2, keys, i, 16 * g, acc);
-    }
-    QUIRE_UNROLL(6)
-    for (int h = 0; h < kHeads; ++h) {
-      QUIRE_UNROLL(4)
-      for (int v = 0; v < kV; ++v) store(weights + h * kAttendUnit + 16 * (g + v), acc[h][v]);
-    }
-  }
-}
-
 template <int kHeads, int kV, class B>
 QUIRE_INLINE void narrow_outputs_at(const B& values, std::size_t at, std::uint32_t begin,
                                     std::uint32_t end, const std::uint32_t* weights,
@@ -135,14 +96,7 @@ QUIRE_INLINE void narrow_outputs_at(const B& values, std::size_t at, std::uint32
   for (; i < end / 2; ++i) multiply_pairs<1>(weights, kStride, values, i, at, acc);
   if (end % 2 != 0 && i == end / 2)  // the slot after is not seen
     multiply_pairs<1>(weights, kStride, values, i, at, acc, kEvenHalf);
-  QUIRE_UNROLL(6)
-  for (int h = 0; h < kHeads; ++h) {
-    QUIRE_UNROLL(4)
-    for (int v = 0; v < kV; ++v) {
-      float* to = out + h * dim + at + 16 * v;
-      store(to, fma(acc[h][v], all(take[h]), mul(load(to), all(keep[h]))));
-    }
-  }
+  take_in(acc, keep, take, dim, out + at);
 }
 
 template <int kHeads, class B>

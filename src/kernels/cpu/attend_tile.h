@@ -85,6 +85,20 @@ QUIRE_INLINE void clear(Lanes (&acc)[kHeads][kV]) {
   }
 }
 
+// out[h] = acc[h] * take[h] + out[h] * keep[h].
+template <int kHeads, int kV>
+QUIRE_INLINE void take_in(const Lanes (&acc)[kHeads][kV], const float* keep, const float* take,
+                          std::size_t dim, float* out) {
+  QUIRE_UNROLL(6)
+  for (int h = 0; h < kHeads; ++h) {
+    QUIRE_UNROLL(4)
+    for (int v = 0; v < kV; ++v) {
+      float* to = out + h * dim + 16 * v;
+      store(to, fma(acc[h][v], all(take[h]), mul(load(to), all(keep[h]))));
+    }
+  }
+}
+
 // weights[h][j] = dot(query h, key of slot j), for all 64 slots.
 template <int kHeads, class E>
 void scores(const Unit<E>& unit, const float* queries, std::size_t dim, std::size_t tokens,
@@ -131,14 +145,7 @@ QUIRE_INLINE void outputs_at(const Unit<E>& unit, std::size_t at, std::uint32_t 
       for (int v = 0; v < kV; ++v) values[v] += dim;
     }
   }
-  QUIRE_UNROLL(6)
-  for (int h = 0; h < kHeads; ++h) {
-    QUIRE_UNROLL(4)
-    for (int v = 0; v < kV; ++v) {
-      float* to = out + h * dim + at + 16 * v;
-      store(to, fma(acc[h][v], all(take[h]), mul(load(to), all(keep[h]))));
-    }
-  }
+  take_in(acc, keep, take, dim, out + at);
 }
 
 template <int kHeads, class E>

@@ -91,11 +91,9 @@ void attend_unit(const Lane& lane, const float* query, std::uint32_t begin, std:
   for (std::uint32_t slot = begin; slot < end; ++slot) {
     const std::byte* keys = lane.page(slot);
     float dot = 0;
-    for (std::uint32_t i = 0; i < s.head_dim; ++i) {
-      const std::uint32_t d = i ^ swap;
-      dot = std::fma(narrowed(s, s.scale * query[d]),
-                     narrowed(s, read(s.rows, keys, std::size_t{d} * tokens + slot % tokens)), dot);
-    }
+    for (std::uint32_t d = 0; d < s.head_dim; ++d)
+      dot = std::fma(s.scale * query[d],
+                     read(s.rows, keys, std::size_t{d} * tokens + slot % tokens), dot);
     weights[slot - begin] = dot;
     unit.max = std::max(unit.max, dot);
   }

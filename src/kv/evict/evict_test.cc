@@ -160,6 +160,20 @@ TEST(S3Fifo, WhatReturnsAfterLeavingGoesToTheMainQueue) {
   EXPECT_EQ(order.back(), 70u);  // behind the twenty that are used often; 71 is not
 }
 
+TEST(S3Fifo, EachUseInTheMainQueueIsWorthALap) {
+  auto e = make("s3fifo");
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    EvictEntry entry{.key = i + 1, .bytes = 1, .last_use = i, .hits = 2};  // goes to the main one
+    e->add(id(i), entry);
+    e->remove(id(i));
+    entry.hits += 3 - i;
+    e->add(id(i), entry);
+  }
+  EXPECT_EQ(e->pick(10), id(3));
+  e->add(id(4), {.key = 9, .bytes = 1, .last_use = 11, .hits = 2});  // before the next lap
+  EXPECT_EQ(drain(*e), (Order{4, 2, 1, 0}));
+}
+
 TEST(Cost, LeastSavedPerByteLeavesFirst) {
   auto e = make("cost");
   e->add(id(1), {.bytes = 1000, .recompute_ns = 8000});             // 8 ns per byte

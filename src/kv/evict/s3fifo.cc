@@ -10,118 +10,117 @@
 namespace quire {
 namespace {
 
-// Keys that left lately, in buckets of a cache line: a mark of the key and when it left, counted in
-// evictions.
+// Keys that left lately, in buckets of half a cache line: a mark of the key (one in 8,000 strangers
+// is taken for known) and when it left, in ticks of a part of the entries.
 class Recent {
  public:
-  explicit Recent(std::uint32_t entries) : buckets_(std::bit_ceil(std::max(entries / kWays, 1u))) {}
+  explicit Recent(std::uint32_t entries)
+      : buckets_(std::bit_ceil(std::max(entries / kWays, 1u)), LazyPages::huge),
+        tick_log2_(static_cast<std::uint32_t>(std::bit_width(entries >> 12))) {}
 
   void add(std::uint64_t key) {
     Bucket& b = bucket(key);
+    const std::uint16_t now = ticks(++evictions_);
     std::uint32_t oldest = 0;
     for (std::uint32_t i = 1; i < kWays; ++i)
-      if (now_ - b.when[i] > now_ - b.when[oldest]) oldest = i;
+      if (age(now, b.when[i]) > age(now, b.when[oldest])) oldest = i;
     b.mark[oldest] = mark(key);
-    b.when[oldest] = ++now_;
+    b.when[oldest] = now;
   }
   bool take(std::uint64_t key, std::uint64_t within) {  // left no more than so many evictions ago?
     Bucket& b = bucket(key);
     for (std::uint32_t i = 0; i < kWays; ++i)
       if (b.mark[i] == mark(key)) {
         b.mark[i] = 0;
-        return now_ - b.when[i] < within;
+        return age(ticks(evictions_), b.when[i]) <= within >> tick_log2_;
       }
     return false;
   }
 
  private:
   static constexpr std::uint32_t kWays = 8;
-  struct alignas(64) Bucket {
-    std::uint32_t mark[kWays], when[kWays];
+  struct alignas(32) Bucket {
+    std::uint16_t mark[kWays], when[kWays];
   };
   Bucket& bucket(std::uint64_t key) { return buckets_[mix64(key) & (buckets_.size() - 1)]; }
-  static std::uint32_t mark(std::uint64_t key) {
-    return static_cast<std::uint32_t>(mix64(key) >> 32) | 1;
+  static std::uint16_t mark(std::uint64_t key) {
+    return static_cast<std::uint16_t>(mix64(key) >> 48 | 1);
+  }
+  std::uint16_t ticks(std::uint64_t evictions) const {
+    return static_cast<std::uint16_t>(evictions >> tick_log2_);
+  }
+  static std::uint16_t age(std::uint16_t now, std::uint16_t then) {
+    return static_cast<std::uint16_t>(now - then);
   }
   LazyArray<Bucket> buckets_;
-  std::uint32_t now_ = 0;
+  std::uint32_t tick_log2_;
+  std::uint64_t evictions_ = 0;
 };
 
+// The main queue is a clock: what was used n times since (at most 3) survives n laps of its hand.
+// It is kept as a list for each lap from the current one on, so that no lap visits what survives
+// it: when the current list is empty, the next one is the current lap.
 class S3Fifo final : public Evictor {
  public:
   explicit S3Fifo(const EvictOptions& o)
-      : Evictor(o, kRungs + 1), small_(lists_, 0, kRungs), recent_(o.entries_max) {}
+      : Evictor(o, kRungs + kLaps), small_(lists_, 0, kRungs), recent_(o.entries_max) {}
 
  private:
-  static constexpr std::uint32_t kRungs = 1024, kMain = kRungs;
-  static constexpr std::uint32_t kUsesMax = 3;
-  static constexpr std::uint16_t kInMain = 4;  // Node::queue: uses counted (0..kUsesMax), and this
+  static constexpr std::uint32_t kRungs = 1024, kLaps = 4;
+  static constexpr std::uint16_t kInMain = kLaps;  // Node::queue: this, and uses (in use) or list
 
-  std::uint32_t uses(std::uint32_t id) const { return lists_[id].queue % kInMain; }
   bool in_main(std::uint32_t id) const { return lists_[id].queue >= kInMain; }
-  void set(std::uint32_t id, bool main, std::uint32_t uses) {
-    lists_[id].queue = static_cast<std::uint16_t>((main ? kInMain : 0) + uses);
-  }
 
   void enter(std::uint32_t id, const EvictEntry* returning) override {
     const EvictEntry& e = at(id);
-    if (returning) {
-      const std::uint64_t more = e.hits - std::min(returning->hits, e.hits);
-      set(id, in_main(id),
-          static_cast<std::uint32_t>(std::min<std::uint64_t>(kUsesMax, uses(id) + more)));
-    } else {
-      set(id, recent_.take(e.key, main_size_ + 1), std::min(kUsesMax, e.hits));
+    std::uint16_t& queue = lists_[id].queue;
+    std::uint32_t uses = e.hits;
+    if (returning)
+      uses = queue % kLaps + (e.hits - std::min(returning->hits, e.hits));
+    else
+      queue = recent_.take(e.key, main_size_ + 1) ? kInMain : 0;
+    if (queue < kInMain && uses > 1) {  // earned its place, where it starts anew
+      queue = kInMain;
+      uses = 0;
     }
-    put(id);
+    uses = std::min(uses, kLaps - 1);
+    if (queue < kInMain) {
+      queue = static_cast<std::uint16_t>(uses);
+      small_bytes_ += e.bytes;
+      small_.insert(id, static_cast<std::uint64_t>(e.last_use));
+    } else {
+      const std::uint32_t list = (lap_ + uses) % kLaps;
+      queue = static_cast<std::uint16_t>(kInMain + list);
+      ++main_size_;
+      lists_.push_back(kRungs + list, id);
+    }
   }
 
   void leave(std::uint32_t id, bool evicted) override {
-    take(id);
-    if (evicted && !in_main(id)) recent_.add(at(id).key);
+    std::uint16_t& queue = lists_[id].queue;
+    if (queue < kInMain) {
+      small_bytes_ -= at(id).bytes;
+      small_.erase(id);
+      if (evicted) recent_.add(at(id).key);
+    } else {
+      --main_size_;
+      lists_.erase(id);
+      queue = static_cast<std::uint16_t>(kInMain + (queue - lap_) % kLaps);
+    }
   }
 
   std::uint32_t choose() override {
-    for (std::uint32_t round = 0;; ++round) {  // a bound, so that one pick never scans a queue
-      if (small_.size() > 0 && (small_bytes_ * 10 > bytes() || main_size_ == 0)) {
-        const std::uint32_t id = small_.front();
-        if (uses(id) <= 1 || round >= kRoundsMax) return id;
-        take(id);
-        set(id, true, 0);
-        put(id);
-      } else {
-        const std::uint32_t id = lists_.front(kMain);
-        __builtin_prefetch(&lists_[lists_[id].next]);
-        if (uses(id) == 0 || round >= kRoundsMax) return id;
-        --lists_[id].queue;
-        lists_.erase(id);
-        lists_.push_back(kMain, id);
-      }
-    }
+    if (small_.size() > 0 && (small_bytes_ * 10 > bytes() || main_size_ == 0))
+      return small_.front();
+    while (lists_.empty(kRungs + lap_)) lap_ = (lap_ + 1) % kLaps;
+    const std::uint32_t id = lists_.front(kRungs + lap_);
+    __builtin_prefetch(&lists_[lists_[id].next]);
+    return id;
   }
 
-  void put(std::uint32_t id) {
-    if (in_main(id)) {
-      ++main_size_;
-      lists_.push_back(kMain, id);
-    } else {
-      small_bytes_ += at(id).bytes;
-      small_.insert(id, static_cast<std::uint64_t>(at(id).last_use));
-    }
-  }
-
-  void take(std::uint32_t id) {
-    if (in_main(id)) {
-      --main_size_;
-      lists_.erase(id);
-    } else {
-      small_bytes_ -= at(id).bytes;
-      small_.erase(id);
-    }
-  }
-
-  static constexpr std::uint32_t kRoundsMax = 32;
   Ladder<LinkedIds<Node>> small_;
   Recent recent_;
+  std::uint32_t lap_ = 0;
   std::uint64_t small_bytes_ = 0, main_size_ = 0;
 };
 

@@ -1,0 +1,209 @@
+// cli/serve.cc - `quire serve`: the model over HTTP.
+#include <fmt/core.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "cli/command.h"
+#include "cli/help.h"
+#include "cli/model_options.h"
+#include "server/server.h"
+
+#ifndef QUIRE_VERSION
+#define QUIRE_VERSION "0"
+#endif
+
+namespace quire::cli {
+namespace {
+
+struct Options {
+  ModelOptionsCli model;
+  ServiceOptions service;
+  std::vector<std::string> names, cors;
+  std::string host = "127.0.0.1", api_key_file, api_key, access_log, max_body = "32MiB";
+  std::uint16_t port = 8080;
+  std::uint32_t connections = 8192;
+  double drain = 30;
+  bool strict = false, no_text = false, no_metrics = false, metrics_auth = false, dry_run = false;
+};
+
+std::string default_name(const std::string& path) {
+  std::filesystem::path p(path);
+  if (!p.has_filename()) p = p.parent_path();
+  return p.extension() == ".gguf" ? p.stem().string() : p.filename().string();
+}
+
+// Signals are taken by sigtimedwait alone, so that no handler runs on the engine's thread.
+sigset_t block_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&set, s);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return set;
+}
+
+// A connection is a descriptor: take all that this user may have.
+void allow_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// The next signal, or 0 when none came in time.
+int next_signal(const sigset_t& set, std::chrono::milliseconds limit) {
+  const timespec time{limit.count() / 1000, limit.count() % 1000 * 1'000'000};
+  const int signal = sigtimedwait(&set, nullptr, &time);
+  return signal > 0 ? signal : 0;
+}
+
+// Runs until told to end; then lets what is running finish.
+int watch(Server& server, const sigset_t& signals, double drain_seconds) {
+  while (true) {
+    const int signal = next_signal(signals, std::chrono::hours(1));
+    if (signal == SIGHUP) {
+      if (const Status s = server.reload(); !s.ok())
+        fmt::print(stderr, "warning: {}\n", s.error().message);
+    } else if (signal == SIGUSR1) {
+      fmt::print(stderr, "{}\n", server.statistics().dump());
+    } else if (signal != 0) {
+      break;
+    }
+  }
+  server.drain();
+  if (!server.idle())
+    fmt::print(stderr, "finishing what is running, for at most {} s; a second signal ends it now\n",
+               drain_seconds);
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::milliseconds(static_cast<std::int64_t>(drain_seconds * 1000));
+  while (!server.idle() && std::chrono::steady_clock::now() < end) {
+    const int signal = next_signal(signals, std::chrono::milliseconds(20));
+    if (signal == SIGINT || signal == SIGTERM) {
+      server.stop();
+      return kInterrupted;
+    }
+  }
+  server.stop();
+  return kOk;
+}
+
+int serve(const Options& o) {
+  if (!o.api_key.empty())
+    return fail(kUsage, "a key on the command line can be read by everybody on this machine",
+                "put it into a file that only you can read, and give --api-key-file FILE");
+  const auto path = find_model(o.model.path);
+  if (!path.ok()) return fail(path.error());
+  const auto body = parse_size(o.max_body);
+  if (!body.ok()) return fail(body.error());
+  const sigset_t signals = block_signals();  // before any thread is there
+  allow_descriptors();
+
+  const auto began = std::chrono::steady_clock::now();
+  auto runtime = open_runtime(o.model);
+  if (!runtime.ok()) return fail(runtime.error());
+  ServiceOptions service_options = o.service;
+  service_options.step_tokens = std::min(service_options.step_tokens, o.model.batch_rows);
+  auto service = Service::start(std::move(runtime.value()), service_options);
+  if (!service.ok()) return fail(service.error());
+  const Runtime& r = service.value()->runtime();
+
+  ServerOptions options;
+  options.http = {.host = o.host,
+                  .port = o.port,
+                  .connections_max = o.connections,
+                  .body_bytes_max = body.value()};
+  options.models = o.names.empty() ? std::vector{default_name(path.value())} : o.names;
+  options.model_path = path.value();
+  options.version = QUIRE_VERSION;
+  options.api_key_file = o.api_key_file;
+  options.cors_origins = o.cors;
+  options.access_log = o.access_log;
+  options.strict_fields = o.strict;
+  options.show_text = !o.no_text;
+  options.metrics = !o.no_metrics;
+  options.metrics_auth = o.metrics_auth;
+  const std::string name = options.models.front();
+  const std::string kv =
+      fmt::format("{} {}x{} {:.1f}GiB", r.kv_format(), r.geometry().tokens_per_block, "tokens",
+                  static_cast<double>(r.kv_cache_bytes()) / 0x1p30);
+  if (o.dry_run) {
+    fmt::print(stderr, "would serve model={} kv={}\n", name, kv);
+    service.value()->stop();
+    return kOk;
+  }
+  auto server = Server::start(std::move(service.value()), std::move(options));
+  if (!server.ok())
+    return server.error().code == Code::unavailable ? fail(kCannotBind, server.error().message)
+                                                    : fail(server.error());
+  const std::string url = fmt::format("http://{}:{}", o.host, server.value()->port());
+  fmt::print(stderr, "listening on {} model={} kv={}\n", url, name, kv);
+  if (isatty(STDERR_FILENO)) {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    fmt::print(stderr,
+               "ready after {:.1f} s. Open {} in a browser, or\n"
+               "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+               "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": "
+               "\"Hello\"}}]}}'\n"
+               "Ctrl-C ends it.\n",
+               seconds, url, url, name);
+  }
+  return watch(*server.value(), signals, o.drain);
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  add_model_options(app, o->model);
+  app.add_option("-m,--model", o->model.path, "the same as MODEL")->group(kRare);
+  app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
+  app.add_option("--port", o->port, "port (8080); 0: any");
+  app.add_option("-a,--alias,--served-model-name", o->names, "name(s) of the model (its file's)");
+  app.add_option("--api-key-file", o->api_key_file, "file of keys: KEY [tenant=NAME] [admin]");
+  app.add_option("--api-key", o->api_key)->group("");
+  app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
+                 "answers that decode together (64)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--max-queue", o->service.queue_max, "requests that wait (512)")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--step-tokens", o->service.step_tokens, "rows of one step (512)")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");
+  app.add_option("--drain", o->drain, "seconds to finish in after Ctrl-C (30)")
+      ->check(CLI::Range(0, 86400));
+  app.add_option("--cors-origins", o->cors, "origins of web pages that may call")
+      ->delimiter(',')
+      ->group(kRare);
+  app.add_option("--max-body", o->max_body, "longest request (32MiB)")->group(kRare);
+  app.add_option("--max-connections", o->connections, "open at once (8192)")->group(kRare);
+  app.add_option("--explain-keep", o->service.requests_kept, "requests that explain remembers")
+      ->group(kRare);
+  app.add_flag("--strict-fields", o->strict, "refuse JSON fields that are not known")->group(kRare);
+  app.add_flag("--kv-no-text", o->no_text, "show no text of cached prompts")->group(kRare);
+  app.add_flag("--no-metrics", o->no_metrics, "no /metrics")->group(kRare);
+  app.add_flag("--metrics-auth", o->metrics_auth, "/metrics needs a key")->group(kRare);
+  app.add_flag("--dry-run", o->dry_run, "load and plan, then exit")->group(kRare);
+  for (CLI::Option* option : app.get_options()) {  // --max-queue is also QUIRE_MAX_QUEUE
+    if (option->get_lnames().empty() || option->get_group().empty()) continue;
+    std::string name = "QUIRE_" + option->get_lnames().front();
+    for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    option->envname(name);
+  }
+  return [o] { return serve(*o); };
+}
+
+}  // namespace
+
+extern const Command kServe = {
+    "serve", "serve a model over HTTP",
+    "examples:\n"
+    "  quire serve                                  the default model on 127.0.0.1:8080\n"
+    "  quire serve model.gguf --port 9000 -a m      under the name m\n"
+    "  quire serve model.gguf --host 0.0.0.0 --api-key-file keys.txt",
+    declare};
+
+}  // namespace quire::cli

@@ -1,0 +1,145 @@
+// engine/engine.h - what runs on the engine thread: jobs, the batch of each step, what becomes of
+// its logits.
+//
+// One thread, no locks. The Service drives it; tests may do so directly, step by step.
+//
+//   Engine engine(runtime, options, log, clock);
+//   engine.submit(std::move(job));
+//   while (engine.has_jobs()) engine.step();
+//
+//   engine.cc         jobs: submitted, admitted, finished, failed
+//   engine_batch.cc   a step's rows, and room for them: admission, preemption
+//   engine_sample.cc  from logits to tokens, told to the sinks
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/explain.h"
+#include "engine/job.h"
+#include "engine/runtime.h"
+#include "engine/scheduler.h"
+#include "engine/service.h"
+
+namespace quire {
+
+class Engine {
+ public:
+  Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log, const Clock& clock);
+  ~Engine();  // fails what is left
+
+  void submit(std::unique_ptr<Job> job);
+  void cancel(JobId id);
+  void finish(JobId id, std::uint32_t choice);
+  void fail_all(FailureKind kind, const std::string& message);
+
+  bool has_jobs() const { return !jobs_.empty(); }
+  std::size_t job_count() const { return jobs_.size(); }
+  // Runs one forward pass and tells what came of it. False: there was nothing to run.
+  bool step();
+
+  // Whether a sink was told something since the last call.
+  bool told() { return std::exchange(told_, false); }
+  const ServiceStats& stats();  // gauges and the cache's counters brought up to date
+  ServiceStats& counters() { return stats_; }
+  std::vector<ActiveRequest> active() const;
+
+ private:
+  // What one item of a step is for.
+  struct Row {
+    Job* job;
+    std::uint32_t branch;
+    std::uint32_t past;         // tokens before its first row
+    std::uint32_t first_logit;  // its rows of logits
+    std::uint32_t logit_count;
+  };
+  struct Task {  // one token to sample
+    Job* job;
+    std::uint32_t answer;
+    std::uint32_t logit;  // row
+    bool shared;          // others sample from the same row
+    Choice choice;
+    bool complete;  // the mask wants no more
+  };
+  struct LaneScratch {
+    explicit LaneScratch(const VectorKernels& vector, std::uint32_t vocabulary)
+        : sampler(vector, vocabulary), bits((vocabulary + 31) / 32) {}
+    Sampler sampler;
+    std::vector<float> row;
+    std::vector<std::uint32_t> bits;
+  };
+
+  // engine.cc
+  Job* find(JobId id);
+  RootId root_of(const Job& job);
+  void admit(Job& job);
+  void prompt_read(Job& job);
+  void end_answer(Job& job, std::uint32_t index, Finish how);
+  void complete(Job& job);
+  void fail(Job& job, FailureKind kind, std::string message);
+  void end(Job& job, Reason reason);
+  void sweep();  // forgets the jobs that are over
+  void expire();
+  void note(const Job& job, Reason reason, std::uint32_t tokens = 0, std::uint64_t bytes = 0);
+  double since(Nanoseconds from) const { return static_cast<double>(now_ - from) * 1e-9; }
+
+  // engine_batch.cc
+  void compose(bool admitting);
+  void add_row(Job& job, std::uint32_t branch, std::uint32_t rows);
+  void resume_branches(Job& job);
+  std::uint32_t collect(Job& job);
+  void place(Job& job);
+  Probe probe(Job& job);
+  bool follows(Job& job, const Attached& seen);
+  bool has_room(Job& job, std::uint32_t cached);
+  std::uint64_t full_bytes(const Job& job) const;
+  bool make_room();
+  void preempt(Job& job);
+  Preempt cheaper_preemption(const Sequence& s) const;
+
+  // engine_sample.cc
+  void use_logits(std::span<float> logits);
+  void score_prompt(const Row& row, std::span<const float> logits);
+  void begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits);
+  void advance_beams(Job& job, std::span<const float> logits);
+  void sample(std::span<float> logits);
+  void sample_one(Task& task, std::span<float> logits, LaneScratch& lane);
+  void accept(Task& task);
+  void tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last);
+
+  Runtime& runtime_;
+  const ServiceOptions& options_;
+  RequestLog& log_;
+  const Clock& clock_;
+  WaitingLine line_;
+  std::unordered_map<JobId, std::unique_ptr<Job>> jobs_;
+  std::vector<Job*> running_;  // in order of admission
+  std::set<std::pair<Nanoseconds, JobId>> deadlines_;
+  std::unordered_map<std::string, RootId> roots_;
+  std::vector<JobId> over_;   // to be swept
+  std::uint32_t placed_ = 0;  // waiting jobs with a cursor in the index
+  Nanoseconds now_ = 0;
+  bool told_ = false;
+  ServiceStats stats_;
+  double token_seconds_ = 0;  // of a prompt token, lately
+
+  // Of the step at hand; they keep their capacity.
+  std::vector<StepItem> items_;
+  std::vector<Row> rows_;
+  std::vector<Reading> readings_;
+  std::vector<std::pair<Job*, std::uint32_t>> reading_of_;  // by index of readings_
+  std::vector<std::uint32_t> order_;
+  std::vector<Task> tasks_;
+  std::vector<Running> candidates_;
+  std::vector<LaneScratch> lanes_;
+  std::uint32_t branches_ = 0;        // that run, or are to run after the prompt
+  std::uint64_t room_bytes_ = 0;      // what admissions of this step may still take
+  std::uint64_t reserved_bytes_ = 0;  // promised to jobs that are protected
+};
+
+}  // namespace quire

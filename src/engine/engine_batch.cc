@@ -1,0 +1,254 @@
+// The rows of a step, and room for them: who joins, who waits for whom, who gives way.
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "engine/plan.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint32_t kPlacedMax = 256;  // waiting jobs with a cursor in the index
+constexpr std::uint32_t kScoredRows = 64;  // rows of a step whose logits are all wanted
+
+}  // namespace
+
+void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
+  const Branch b = job.branch(branch);
+  const std::uint32_t past = b.sequence->length(), unread = b.unread();
+  StepItem item{b.sequence, {}, Logits::none};
+  if (unread == 0) {
+    item.tokens = {b.next, 1};
+    item.logits = Logits::last;
+  } else {
+    item.tokens = b.sequence->tokens().subspan(past, rows);
+    if (job.state == Job::State::reading && job.request.prompt_logprobs >= 0)
+      item.logits = Logits::all;
+    else if (rows == unread && !b.next && job.request.tokens_max > 0)
+      item.logits = Logits::last;
+  }
+  const std::uint32_t first =
+      rows_.empty() ? 0 : rows_.back().first_logit + rows_.back().logit_count;
+  const std::uint32_t logits = item.logits == Logits::all ? rows : item.logits == Logits::last;
+  items_.push_back(item);
+  rows_.push_back({&job, branch, past, first, logits});
+}
+
+// Rows of answers go into the step at once; prompts are noted, to share what is left. Returns the
+// rows taken.
+std::uint32_t Engine::collect(Job& job) {
+  std::uint32_t taken = 0;
+  bool lagging = job.attached < job.branch_count();
+  for (std::uint32_t i = 0; i < job.attached; ++i) {
+    const Branch b = job.branch(i);
+    if (b.done || b.unread() == 0) continue;
+    lagging = true;
+    const bool scored = job.state == Job::State::reading && job.request.prompt_logprobs >= 0;
+    readings_.push_back({.remaining = b.unread(),
+                         .rows_max = scored ? kScoredRows : 0xffffffffu,
+                         .steps = job.read_steps});
+    reading_of_.emplace_back(&job, i);
+  }
+  if (job.beams && lagging) return 0;  // beams go on together
+  for (std::uint32_t i = 0; i < job.attached; ++i) {
+    const Branch b = job.branch(i);
+    if (b.done || b.unread() > 0 || !b.next) continue;
+    add_row(job, i, 1);
+    ++taken;
+  }
+  return taken;
+}
+
+void Engine::compose(bool admitting) {
+  items_.clear();
+  rows_.clear();
+  readings_.clear();
+  reading_of_.clear();
+  std::uint32_t left = options_.step_tokens;
+  for (Job* job : running_) {
+    resume_branches(*job);
+    left -= collect(*job);
+  }
+  const auto share = [&] {
+    share_rows(left, readings_, order_);
+    for (const std::uint32_t i : order_) {
+      if (readings_[i].rows == 0) continue;
+      add_row(*reading_of_[i].first, reading_of_[i].second, readings_[i].rows);
+      left -= readings_[i].rows;
+    }
+    readings_.clear();
+    reading_of_.clear();
+  };
+  share();
+  if (!admitting || line_.size() == 0) return;
+
+  const CacheStats cache = runtime_.cache().stats();
+  const std::uint64_t held = cache.referenced_bytes + cache.fenced_bytes + cache.pinned_bytes +
+                             branches_ * sequence_bytes(runtime_.geometry(), 1);
+  room_bytes_ = cache.budget_bytes - std::min(cache.budget_bytes, held);
+  stats_.waiting_for_prefix = 0;
+  const std::function<Probe(JobId)> ask = [this](JobId id) { return probe(*find(id)); };
+  while (left > 0 && branches_ < options_.sequences_max) {
+    const std::optional<JobId> id = line_.pick(ask);
+    if (!id) break;
+    Job& job = *find(*id);
+    room_bytes_ -= std::min(room_bytes_, job.need_bytes);
+    admit(job);
+    left -= collect(job);
+    share();
+  }
+}
+
+// A job with several branches takes them up one after the other, so that what they share is
+// computed once.
+void Engine::resume_branches(Job& job) {
+  while (job.attached < job.branch_count()) {
+    const Branch b = job.branch(job.attached);
+    if (!b.done) {
+      if (follows(job, runtime_.cache().peek(*b.sequence))) return;
+      runtime_.cache().attach(*b.sequence);
+    }
+    ++job.attached;
+  }
+}
+
+// Gives a waiting job its cursor in the prefix index.
+void Engine::place(Job& job) {
+  const Request& r = job.request;
+  const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
+  Result<Sequence> opened = runtime_.cache().open(
+      {.root = job.root,
+       .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
+       .reuse = r.kv.reuse,
+       .publish = r.kv.write != KvWrite::none,
+       .publish_generated = r.kv.write == KvWrite::all,
+       .priority = r.kv.priority,
+       .ttl = r.kv.ttl,
+       .changes = {&salt, r.kv.salt.empty() ? 0u : 1u},
+       .request = static_cast<std::uint64_t>(job.id)});
+  if (!opened.ok()) return;
+  job.answers.reserve(r.choices);
+  job.answers.emplace_back().sequence = std::move(opened.value());
+  runtime_.cache().place(job.answers[0].sequence, r.prompt, job.keys);
+  job.placed = true;
+  ++placed_;
+}
+
+Probe Engine::probe(Job& job) {
+  if (!job.placed && placed_ < kPlacedMax) place(job);
+  Attached seen;
+  if (job.placed) seen = runtime_.cache().peek(*job.branch(job.first_open()).sequence);
+  if (!std::exchange(job.probed, true)) job.first_seen_tokens = seen.tokens;
+  if (follows(job, seen)) {
+    ++stats_.waiting_for_prefix;
+    return {.cached = seen.tokens, .verdict = Probe::Verdict::later};
+  }
+  return {.cached = seen.tokens,
+          .verdict = has_room(job, seen.tokens) ? Probe::Verdict::ready : Probe::Verdict::no_room};
+}
+
+// Whether it is better to wait for others who are computing the prefix it needs: as long as they
+// get on with it.
+bool Engine::follows(Job& job, const Attached& seen) {
+  if (seen.in_flight < runtime_.geometry().tokens_per_block) {
+    job.follow_since = 0;
+    return false;
+  }
+  if (job.follow_since == 0 || seen.tokens > job.follow_tokens) {
+    job.follow_since = now_;
+    job.follow_tokens = seen.tokens;
+  }
+  return now_ - job.follow_since < options_.follow_max;
+}
+
+std::uint64_t Engine::full_bytes(const Job& job) const {
+  return request_bytes(runtime_.geometry(), {.prompt = job.request.prompt.size(),
+                                             .answer = job.request.tokens_max,
+                                             .width = job.width(),
+                                             .chunk = options_.step_tokens});
+}
+
+bool Engine::has_room(Job& job, std::uint32_t cached) {
+  if (branches_ + job.width() > options_.sequences_max) return false;
+  const Geometry& g = runtime_.geometry();
+  const std::uint32_t known =
+      static_cast<std::uint32_t>(job.request.prompt.size()) + job.generated / job.width();
+  const std::uint32_t ahead = std::min(job.request.tokens_max, 2 * g.tokens_per_block);
+  const std::uint64_t whole = sequence_bytes(g, known + ahead);
+  // Blocks it would share with those who run cost nothing, but cached ones that nobody holds do. A
+  // newcomer may hope for the former; who has given way for lack of room gets no such credit,
+  // unless its blocks are parked, which count as held already.
+  const bool parked = job.placed && job.branch(job.first_open()).sequence->length() > 0;
+  const std::uint64_t have = job.preemptions == 0 || parked ? sequence_bytes(g, cached) : 0;
+  job.need_bytes = whole - std::min(whole, have) +
+                   (job.width() - 1) * sequence_bytes(g, job.generated / job.width() + ahead);
+  if (running_.empty()) return true;  // there is nobody to wait for
+  if (job.preemptions >= options_.preemptions_max)
+    return reserved_bytes_ + full_bytes(job) <= runtime_.kv_cache_bytes();
+  return job.need_bytes <= room_bytes_;
+}
+
+// The step found no room: somebody gives way. False: what could not go on alone has failed, and
+// there is nothing left to run.
+bool Engine::make_room() {
+  candidates_.clear();
+  for (Job* job : running_)
+    candidates_.push_back({line_.standing(job->id, job->entry),
+                           job->reserved || job->preemptions >= options_.preemptions_max});
+  std::optional<std::size_t> victim = pick_victim(candidates_);
+  if (!victim && running_.size() > 1) {  // the first, if it alone may still be asked
+    const auto open = std::ranges::find(candidates_, false, &Running::protect);
+    if (open != candidates_.end()) victim = open - candidates_.begin();
+  }
+  if (victim) {
+    preempt(*running_[*victim]);
+    return true;
+  }
+  fail(*running_.back(), FailureKind::no_room,
+       "the KV cache has no room left to go on: pinned prefixes hold it; release some or raise "
+       "--kv-cache-memory");
+  sweep();
+  return !running_.empty();
+}
+
+void Engine::preempt(Job& job) {
+  for (std::uint32_t i = 0; i < job.attached; ++i) {
+    const Branch b = job.branch(i);
+    if (b.done) continue;
+    const Preempt how = cheaper_preemption(*b.sequence);
+    runtime_.cache().preempt(*b.sequence, how);
+    ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);
+  }
+  job.attached = 0;
+  job.placed = true;
+  ++placed_;
+  ++job.preemptions;
+  job.state = Job::State::waiting;
+  job.follow_since = 0;
+  branches_ -= job.width();
+  std::erase(running_, &job);
+  line_.add(job.id, job.entry);
+}
+
+// In tokens to compute again. Recompute loses the unfinished block for certain, and of the whole
+// ones, which stay cached, as many as the pressure takes. Parking loses all or nothing, and what
+// others had cached goes first, which is wanted again as often as prompts hit.
+Preempt Engine::cheaper_preemption(const Sequence& s) const {
+  const CacheStats c = runtime_.cache().stats();
+  const Geometry& g = runtime_.geometry();
+  const double length = std::max(s.length(), 1u);
+  const double whole = std::min<double>(s.published_blocks() * g.tokens_per_block, length);
+  const double tokens_cached =
+      static_cast<double>(c.cached_bytes) * length /
+      static_cast<double>(std::max<std::uint64_t>(sequence_bytes(g, s.length()), 1));
+  double needed = 0;
+  for (const StepItem& item : items_) needed += static_cast<double>(item.tokens.size());
+  const double pressure = std::min(1.0, needed / (tokens_cached + length));
+  const double hit_rate = c.tokens_queried == 0 ? 0
+                                                : static_cast<double>(c.tokens_hit) /
+                                                      static_cast<double>(c.tokens_queried);
+  const double recompute = (length - whole) + whole * pressure;
+  const double park = length * pressure + std::min(needed, tokens_cached) * hit_rate;
+  return park < recompute ? Preempt::park : Preempt::recompute;
+}
+
+}  // namespace quire

@@ -1,0 +1,193 @@
+// From a step's logits to tokens, and who is told of them.
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "engine/plan.h"
+
+namespace quire {
+namespace {
+
+bool penalizes(const SamplingOptions& o) {
+  return o.repetition_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0;
+}
+
+}  // namespace
+
+void Engine::use_logits(std::span<float> logits) {
+  const std::size_t vocabulary = runtime_.config().vocabulary;
+  tasks_.clear();
+  for (const Row& row : rows_) {
+    Job& job = *row.job;
+    if (job.state == Job::State::over) continue;
+    const Branch b = job.branch(row.branch);
+    if (b.sequence->faulted()) {
+      fail(job, FailureKind::numeric,
+           "the model's output is not finite; nothing of this request was kept");
+      continue;
+    }
+    const bool reading = job.state == Job::State::reading;
+    if (reading && job.request.prompt_logprobs >= 0) score_prompt(row, logits);
+    if (b.unread() > 0) {
+      ++job.read_steps;
+      continue;
+    }
+    const std::uint32_t last = row.first_logit + row.logit_count - 1;
+    if (reading) {
+      begin_answers(job, last, logits);
+    } else if (row.logit_count > 0 && !job.beams) {
+      tasks_.push_back({&job, row.branch, last, false, {}, false});
+    } else if (row.logit_count > 0 && row.branch == 0) {
+      advance_beams(job,
+                    logits.subspan(row.first_logit * vocabulary, job.branch_count() * vocabulary));
+    }
+  }
+  sample(logits);
+}
+
+void Engine::score_prompt(const Row& row, std::span<const float> logits) {
+  Job& job = *row.job;
+  const std::vector<TokenId>& prompt = job.request.prompt;
+  const std::size_t vocabulary = runtime_.config().vocabulary;
+  const auto alternatives = static_cast<std::uint32_t>(job.request.prompt_logprobs);
+  job.prompt_logprobs.resize(prompt.size());
+  job.prompt_logprobs[0].token = prompt[0];
+  runtime_.pool().run([&](ThreadPool::Lane lane) {
+    Sampler& sampler = lanes_[lane.index].sampler;
+    for (std::uint32_t i = lane.index; i < row.logit_count; i += lane.count) {
+      const std::size_t at = row.past + i + 1;
+      if (at >= prompt.size()) return;
+      const std::span<const float> of =
+          logits.subspan((row.first_logit + i) * vocabulary, vocabulary);
+      PromptLogprob& p = job.prompt_logprobs[at];
+      p.token = prompt[at];
+      p.logprob = static_cast<float>(of[p.token] - sampler.log_sum_exp(of));
+      if (alternatives > 0) p.alternatives = sampler.top(of, alternatives);
+    }
+  });
+}
+
+// The prompt has been read: its last logits begin every choice.
+void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits) {
+  prompt_read(job);
+  Request& r = job.request;
+  if (r.tokens_max == 0) {
+    told_ = true;
+    for (std::uint32_t c = 0; c < r.choices; ++c) {
+      ++stats_.finished[static_cast<std::size_t>(Finish::length)];
+      job.sink->finished(c, Finish::length);
+    }
+    return complete(job);
+  }
+  job.state = Job::State::answering;
+  if (r.beams > 0) {
+    const std::size_t vocabulary = runtime_.config().vocabulary;
+    job.beams.emplace(BeamOptions{.width = r.beams,
+                                  .choices = r.choices,
+                                  .tokens_max = r.tokens_max,
+                                  .tokens_min = r.tokens_min,
+                                  .length_penalty = r.length_penalty,
+                                  .logprobs = r.sampling.logprobs,
+                                  .end_tokens = job.end_tokens},
+                      std::move(job.answers[0].sequence));
+    return advance_beams(job, logits.subspan(logit_row * vocabulary, vocabulary));
+  }
+  if (penalizes(r.sampling)) job.answers[0].counts.add_prompt(r.prompt);
+  job.answers[0].mask = std::move(r.mask);
+  for (std::uint32_t c = 1; c < r.choices; ++c) {
+    // Shares the whole prompt; the first to write into its last block copies that one.
+    Result<Sequence> fork = runtime_.cache().fork(job.answers[0].sequence);
+    if (!fork.ok()) return fail(job, FailureKind::no_room, fork.error().message);
+    Answer& a = job.answers.emplace_back();
+    a.sequence = std::move(fork.value());
+    a.counts = job.answers[0].counts;
+    if (job.answers[0].mask) a.mask = job.answers[0].mask->fork();
+  }
+  job.attached = r.choices;
+  for (std::uint32_t c = 0; c < r.choices; ++c)
+    tasks_.push_back({&job, c, logit_row, r.choices > 1, {}, false});
+}
+
+void Engine::advance_beams(Job& job, std::span<const float> logits) {
+  const Result<bool> more = job.beams->advance(runtime_.cache(), lanes_[0].sampler, logits);
+  if (!more.ok()) return fail(job, FailureKind::no_room, more.error().message);
+  job.attached = job.branch_count();
+  if (more.value()) return;
+  for (const Beam& b : job.beams->open())
+    job.kv_bytes =
+        std::max(job.kv_bytes, sequence_bytes(runtime_.geometry(), b.sequence.tokens().size()));
+  const std::vector<Beam> best = job.beams->best();
+  for (std::uint32_t c = 0; c < job.request.choices; ++c) {
+    Nanoseconds told = 0;
+    const bool there = c < best.size();
+    if (there)
+      for (const Choice& choice : best[c].choices) tell_token(job, c, choice, told);
+    const Finish how = there && best[c].ended ? Finish::end_token : Finish::length;
+    ++stats_.finished[static_cast<std::size_t>(how)];
+    job.sink->finished(c, how);
+  }
+  complete(job);
+}
+
+void Engine::sample(std::span<float> logits) {
+  if (tasks_.empty()) return;
+  if (tasks_.size() == 1) {
+    sample_one(tasks_[0], logits, lanes_[0]);
+  } else {
+    runtime_.pool().run([&](ThreadPool::Lane lane) {
+      for (std::size_t i = lane.index; i < tasks_.size(); i += lane.count)
+        sample_one(tasks_[i], logits, lanes_[lane.index]);
+    });
+  }
+  for (Task& task : tasks_) accept(task);
+}
+
+void Engine::sample_one(Task& task, std::span<float> logits, LaneScratch& lane) {
+  const Job& job = *task.job;
+  Answer& a = task.job->answers[task.answer];
+  const std::size_t vocabulary = runtime_.config().vocabulary;
+  std::span<float> row = logits.subspan(task.logit * vocabulary, vocabulary);
+  if (task.shared) {
+    lane.row.assign(row.begin(), row.end());
+    row = lane.row;
+  }
+  TokenLimits limits;
+  if (a.generated < job.request.tokens_min) limits.banned = job.end_tokens;
+  if (a.mask && a.mask->fill(lane.bits)) limits.allowed = lane.bits;
+  const auto position = static_cast<std::uint32_t>(job.request.prompt.size()) + a.generated;
+  task.choice =
+      lane.sampler.sample(row, job.request.sampling, a.counts, task.answer, position, limits);
+  if (a.mask && task.choice.token != kNoToken) task.complete = !a.mask->accept(task.choice.token);
+}
+
+void Engine::tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last) {
+  if (job.first_token == 0) {
+    job.first_token = now_;
+    stats_.first_token_seconds.add(since(job.submitted));
+  }
+  if (last > 0) stats_.inter_token_seconds.add(since(last));
+  last = now_;
+  ++job.generated;
+  ++stats_.tokens_generated;
+  told_ = true;
+  job.sink->token(index, choice);
+}
+
+void Engine::accept(Task& task) {
+  Job& job = *task.job;
+  Answer& a = job.answers[task.answer];
+  const TokenId token = task.choice.token;
+  if (token == kNoToken) return end_answer(job, task.answer, Finish::mask);
+  a.next = token;
+  ++a.generated;
+  if (penalizes(job.request.sampling)) a.counts.add_generated(token);
+  tell_token(job, task.answer, task.choice, a.told);
+  const bool end = std::ranges::find(job.end_tokens, token) != job.end_tokens.end();
+  if (end)
+    end_answer(job, task.answer, Finish::end_token);
+  else if (task.complete)
+    end_answer(job, task.answer, Finish::mask);
+  else if (a.generated >= job.request.tokens_max)
+    end_answer(job, task.answer, Finish::length);
+}
+
+}  // namespace quire

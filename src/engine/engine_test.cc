@@ -1,0 +1,540 @@
+#include "engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/random.h"
+#include "engine/engine_testing.h"
+
+namespace quire {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr TokenId kEnd = 257;
+
+TinyOptions tiny() { return {.layers = 2}; }
+
+std::vector<TokenId> text_of(std::size_t length, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<TokenId> tokens(length);
+  for (TokenId& t : tokens) t = 'a' + static_cast<TokenId>(random.below(26));
+  return tokens;
+}
+
+Request request(std::vector<TokenId> prompt, std::uint32_t tokens_max = 8) {
+  Request r;
+  r.prompt = std::move(prompt);
+  r.tokens_max = tokens_max;
+  r.ignore_end = true;
+  return r;
+}
+
+// The same request computed alone, on another runtime.
+std::vector<Generated> alone(const Request& r) {
+  static TinyRuntime runtime(tiny());
+  auto got = generate(*runtime, r.prompt, alone_options(r));
+  EXPECT_TRUE(got.ok()) << got.error().message;
+  return std::move(got.value().answers);
+}
+
+void expect_same(const MemorySink& sink, const std::vector<Generated>& expected) {
+  ASSERT_TRUE(sink.result) << (sink.failure ? sink.failure->message : "not over");
+  ASSERT_EQ(sink.told.size(), expected.size());
+  for (std::size_t c = 0; c < expected.size(); ++c) {
+    EXPECT_EQ(sink.told[c].ids(), expected[c].tokens) << "choice " << c;
+    for (std::size_t i = 0; i < std::min(sink.told[c].tokens.size(), expected[c].choices.size());
+         ++i)
+      EXPECT_EQ(sink.told[c].tokens[i].logprob, expected[c].choices[i].logprob);
+    EXPECT_EQ(sink.told[c].finish, expected[c].finish);
+  }
+}
+
+TEST(Engine, AnswersOneRequestAsGenerateDoes) {
+  TinyEngine e(tiny());
+  const Request r = request(text_of(100, 1), 20);
+  Request copy = request(text_of(100, 1), 20);
+  const auto sink = e.submit(std::move(copy));
+  e.run();
+  expect_same(*sink, alone(r));
+  EXPECT_EQ(sink->admission.prompt_tokens, 100u);
+  EXPECT_EQ(sink->admission.cached_tokens, 0u);
+  EXPECT_EQ(sink->result->computed_tokens, 100u);
+  EXPECT_EQ(sink->result->written_tokens, 96u);
+  EXPECT_EQ(sink->result->generated_tokens, 20u);
+  e.expect_empty();
+}
+
+TEST(Engine, BatchesWhatRunsTogether) {
+  TinyEngine e(tiny(), {}, {.step_tokens = 64});
+  std::vector<std::shared_ptr<MemorySink>> sinks;
+  std::vector<Request> requests;
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    Request r = request(text_of(20 + 17 * i, i), 5 + i);
+    r.sampling = {.temperature = i % 3 == 0 ? 0.f : 1.f, .seed = i};
+    r.choices = 1 + i % 3;
+    Request copy = request(r.prompt, r.tokens_max);
+    copy.sampling = r.sampling;
+    copy.choices = r.choices;
+    requests.push_back(std::move(copy));
+    sinks.push_back(e.submit(std::move(r)));
+  }
+  e.run();
+  for (std::size_t i = 0; i < sinks.size(); ++i) expect_same(*sinks[i], alone(requests[i]));
+  // Together they took far fewer steps than one after the other.
+  EXPECT_LT(e.engine->stats().steps, 60u);
+  e.expect_empty();
+}
+
+TEST(Engine, ASecondPromptHitsWhatTheFirstLeft) {
+  TinyEngine e(tiny());
+  std::vector<TokenId> prompt = text_of(200, 3);
+  e.submit(request(prompt));
+  e.run();
+  prompt.resize(150);
+  const auto sink = e.submit(request(prompt));
+  e.run();
+  EXPECT_EQ(sink->admission.cached_tokens, 149u);  // exact format: the last block in part
+  expect_same(*sink, alone(request(prompt)));
+
+  Request other = request(prompt);
+  other.kv.tenant = "other";
+  Request salted = request(prompt);
+  salted.kv.salt = "s";
+  Request cold = request(prompt);
+  cold.kv.reuse = false;
+  for (Request* r : {&other, &salted, &cold}) {
+    const auto missed = e.submit(std::move(*r));
+    e.run();
+    EXPECT_EQ(missed->admission.cached_tokens, 0u);
+    expect_same(*missed, alone(request(prompt)));
+  }
+  Request again = request(prompt);
+  again.kv.salt = "s";
+  const auto hit = e.submit(std::move(again));
+  e.run();
+  EXPECT_EQ(hit->admission.cached_tokens, 128u);  // its last block never became full
+}
+
+TEST(Engine, WriteNoneLeavesNoTrace) {
+  TinyEngine e(tiny());
+  Request r = request(text_of(100, 4));
+  r.kv.write = KvWrite::none;
+  e.submit(std::move(r));
+  e.run();
+  EXPECT_EQ(e.runtime->cache().stats().cached_blocks, 0u);
+  r = request(text_of(100, 4), 64);
+  r.kv.write = KvWrite::prompt;
+  e.submit(std::move(r));
+  e.run();
+  EXPECT_EQ(e.runtime->cache().stats().indexed_blocks, 3u);
+}
+
+// Equal prompts that arrive together: one computes, the others wait and hit.
+TEST(Engine, EqualPromptsInFlightAreComputedOnce) {
+  TinyEngine e(tiny(), {}, {.step_tokens = 64});
+  const std::vector<TokenId> prompt = text_of(320, 5);
+  std::vector<std::shared_ptr<MemorySink>> sinks;
+  for (int i = 0; i < 8; ++i) sinks.push_back(e.submit(request(prompt)));
+  e.run();
+  std::uint32_t computed = 0;
+  for (const auto& s : sinks) {
+    expect_same(*s, alone(request(prompt)));
+    computed += s->result->computed_tokens;
+  }
+  EXPECT_LE(computed, 320u + 7 * 32);
+  EXPECT_GE(e.engine->stats().prompt_tokens_waited, 7 * 288u);
+  // Rows that really ran: the prompt once, a block's rest for each, and the answers.
+  EXPECT_LE(e.engine->stats().step_rows, 320u + 7 * 32 + 8 * 8);
+}
+
+TEST(Engine, ACancelledLeaderStopsNobody) {
+  TinyEngine e(tiny(), {}, {.step_tokens = 32});
+  const std::vector<TokenId> prompt = text_of(400, 6);
+  auto first = std::make_shared<MemorySink>(1), second = std::make_shared<MemorySink>(1);
+  const JobId leader = e.submit(request(prompt), first);
+  e.submit(request(prompt), second);
+  for (int i = 0; i < 4; ++i) e.engine->step();
+  EXPECT_EQ(second->admissions, 0);
+  e.engine->cancel(leader);
+  EXPECT_EQ(first->failure->kind, FailureKind::cancelled);
+  e.engine->step();
+  EXPECT_EQ(second->admissions, 1);
+  EXPECT_EQ(second->admission.cached_tokens, 128u);  // what the leader had finished
+  e.run();
+  expect_same(*second, alone(request(prompt)));
+}
+
+TEST(Engine, AFollowerDoesNotWaitForALeaderThatStandsStill) {
+  TinyEngine e(tiny(), {}, {.step_tokens = 32, .follow_max = 0});
+  const std::vector<TokenId> prompt = text_of(400, 7);
+  auto first = e.submit(request(prompt)), second = e.submit(request(text_of(400, 7)));
+  e.engine->step();
+  e.engine->step();
+  EXPECT_EQ(second->admissions, 0);  // the leader takes all rows
+  e.run();
+  expect_same(*first, alone(request(prompt)));
+  expect_same(*second, alone(request(prompt)));
+}
+
+TEST(Engine, CancelFreesBlocksAtOnceWhereverItIs) {
+  TinyEngine e(tiny(), {}, {.step_tokens = 32, .sequences_max = 4});
+  for (const std::uint32_t steps : {0u, 1u, 2u, 5u, 9u}) {
+    for (const std::uint32_t beams : {0u, 3u}) {
+      Request r = request(text_of(90, 8 + steps), 30);
+      r.choices = 3;
+      r.beams = beams;
+      auto sink = std::make_shared<MemorySink>(3);
+      const JobId id = e.submit(std::move(r), sink);
+      for (std::uint32_t i = 0; i < steps; ++i) e.engine->step();
+      e.engine->cancel(id);
+      EXPECT_TRUE(sink->failure);
+      EXPECT_FALSE(e.engine->has_jobs());
+      e.expect_empty();
+      e.engine->cancel(id);  // a second time is nothing
+    }
+  }
+}
+
+TEST(Engine, EndTokensStopTokensAndLeastTokens) {
+  TinyEngine e(tiny());
+  const auto force = [&](TokenId token, std::uint32_t tokens_min) {
+    Request r = request(text_of(40, 9), 10);
+    r.ignore_end = false;
+    r.stop_tokens = {'q'};
+    r.tokens_min = tokens_min;
+    r.sampling.logit_bias = {{token, 100.f}};
+    const auto sink = e.submit(std::move(r));
+    e.run();
+    return sink;
+  };
+  for (const TokenId t : {kEnd, TokenId{'q'}}) {
+    const auto at_once = force(t, 0), later = force(t, 4);
+    EXPECT_EQ(at_once->told[0].ids(), std::vector<TokenId>{t});
+    EXPECT_EQ(at_once->told[0].finish, Finish::end_token);
+    ASSERT_EQ(later->told[0].tokens.size(), 5u);
+    EXPECT_EQ(later->told[0].tokens[4].token, t);
+    for (int i = 0; i < 4; ++i) EXPECT_NE(later->told[0].tokens[i].token, t);
+  }
+  const auto plain = force('z', 0);
+  EXPECT_EQ(plain->told[0].tokens.size(), 10u);
+  EXPECT_EQ(plain->told[0].finish, Finish::length);
+}
+
+// Allows the bytes of a phrase, one after the other.
+class PhraseMask : public TokenMask {
+ public:
+  explicit PhraseMask(std::string phrase) : phrase_(std::move(phrase)) {}
+  bool fill(std::span<std::uint32_t> bits) override {
+    std::ranges::fill(bits, 0u);
+    for (const char c : {phrase_[at_], static_cast<char>(phrase_[at_] - 32)})
+      bits[static_cast<unsigned char>(c) / 32] |= 1u << static_cast<unsigned char>(c) % 32;
+    return true;
+  }
+  bool accept(TokenId token) override {
+    EXPECT_TRUE(token == static_cast<TokenId>(phrase_[at_]) ||
+                token == static_cast<TokenId>(phrase_[at_] - 32));
+    return ++at_ < phrase_.size();
+  }
+  std::unique_ptr<TokenMask> fork() const override { return std::make_unique<PhraseMask>(*this); }
+
+ private:
+  std::string phrase_;
+  std::size_t at_ = 0;
+};
+
+TEST(Engine, AMaskHasItsWayInEveryChoice) {
+  TinyEngine e(tiny());
+  Request r = request(text_of(40, 10), 20);
+  r.choices = 4;
+  r.sampling = {.temperature = 2, .seed = 3};
+  r.mask = std::make_unique<PhraseMask>("abracadabra");
+  const auto sink = e.submit(std::move(r));
+  e.run();
+  std::set<std::string> different;
+  for (const auto& told : sink->told) {
+    EXPECT_EQ(told.finish, Finish::mask);
+    std::string text;
+    for (const TokenId t : told.ids()) text += static_cast<char>(t);
+    different.insert(text);
+    for (char& c : text) c |= 32;
+    EXPECT_EQ(text, "abracadabra");
+  }
+  EXPECT_GT(different.size(), 1u);
+}
+
+TEST(Engine, BeamsAreThoseOfGenerate) {
+  TinyEngine e(tiny(), {}, {.step_tokens = 32});
+  std::vector<std::shared_ptr<MemorySink>> sinks;
+  const auto make = [](std::uint32_t i) {
+    Request r = request(text_of(50 + i, 11 + i), 6 + i);
+    r.ignore_end = i % 2 == 0;
+    r.beams = 2 + i;
+    r.choices = 1 + i / 2;
+    r.length_penalty = 0.5f * static_cast<float>(i);
+    return r;
+  };
+  for (std::uint32_t i = 0; i < 4; ++i) sinks.push_back(e.submit(make(i)));
+  e.run();
+  for (std::uint32_t i = 0; i < 4; ++i) expect_same(*sinks[i], alone(make(i)));
+  e.expect_empty();
+}
+
+TEST(Engine, ScoresThePromptWholeOrInChunks) {
+  const std::vector<TokenId> prompt = text_of(150, 12);
+  std::vector<std::vector<PromptLogprob>> all;
+  for (const std::uint32_t step_tokens : {512u, 24u}) {
+    TinyEngine e(tiny(), {}, {.step_tokens = step_tokens});
+    for (const std::uint32_t tokens_max : {0u, 3u}) {
+      Request r = request(prompt, tokens_max);
+      r.prompt_logprobs = 2;
+      const auto sink = e.submit(std::move(r));
+      e.run();
+      ASSERT_TRUE(sink->result);
+      EXPECT_EQ(sink->told[0].tokens.size(), tokens_max);
+      EXPECT_EQ(sink->told[0].finish, Finish::length);
+      ASSERT_EQ(sink->scores.size(), prompt.size());
+      all.push_back(sink->scores);
+    }
+  }
+  TinyRuntime plain(tiny());
+  for (std::size_t i = 1; i < prompt.size(); i += 7) {
+    Sequence s = std::move(plain->empty_sequence(200).value());
+    const StepItem item{&s, std::span(prompt).first(i), Logits::last};
+    const std::span<float> logits = plain->step({&item, 1}).value();
+    const auto logprob =
+        static_cast<float>(logits[prompt[i]] - plain->sampler().log_sum_exp(logits));
+    for (const auto& scores : all) {
+      EXPECT_EQ(scores[i].token, prompt[i]);
+      EXPECT_EQ(scores[i].logprob, logprob) << "token " << i;
+      ASSERT_EQ(scores[i].alternatives.size(), 2u);
+      EXPECT_EQ(scores[i].alternatives[0].token, std::ranges::max_element(logits) - logits.begin());
+    }
+  }
+}
+
+TEST(Engine, ReadingOnlyWarmsTheCacheAndTakesLeases) {
+  TinyEngine e(tiny());
+  Request r = request(text_of(128, 13), 0);
+  r.kv.retention.push_back({.pin = true});
+  const auto sink = e.submit(std::move(r));
+  e.run();
+  ASSERT_TRUE(sink->result);
+  ASSERT_EQ(sink->result->leases.size(), 1u);
+  const auto lease = e.runtime->cache().lease_info(sink->result->leases[0]);
+  ASSERT_TRUE(lease.ok());
+  EXPECT_EQ(lease.value().tokens, 128u);
+  EXPECT_TRUE(lease.value().pin);
+  EXPECT_EQ(sink->result->node, lease.value().node);
+  const auto hit = e.submit(request(text_of(128, 13), 1));
+  e.run();
+  EXPECT_EQ(hit->admission.cached_tokens, 127u);
+}
+
+TEST(Engine, StopsAChoiceThatIsFinishedOutside) {
+  TinyEngine e(tiny());
+  Request r = request(text_of(40, 14), 12);
+  r.choices = 2;
+  r.sampling = {.temperature = 1, .seed = 5};
+  auto sink = std::make_shared<MemorySink>(2);
+  const JobId id = e.submit(std::move(r), sink);
+  for (int i = 0; i < 4; ++i) e.engine->step();
+  e.engine->finish(id, 1);
+  EXPECT_EQ(sink->told[1].finish, Finish::stop_string);
+  e.engine->finish(id, 1);
+  e.engine->finish(id, 7);
+  e.run();
+  EXPECT_EQ(sink->told[0].tokens.size(), 12u);
+  EXPECT_EQ(sink->told[1].tokens.size(), 4u);
+  e.expect_empty();
+}
+
+TEST(Engine, ADeadlineEndsWhatTakesTooLong) {
+  TinyEngine e(tiny(), {}, {.sequences_max = 1});
+  Request slow = request(text_of(40, 15), 2000);
+  slow.deadline = 20'000'000;
+  Request queued = request(text_of(40, 16), 5);
+  queued.deadline = 1;
+  const auto a = e.submit(std::move(slow)), b = e.submit(std::move(queued));
+  e.run();
+  EXPECT_EQ(a->failure->kind, FailureKind::deadline);
+  EXPECT_EQ(b->failure->kind, FailureKind::deadline);
+  EXPECT_EQ(b->admissions, 0);
+  e.expect_empty();
+}
+
+Failure refusal(TinyEngine& e, Request r) {
+  return prepare_job(*e.runtime, e.options, std::move(r), nullptr).failure;
+}
+
+TEST(PrepareJob, RefusesWhatCanNeverRun) {
+  TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20, .context = 3000}, {.sequences_max = 8});
+  EXPECT_EQ(refusal(e, request({}, 5)).kind, FailureKind::invalid);
+  EXPECT_EQ(refusal(e, request({9999}, 5)).kind, FailureKind::invalid);
+  Request r = request(text_of(10, 1));
+  r.choices = 9;
+  EXPECT_THAT(refusal(e, std::move(r)).message, HasSubstr("1 to 8"));
+  r = request(text_of(10, 1), 4);
+  r.tokens_min = 5;
+  EXPECT_EQ(refusal(e, std::move(r)).kind, FailureKind::invalid);
+
+  EXPECT_EQ(refusal(e, request(text_of(3000, 1), 1)).kind, FailureKind::context_length);
+  EXPECT_EQ(refusal(e, request(text_of(3000, 1), 0)).kind, FailureKind::none);
+  EXPECT_EQ(refusal(e, request(text_of(2000, 1), 1001)).kind, FailureKind::context_length);
+  r = request(text_of(2000, 1), 1 << 30);
+  r.cut_tokens_max = true;
+  PreparedJob p = prepare_job(*e.runtime, e.options, std::move(r), nullptr);
+  ASSERT_TRUE(p.job);
+  EXPECT_EQ(p.job->request.tokens_max, 1000u);
+
+  // 128 blocks of 32 tokens: 8 answers of 2,000 tokens do not fit, and cut they are shorter.
+  r = request(text_of(100, 1), 2000);
+  r.choices = 8;
+  const Failure f = refusal(e, std::move(r));
+  EXPECT_EQ(f.kind, FailureKind::kv_capacity);
+  EXPECT_THAT(f.message, HasSubstr("2097152"));
+  r = request(text_of(100, 1), 2000);
+  r.choices = 8;
+  r.cut_tokens_max = true;
+  p = prepare_job(*e.runtime, e.options, std::move(r), nullptr);
+  ASSERT_TRUE(p.job);
+  EXPECT_GT(p.job->request.tokens_max, 400u);
+  EXPECT_LT(p.job->request.tokens_max, 500u);
+}
+
+// What is cut to fit really runs to its end, alone.
+TEST(Engine, WhatWasCutToFitFits) {
+  for (const char* architecture : {"llama", "gemma3"}) {
+    TinyOptions model = tiny();
+    model.architecture = architecture;
+    const bool windows = model.architecture == "gemma3";  // blocks of two sizes
+    if (windows) model.layers = 7, model.kv_heads = 4, model.head_dim = 32;
+    TinyEngine e(model, {.kv_cache_bytes = (windows ? 10u : 2u) << 20}, {.step_tokens = 128});
+    Request r = request(text_of(333, 1), 1 << 20);
+    r.choices = 5;
+    r.sampling = {.temperature = 1, .seed = 2};
+    r.cut_tokens_max = true;
+    const auto sink = e.submit(std::move(r));
+    e.run();
+    EXPECT_TRUE(sink->result) << architecture << ": " << sink->failure->message;
+    e.expect_empty();
+  }
+}
+
+TEST(Engine, PreemptsWithoutChangingAnswers) {
+  TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20}, {.step_tokens = 256});
+  std::vector<std::shared_ptr<MemorySink>> sinks;
+  const auto make = [](std::uint32_t i) {
+    Request r = request(text_of(100 + 7 * i, 20 + i), 300);  // 12 x 400 tokens; 4096 fit
+    r.sampling = {.temperature = i % 2 ? 1.f : 0.f, .seed = i};
+    r.choices = 1 + i % 2;
+    if (i % 4 == 3) r.kv.write = KvWrite::none;
+    return r;
+  };
+  for (std::uint32_t i = 0; i < 12; ++i) sinks.push_back(e.submit(make(i)));
+  e.run();
+  std::uint32_t preemptions = 0;
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    expect_same(*sinks[i], alone(make(i)));
+    EXPECT_LE(sinks[i]->result->preemptions, 5u);
+    preemptions += sinks[i]->result->preemptions;
+  }
+  EXPECT_GT(preemptions, 0u);
+  const ServiceStats& s = e.engine->stats();
+  EXPECT_GT(s.preemptions_parked + s.preemptions_recompute, 0u);
+  e.expect_empty();
+}
+
+TEST(Engine, PinsThatLeaveNoRoomAreAnErrorNotAHang) {
+  TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20});
+  Request pin = request(text_of(2000, 30), 0);
+  pin.kv.retention.push_back({.pin = true});
+  e.submit(std::move(pin));
+  e.run();
+  const auto sink = e.submit(request(text_of(3000, 31), 100));
+  e.run();
+  ASSERT_TRUE(sink->failure);
+  EXPECT_EQ(sink->failure->kind, FailureKind::no_room);
+  const auto small = e.submit(request(text_of(500, 32), 10));
+  e.run();
+  EXPECT_TRUE(small->result);
+}
+
+TEST(Engine, ExplainsWhereAPromptParted) {
+  TinyEngine e(tiny());
+  std::vector<TokenId> prompt = text_of(300, 40);
+  const auto submit = [&](const std::string& id) {
+    Request r = request(prompt, 2);
+    r.id = id;
+    r.segments = {{"system[0]", 0, 120}, {"messages[0]", 120, 300}};
+    e.submit(std::move(r));
+    e.run();
+    return *e.log.explain(id, e.runtime->cache().journal());
+  };
+  const Explanation first = submit("a");
+  EXPECT_EQ(first.outcome, Outcome::miss);
+  EXPECT_EQ(first.reason, Reason::never_seen);
+  EXPECT_EQ(first.segment, "system[0]");
+
+  const Explanation again = submit("b");
+  EXPECT_EQ(again.outcome, Outcome::hit);
+  EXPECT_EQ(again.cached_tokens, 288u);
+
+  prompt[100] = '!';
+  const Explanation changed = submit("c");
+  EXPECT_EQ(changed.outcome, Outcome::partial_hit);
+  EXPECT_EQ(changed.reason, Reason::tokens_diverged);
+  EXPECT_EQ(changed.cached_tokens, 100u);
+  EXPECT_EQ(changed.at_token, 100u);
+  EXPECT_EQ(changed.block, 3u);
+  EXPECT_EQ(changed.segment, "system[0]");
+  EXPECT_EQ(changed.compared_to, "b");
+  EXPECT_EQ(changed.shared_prefix_tokens, 100u);
+  ASSERT_EQ(changed.now.size(), 12u);
+  EXPECT_EQ(changed.now[4], TokenId{'!'});
+  EXPECT_NE(changed.was[4], TokenId{'!'});
+  ASSERT_EQ(changed.segments.size(), 2u);
+  EXPECT_EQ(changed.segments[0].cached, 100u);
+  EXPECT_EQ(changed.segments[1].cached, 0u);
+  ASSERT_EQ(changed.alternatives.size(), 1u);
+  EXPECT_EQ(changed.alternatives[0].would_cache, 288u);
+  const auto said = [&](Reason reason) {
+    return std::ranges::any_of(changed.events,
+                               [&](const JournalRecord& j) { return j.reason == reason; });
+  };
+  EXPECT_TRUE(said(Reason::admitted) && said(Reason::hit_partial) && said(Reason::finished));
+
+  e.runtime->cache().clear();
+  const Explanation cleared = submit("d");
+  EXPECT_EQ(cleared.outcome, Outcome::miss);
+  EXPECT_EQ(cleared.reason, Reason::cleared);
+  EXPECT_EQ(e.log.find("a")->done.prompt_tokens, 300u);
+  EXPECT_FALSE(e.log.explain("nobody", e.runtime->cache().journal()));
+}
+
+TEST(RequestLog, ForgetsTheOldest) {
+  RequestLog log(4, 100);
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    Request r = request(text_of(40, i));
+    r.id = "r" + std::to_string(i % 7);
+    RequestRecord record = make_record(r);
+    record.number = i;
+    log.add(std::move(record));
+  }
+  EXPECT_EQ(log.find("r5"), nullptr);
+  EXPECT_EQ(log.find(5), nullptr);
+  ASSERT_NE(log.find("r2"), nullptr);
+  EXPECT_EQ(log.find("r2")->number, 9u);
+  ASSERT_EQ(log.latest(10).size(), 4u);
+  EXPECT_EQ(log.latest(10)[0]->number, 9u);
+  EXPECT_EQ(log.latest(10)[3]->number, 6u);
+  EXPECT_TRUE(log.find(6)->prompt.empty());  // 100 tokens hold two prompts of 40
+  EXPECT_EQ(log.find(6)->prompt_tokens, 40u);
+  EXPECT_EQ(log.find(9)->prompt.size(), 40u);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,125 @@
+// engine/engine_testing.h - what tests of the engine share: a sink that remembers, and the same
+// request computed alone by generate().
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/answer_text.h"
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "engine/testing.h"
+
+namespace quire {
+
+// Remembers all it is told, and that it is told in order. Not for reading while another thread
+// tells it.
+class MemorySink : public RequestSink {
+ public:
+  struct Told {
+    std::vector<Choice> tokens;
+    std::optional<Finish> finish;
+
+    std::vector<TokenId> ids() const {
+      std::vector<TokenId> all;
+      for (const Choice& c : tokens) all.push_back(c.token);
+      return all;
+    }
+  };
+
+  explicit MemorySink(std::uint32_t choices = 1) : told(choices) {}
+
+  void admitted(const Admitted& a) override {
+    EXPECT_FALSE(over()) << "told after the end";
+    EXPECT_EQ(admissions++, 0);
+    admission = a;
+  }
+  void prompt_logprobs(std::vector<PromptLogprob> p) override {
+    EXPECT_FALSE(over());
+    scores = std::move(p);
+  }
+  void token(std::uint32_t choice, const Choice& token) override {
+    EXPECT_FALSE(over());
+    ASSERT_LT(choice, told.size());
+    EXPECT_FALSE(told[choice].finish) << "a token after the choice was finished";
+    told[choice].tokens.push_back(token);
+    if (on_token) on_token(choice, token);
+  }
+  void finished(std::uint32_t choice, Finish how) override {
+    EXPECT_FALSE(over());
+    ASSERT_LT(choice, told.size());
+    EXPECT_FALSE(told[choice].finish);
+    told[choice].finish = how;
+  }
+  void done(const Done& d) override {
+    EXPECT_FALSE(over());
+    for (const Told& t : told) EXPECT_TRUE(t.finish);
+    result = d;
+  }
+  void failed(const Failure& f) override {
+    EXPECT_FALSE(over());
+    failure = f;
+  }
+  bool over() const { return result || failure; }
+
+  std::vector<Told> told;  // by choice
+  std::vector<PromptLogprob> scores;
+  Admitted admission;
+  int admissions = 0;
+  std::optional<Done> result;
+  std::optional<Failure> failure;
+  std::function<void(std::uint32_t, const Choice&)> on_token;
+};
+
+// An engine on a tiny model, driven by hand.
+class TinyEngine {
+ public:
+  explicit TinyEngine(const TinyOptions& model, const RuntimeOptions& opened = {},
+                      ServiceOptions service = {})
+      : options(std::move(service)), runtime(model, opened) {
+    engine = std::make_unique<Engine>(*runtime, options, log, clock);
+  }
+
+  JobId submit(Request request, std::shared_ptr<MemorySink> sink) {
+    PreparedJob p = prepare_job(*runtime, options, std::move(request), std::move(sink));
+    EXPECT_TRUE(p.job) << p.failure.message;
+    const JobId id = p.job->id = static_cast<JobId>(++jobs);
+    p.job->submitted = clock.now();
+    engine->submit(std::move(p.job));
+    return id;
+  }
+  std::shared_ptr<MemorySink> submit(Request request) {
+    auto sink = std::make_shared<MemorySink>(request.choices);
+    submit(std::move(request), sink);
+    return sink;
+  }
+  void run() {  // a step may find that all it had to run has failed, but not for ever
+    for (int idle = 0; engine->has_jobs(); idle = engine->step() ? 0 : idle + 1)
+      ASSERT_LT(idle, 3) << "nothing runs, though there are requests";
+  }
+  void expect_empty() {
+    runtime->cache().check();
+    EXPECT_EQ(runtime->cache().stats().referenced_blocks, 0u);
+    EXPECT_EQ(runtime->cache().stats().sequences, 0u);
+  }
+
+  ServiceOptions options;
+  TinyRuntime runtime;
+  RequestLog log{1024};
+  SteadyClock clock;
+  std::unique_ptr<Engine> engine;
+  std::uint64_t jobs = 0;
+};
+
+inline GenerateOptions alone_options(const Request& r) {
+  GenerateOptions o{.sampling = r.sampling, .tokens_max = r.tokens_max, .choices = r.choices};
+  o.beams = r.beams;
+  o.length_penalty = r.length_penalty;
+  o.ignore_end = r.ignore_end;
+  return o;
+}
+
+}  // namespace quire

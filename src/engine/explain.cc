@@ -1,0 +1,194 @@
+#include "engine/explain.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kEventsMax = 64;
+constexpr std::uint32_t kTokensBefore = 4, kTokensAfter = 8;  // shown around a divergence
+
+std::uint32_t shared_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
+  return static_cast<std::uint32_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+std::vector<TokenId> around(std::span<const TokenId> tokens, std::uint32_t at) {
+  const std::size_t begin = at - std::min(at, kTokensBefore);
+  const std::size_t end = std::min<std::size_t>(tokens.size(), at + kTokensAfter);
+  return {tokens.begin() + static_cast<std::ptrdiff_t>(std::min(begin, end)),
+          tokens.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+// Not there any more, though it has been.
+bool about_residency(Reason r) {
+  return r == Reason::evicted || r == Reason::expired || r == Reason::cleared ||
+         r == Reason::in_flight || r == Reason::window_dropped;
+}
+
+}  // namespace
+
+std::string_view outcome_name(Outcome outcome) {
+  constexpr std::string_view names[] = {"hit", "partial_hit", "miss", "disabled"};
+  return names[static_cast<std::size_t>(outcome)];
+}
+
+RequestRecord make_record(const Request& r) {
+  RequestRecord record;
+  record.id = r.id;
+  record.family = r.family;
+  record.tenant = r.kv.tenant;
+  record.salt = r.kv.salt;
+  record.prompt = r.prompt;
+  record.prompt_tokens = static_cast<std::uint32_t>(r.prompt.size());
+  record.segments = r.segments;
+  record.reuse = r.kv.reuse;
+  return record;
+}
+
+RequestLog::RequestLog(std::uint32_t records_max, std::uint64_t prompt_tokens_max)
+    : records_max_(std::max(records_max, 1u)), prompt_tokens_max_(prompt_tokens_max) {}
+
+void RequestLog::add(RequestRecord record) {
+  const std::uint64_t at = next_++;
+  prompt_tokens_ += record.prompt.size();
+  by_id_[record.id] = at;
+  by_number_[record.number] = at;
+  if (ring_.size() < records_max_) {
+    ring_.push_back(std::move(record));
+  } else {
+    RequestRecord& old = ring_[at % records_max_];
+    if (const auto it = by_id_.find(old.id); it != by_id_.end() && it->second == at - records_max_)
+      by_id_.erase(it);
+    by_number_.erase(old.number);
+    prompt_tokens_ -= old.prompt.size();
+    old = std::move(record);
+  }
+  prompts_from_ = std::max(prompts_from_, first());
+  for (; prompt_tokens_ > prompt_tokens_max_ && prompts_from_ < next_; ++prompts_from_) {
+    std::vector<TokenId>& prompt = ring_[prompts_from_ % records_max_].prompt;
+    prompt_tokens_ -= prompt.size();
+    prompt = {};
+  }
+}
+
+RequestRecord* RequestLog::find(std::uint64_t number) {
+  const auto it = by_number_.find(number);
+  return it == by_number_.end() ? nullptr : &ring_[it->second % records_max_];
+}
+
+const RequestRecord* RequestLog::find(std::string_view id) const {
+  const auto it = by_id_.find(std::string(id));
+  return it == by_id_.end() ? nullptr : &ring_[it->second % records_max_];
+}
+
+std::vector<const RequestRecord*> RequestLog::latest(std::size_t count) const {
+  std::vector<const RequestRecord*> out;
+  for (std::uint64_t n = next_; n > first() && out.size() < count; --n)
+    out.push_back(&ring_[(n - 1) % records_max_]);
+  return out;
+}
+
+const RequestRecord* RequestLog::most_similar(const RequestRecord& to, std::uint64_t before) const {
+  const RequestRecord* best = nullptr;
+  std::pair<std::uint32_t, bool> best_shared{0, false};
+  for (std::uint64_t n = before; n > first(); --n) {
+    const RequestRecord& r = ring_[(n - 1) % records_max_];
+    if (r.tenant != to.tenant || r.prompt.empty()) continue;
+    const std::pair shared{shared_prefix(to.prompt, r.prompt),
+                           !to.family.empty() && r.family == to.family};
+    if (shared > best_shared) {
+      best = &r;
+      best_shared = shared;
+    }
+  }
+  return best;
+}
+
+Explanation RequestLog::explain(const RequestRecord& record, const RequestRecord* other) const {
+  const std::uint32_t cached = record.cached_tokens, prompt = record.prompt_tokens;
+  Explanation e;
+  e.request_id = record.id;
+  e.reason = record.reason;
+  e.prompt_tokens = prompt;
+  e.cached_tokens = cached;
+  e.missed_tokens = prompt - cached;
+  e.outcome = !record.reuse ? Outcome::disabled
+              : cached > 0 && cached / tokens_per_block >= (prompt - 1) / tokens_per_block
+                  ? Outcome::hit
+              : cached > 0 ? Outcome::partial_hit
+                           : Outcome::miss;
+  e.at_token = std::min(cached, prompt - 1);
+  if (other && !record.prompt.empty() && !other->prompt.empty()) {
+    e.compared_to = other->id;
+    const std::uint32_t shared = e.shared_prefix_tokens =
+        shared_prefix(record.prompt, other->prompt);
+    const bool more = shared / tokens_per_block > cached / tokens_per_block;
+    if (more && other->salt != record.salt && !about_residency(e.reason)) {
+      e.reason = Reason::salt_mismatch;
+    } else if (shared < prompt && (e.reason == Reason::tokens_diverged ||
+                                   (e.reason == Reason::never_seen && shared > 0))) {
+      e.reason = Reason::tokens_diverged;
+      e.at_token = std::max(shared, e.at_token);
+      e.was = around(other->prompt, shared);
+      e.now = around(record.prompt, shared);
+      // What comes after the change and was the same: it could come before.
+      const std::size_t room = std::min(record.prompt.size(), other->prompt.size()) - shared;
+      std::size_t tail = 0;
+      while (tail < room &&
+             record.prompt[prompt - 1 - tail] == other->prompt[other->prompt.size() - 1 - tail])
+        ++tail;
+      const auto would =
+          static_cast<std::uint32_t>(shared + tail) / tokens_per_block * tokens_per_block;
+      if (would > cached)
+        e.alternatives.push_back({static_cast<std::uint32_t>(shared + tail), would});
+    }
+  }
+  e.block = e.at_token / tokens_per_block;
+  for (const PromptSegment& s : record.segments) {
+    e.segments.push_back({s.name, s.begin, s.end, std::clamp(cached, s.begin, s.end) - s.begin});
+    if (s.begin <= e.at_token && e.at_token < s.end) e.segment = s.name;
+  }
+  e.prefill_ms = record.done.prefill_seconds * 1e3;
+  std::uint32_t could = cached;
+  if (about_residency(e.reason) || e.reason == Reason::salt_mismatch)
+    could = std::max(could, e.shared_prefix_tokens / tokens_per_block * tokens_per_block);
+  for (const Explanation::Alternative& a : e.alternatives) could = std::max(could, a.would_cache);
+  e.avoidable_ms = (could - cached) * token_seconds * 1e3;
+  return e;
+}
+
+void RequestLog::add_events(const RequestRecord& record, const Journal& journal,
+                            Explanation& e) const {
+  const std::uint64_t end =
+      record.journal_end > 0 ? std::min(record.journal_end, journal.next()) : journal.next();
+  for (std::uint64_t n = journal.first(); n < end && e.events.size() < kEventsMax; ++n) {
+    const JournalRecord& j = journal.at(n);
+    const bool own = n >= record.journal_first && j.request == record.number;
+    const bool lost = n < record.journal_first && reason_kind(j.reason) == ReasonKind::eviction &&
+                      std::ranges::find(record.keys, j.key) != record.keys.end();
+    if (own || lost) e.events.push_back(j);
+  }
+}
+
+std::optional<Explanation> RequestLog::explain(std::string_view id, const Journal& journal,
+                                               std::string_view compare_to) const {
+  const auto it = by_id_.find(std::string(id));
+  if (it == by_id_.end()) return {};
+  const RequestRecord& record = ring_[it->second % records_max_];
+  const RequestRecord* other =
+      compare_to.empty() ? most_similar(record, it->second) : find(compare_to);
+  if (other && other->tenant != record.tenant) other = nullptr;
+  Explanation e = explain(record, other);
+  add_events(record, journal, e);
+  return e;
+}
+
+Explanation RequestLog::explain(const Request& request, const Attached& attached,
+                                std::string_view compare_to) const {
+  RequestRecord record = make_record(request);
+  record.cached_tokens = attached.tokens;
+  record.reason = request.kv.reuse ? attached.reason : Reason::reuse_disabled;
+  const RequestRecord* other = compare_to.empty() ? most_similar(record, next_) : find(compare_to);
+  if (other && other->tenant != record.tenant) other = nullptr;
+  return explain(record, other);
+}
+
+}  // namespace quire

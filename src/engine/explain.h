@@ -1,0 +1,113 @@
+// engine/explain.h - why did this request miss? The last requests, what the cache gave them, and
+// where their prompts parted from others'.
+//
+// Kept by the engine thread; read through Service::call.
+//
+//   service.call([id](EngineView& e) { return e.log.explain(id); });
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/request.h"
+#include "kv/journal.h"
+
+namespace quire {
+
+enum class Outcome : std::uint8_t {
+  hit,  // all but the tail that is computed anyway
+  partial_hit,
+  miss,
+  disabled,
+};
+std::string_view outcome_name(Outcome outcome);
+
+// What is remembered of a request. Times are those of the engine's clock.
+struct RequestRecord {
+  std::uint64_t number = 0;  // in the cache's journal, too: JournalRecord::request
+  std::string id, family, tenant, salt;
+  std::vector<TokenId> prompt;  // empty where the log had to forget it: old, and very long
+  std::uint32_t prompt_tokens = 0;
+  std::vector<PromptSegment> segments;
+  std::vector<std::uint64_t> keys;  // prefixes of its block keys, as the journal has them
+  bool reuse = true;
+  std::uint32_t cached_tokens = 0, waited_tokens = 0;
+  Reason reason = Reason::none;  // why the next token was not served
+  Nanoseconds submitted = 0, admitted = 0, first_token = 0, ended = 0;  // 0: not yet
+  std::uint64_t journal_first = 0, journal_end = 0;  // records written while it was here
+  Done done;
+  Failure failure;
+  std::vector<Finish> finishes;  // by choice
+};
+
+RequestRecord make_record(const Request& request);  // as it comes
+
+struct SegmentHit {
+  std::string name;
+  std::uint32_t begin = 0, end = 0, cached = 0;
+};
+
+struct Explanation {
+  std::string request_id;  // empty: asked for a prompt that was not run
+  Outcome outcome = Outcome::miss;
+  Reason reason = Reason::none;
+  std::uint32_t prompt_tokens = 0, cached_tokens = 0, missed_tokens = 0;
+
+  std::uint32_t at_token = 0, block = 0;   // the first that was not served
+  std::string segment;                     // it lies in this one
+  std::string compared_to;                 // the most similar earlier request, or none
+  std::uint32_t shared_prefix_tokens = 0;  // with that one
+  std::vector<TokenId> was, now;           // a few tokens around where they part
+
+  std::vector<SegmentHit> segments;
+  struct Alternative {
+    std::uint32_t move_after_token = 0, would_cache = 0;
+  };
+  std::vector<Alternative> alternatives;  // what changes early and could come later
+  std::vector<JournalRecord> events;      // of this request, and evictions of its prefix
+  double prefill_ms = 0, avoidable_ms = 0;
+};
+
+class RequestLog {
+ public:
+  explicit RequestLog(std::uint32_t records_max, std::uint64_t prompt_tokens_max = 8u << 20);
+
+  void add(RequestRecord record);
+  RequestRecord* find(std::uint64_t number);             // null: forgotten
+  const RequestRecord* find(std::string_view id) const;  // the latest of that id, or null
+  std::vector<const RequestRecord*> latest(std::size_t count) const;  // latest first
+
+  // Compares with `compare_to`, or with the most similar earlier request of the same tenant.
+  // Nothing when the log has no such request.
+  std::optional<Explanation> explain(std::string_view id, const Journal& journal,
+                                     std::string_view compare_to = {}) const;
+  // The same for a prompt that was not run; `attached` is what KvCache::lookup says.
+  Explanation explain(const Request& request, const Attached& attached,
+                      std::string_view compare_to = {}) const;
+
+  std::uint32_t tokens_per_block = 32;
+  double token_seconds = 0;  // what computing a prompt token takes, as measured lately
+
+ private:
+  std::uint64_t first() const { return next_ - std::min<std::uint64_t>(next_, ring_.size()); }
+  const RequestRecord* most_similar(const RequestRecord& to, std::uint64_t before) const;
+  Explanation explain(const RequestRecord& record, const RequestRecord* other) const;
+  void add_events(const RequestRecord& record, const Journal& journal, Explanation& e) const;
+
+  std::uint32_t records_max_;
+  std::uint64_t prompt_tokens_max_, prompt_tokens_ = 0;
+  std::vector<RequestRecord> ring_;  // the n-th ever added lies at n % records_max
+  std::uint64_t next_ = 0;
+  std::uint64_t prompts_from_ = 0;  // records before it have lost their prompts
+  std::unordered_map<std::string, std::uint64_t> by_id_;
+  std::unordered_map<std::uint64_t, std::uint64_t> by_number_;
+};
+
+}  // namespace quire

@@ -1,0 +1,117 @@
+#include "engine/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/plan.h"
+
+namespace quire {
+namespace {
+
+Failure invalid(std::string message) { return {FailureKind::invalid, std::move(message)}; }
+
+Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const Request& r) {
+  const std::uint32_t vocabulary = runtime.config().vocabulary;
+  if (const Status s = r.sampling.check(vocabulary); !s.ok()) return invalid(s.error().message);
+  if (r.prompt.empty()) return invalid("the prompt is empty; give at least one token");
+  for (const std::vector<TokenId>* tokens : {&r.prompt, &r.stop_tokens})
+    for (const TokenId t : *tokens)
+      if (t >= vocabulary)
+        return invalid(fmt::format("token {} is outside the vocabulary of {}", t, vocabulary));
+  const std::uint32_t width = std::max(r.choices, r.beams);
+  if (r.choices == 0 || width > options.sequences_max)
+    return invalid(fmt::format("n, best_of and beams must be 1 to {}", options.sequences_max));
+  if (r.tokens_min > r.tokens_max)
+    return invalid(fmt::format("min_tokens {} is above max_tokens {}", r.tokens_min, r.tokens_max));
+  if (r.sampling.logprobs > vocabulary || r.prompt_logprobs > 1000)
+    return invalid("logprobs must be at most 1000");
+  if (r.kv.priority > 100) return invalid("kv.priority must be 0 to 100");
+  if (r.beams > 0) {
+    if (r.choices > r.beams)
+      return invalid("beam search cannot return more choices than it has beams");
+    const SamplingOptions& s = r.sampling;
+    if (s.temperature > 0 || !s.logit_bias.empty() || s.repetition_penalty != 1 ||
+        s.presence_penalty != 0 || s.frequency_penalty != 0 || r.mask)
+      return invalid(
+          "beam search ranks by the model's own probabilities; leave out temperature, logit_bias, "
+          "penalties and grammars, or the beams");
+  }
+  return {};
+}
+
+// Cuts or refuses what context and cache cannot hold.
+Failure check_size(const Runtime& runtime, const ServiceOptions& options, Request& r) {
+  const auto prompt = static_cast<std::uint32_t>(r.prompt.size());
+  const std::uint32_t context = runtime.context();
+  if (prompt > context || (prompt == context && r.tokens_max > 0))
+    return {FailureKind::context_length,
+            fmt::format("This model's maximum context length is {} tokens. However, your prompt "
+                        "has {} tokens; shorten it.",
+                        context, prompt)};
+  if (r.tokens_max > context - prompt) {
+    if (!r.cut_tokens_max)
+      return {FailureKind::context_length,
+              fmt::format("This model's maximum context length is {} tokens. However, your prompt "
+                          "has {} tokens and you asked for {} more; reduce either.",
+                          context, prompt, r.tokens_max)};
+    r.tokens_max = context - prompt;
+  }
+  const std::uint64_t budget = runtime.kv_cache_bytes();
+  const auto bytes = [&](std::uint32_t answer) {
+    return request_bytes(runtime.geometry(), {.prompt = prompt,
+                                              .answer = answer,
+                                              .width = std::max(r.choices, r.beams),
+                                              .chunk = options.step_tokens});
+  };
+  if (bytes(r.tokens_max) <= budget) return {};
+  const std::uint32_t least = std::min(r.tokens_max, runtime.geometry().tokens_per_block);
+  if (!r.cut_tokens_max || bytes(least) > budget) {
+    const std::uint32_t asked = r.cut_tokens_max ? least : r.tokens_max;
+    return {FailureKind::kv_capacity,
+            fmt::format("{} prompt tokens and {} x {} new ones take {} bytes of KV cache; all of "
+                        "it is {} bytes. Ask for less, or raise --kv-cache-memory.",
+                        prompt, std::max(r.choices, r.beams), asked, bytes(asked), budget)};
+  }
+  std::uint32_t low = least, high = r.tokens_max;  // low fits, high does not
+  while (high - low > 1) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    (bytes(middle) <= budget ? low : high) = middle;
+  }
+  r.tokens_max = low;
+  return {};
+}
+
+}  // namespace
+
+std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
+                                  const KvPolicy& policy) {
+  KeyChain chain(runtime.secret(), runtime.tenant_key(policy.tenant),
+                 runtime.geometry().tokens_per_block);
+  if (!policy.salt.empty()) chain.change({.kind = ChangeKind::salt, .value = policy.salt});
+  chain.extend(prompt);
+  return {chain.keys().begin(), chain.keys().end()};
+}
+
+PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, Request request,
+                        std::shared_ptr<RequestSink> sink) {
+  if (Failure f = check_shape(runtime, options, request); f.kind != FailureKind::none)
+    return {nullptr, std::move(f)};
+  if (Failure f = check_size(runtime, options, request); f.kind != FailureKind::none)
+    return {nullptr, std::move(f)};
+  request.tokens_min = std::min(request.tokens_min, request.tokens_max);
+  // Logits of the prompt are not cached: it has to be computed.
+  if (request.prompt_logprobs >= 0) request.kv.reuse = false;
+  auto job = std::make_unique<Job>();
+  job->keys = prompt_keys(runtime, request.prompt, request.kv);
+  if (!request.ignore_end) job->end_tokens = runtime.tokenizer().end_of_generation();
+  job->end_tokens.insert(job->end_tokens.end(), request.stop_tokens.begin(),
+                         request.stop_tokens.end());
+  job->record = make_record(request);
+  for (const BlockKey& key : job->keys) job->record.keys.push_back(key.prefix());
+  job->request = std::move(request);
+  job->sink = std::move(sink);
+  return {std::move(job), {}};
+}
+
+}  // namespace quire

@@ -1,0 +1,122 @@
+// engine/job.h - one request inside the engine: its answers, its blocks, where it stands.
+//
+// Made by prepare_job() on the submitting thread, then owned by the Engine. A job's branches are
+// the sequences that run for it: one while the prompt is read, then one per choice or per beam.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/beams.h"
+#include "engine/explain.h"
+#include "engine/request.h"
+#include "engine/runtime.h"
+#include "engine/scheduler.h"
+#include "engine/service.h"
+
+namespace quire {
+
+// One choice in the making.
+struct Answer {
+  Sequence sequence;
+  TokenId next = kNoToken;  // sampled, not yet read
+  std::uint32_t generated = 0;
+  TokenCounts counts;
+  std::unique_ptr<TokenMask> mask;
+  Nanoseconds told = 0;  // when its last token was
+  bool done = false;
+};
+
+struct Branch {
+  Sequence* sequence;
+  const TokenId* next;  // to be read after all that the sequence knows; null: nothing yet
+  bool done;
+
+  std::uint32_t unread() const {
+    return static_cast<std::uint32_t>(sequence->tokens().size()) - sequence->length();
+  }
+};
+
+// How many requests of a tenant wait, for the limit that submit() keeps.
+struct TenantQueue {
+  explicit TenantQueue(TenantQueue* of_all = nullptr) : all(of_all) {}
+  std::atomic<std::uint32_t> waiting{0};
+  TenantQueue* const all;  // counts those of every tenant
+};
+
+struct Job {
+  JobId id{};
+  Request request;
+  std::shared_ptr<RequestSink> sink;
+  std::vector<BlockKey> keys;       // of the prompt's whole blocks
+  std::vector<TokenId> end_tokens;  // that end an answer
+  RequestRecord record;             // moved to the log when it is submitted
+  std::shared_ptr<TenantQueue> queue;
+  bool counted = false;  // in `queue`, until its turn first comes
+
+  // Set by the engine.
+  enum class State : std::uint8_t { waiting, reading, answering, over };
+  State state = State::waiting;
+  WaitingLine::Entry entry;
+  RootId root{};
+  std::vector<Answer> answers;
+  std::optional<BeamSearch> beams;
+  std::uint32_t attached = 0;  // branches before it hold blocks; those after are placed or parked
+  bool placed = false;
+  std::uint32_t preemptions = 0;
+  bool reserved = false;         // holds all the memory it may ever need
+  std::uint32_t read_steps = 0;  // steps since its reading began
+  Nanoseconds follow_since = 0;  // 0: waits for nobody's prefix
+  std::uint32_t follow_tokens = 0, first_seen_tokens = 0;
+  bool probed = false;
+  std::uint64_t need_bytes = 0;  // what joining the batch would take, as last estimated
+
+  Nanoseconds submitted = 0, deadline = 0, admitted = 0, first_token = 0;
+  std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
+  std::uint64_t kv_bytes = 0;
+  Reason reason = Reason::none;
+  std::vector<PromptLogprob> prompt_logprobs;
+  std::vector<LeaseId> leases;
+  std::string lease_problem;
+
+  void leave_queue() {
+    if (!std::exchange(counted, false)) return;
+    --queue->waiting;
+    if (queue->all) --queue->all->waiting;
+  }
+  std::uint32_t width() const { return std::max(request.choices, request.beams); }
+  std::uint32_t branch_count() {
+    return static_cast<std::uint32_t>(beams ? beams->open().size() : answers.size());
+  }
+  std::uint32_t first_open() {  // the first branch that is not done; there is one
+    std::uint32_t i = 0;
+    while (branch(i).done) ++i;
+    return i;
+  }
+  Branch branch(std::uint32_t i) {
+    if (beams) {
+      Beam& b = beams->open()[i];
+      return {&b.sequence, b.tokens.empty() ? nullptr : &b.tokens.back(), false};
+    }
+    Answer& a = answers[i];
+    return {&a.sequence, a.next == kNoToken ? nullptr : &a.next, a.done};
+  }
+};
+
+// Checks the request and makes a job of it: everything that needs no engine, so that the submitting
+// thread does it. A failure says what is wrong.
+struct PreparedJob {
+  std::unique_ptr<Job> job;
+  Failure failure;
+};
+PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, Request request,
+                        std::shared_ptr<RequestSink> sink);
+
+// Keys of the prompt's whole blocks under a policy.
+std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
+                                  const KvPolicy& policy);
+
+}  // namespace quire

@@ -1,0 +1,171 @@
+// engine/request.h - what the service is asked to do, and what it tells while doing it.
+//
+// Tokens in, tokens out: text, templates, stop strings and JSON stay with the caller
+// (engine/answer_text.h turns tokens into text). Filled by the server's dialects, by tests and by
+// load generators:
+//
+//   Request r{.id = "req_1", .prompt = ids, .sampling = {.temperature = 1, .seed = 7},
+//             .tokens_max = 64, .choices = 3};
+//   Submitted s = service.submit(std::move(r), sink);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/token.h"
+#include "engine/sampler.h"
+#include "kv/cache.h"
+#include "kv/reason.h"
+
+namespace quire {
+
+// Which tokens may come next: a grammar, seen from the engine. One per choice, called by one
+// compute thread at a time, so it must answer quickly: work that takes long may start in accept()
+// and be waited for in fill(), which comes after the next forward pass.
+class TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  // Bit t % 32 of word t / 32 says whether token t may come now; `bits` has room for the
+  // vocabulary. False: everything may, and `bits` was left alone.
+  virtual bool fill(std::span<std::uint32_t> bits) = 0;
+  // The token was chosen. False: the answer is complete, nothing may follow.
+  virtual bool accept(TokenId token) = 0;
+  // Another choice begins at the same place.
+  virtual std::unique_ptr<TokenMask> fork() const = 0;
+};
+
+enum class KvWrite : std::uint8_t { all, prompt, none };
+
+// A lease that the request takes on its own blocks when its prompt has been computed.
+struct Retention {
+  std::uint32_t first_token = 0, end_token = 0xffffffffu;
+  Nanoseconds ttl = 0;         // 0: until released
+  std::uint8_t priority = 50;  // 0-100
+  bool pin = false;
+};
+
+struct KvPolicy {
+  bool reuse = true;
+  KvWrite write = KvWrite::all;
+  std::string tenant = {};     // part of the root: tenants never share
+  std::string salt = {};       // part of every key, besides the tenant
+  std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
+  Nanoseconds ttl = 0;         // soft lease on all it writes; 0: none
+  std::vector<Retention> retention = {};
+};
+
+// A named range of the prompt ("system[0]", "messages[3]"), for explain.
+struct PromptSegment {
+  std::string name;
+  std::uint32_t begin = 0, end = 0;
+};
+
+struct Request {
+  std::string id = {};      // as the client knows it; explain finds it by this
+  std::string family = {};  // prompt_cache_key: requests that expect to share
+  std::vector<TokenId> prompt = {};
+  std::vector<PromptSegment> segments = {};
+
+  SamplingOptions sampling = {};
+  std::uint32_t tokens_max = 16;  // 0: only reads the prompt (warms the cache, scores it)
+  std::uint32_t tokens_min = 0;   // end and stop tokens are not drawn before so many
+  bool cut_tokens_max = false;    // to what context and cache can hold, instead of refusing
+  bool ignore_end = false;        // the model's end tokens are tokens like others
+  std::vector<TokenId> stop_tokens = {};
+
+  // n, or best_of: all of them are told as they come, whoever wants the best ranks them
+  // (AnswerText::mean_logprob).
+  std::uint32_t choices = 1;
+  // > 0: beam search of that width; the `choices` best are told at the end, best first.
+  std::uint32_t beams = 0;
+  float length_penalty = 1;
+
+  // Log-probabilities of the prompt's own tokens, with so many alternatives; < 0: none. Computes
+  // the whole prompt, as the cache keeps no logits.
+  std::int32_t prompt_logprobs = -1;
+
+  std::unique_ptr<TokenMask> mask = {};  // none: everything may come
+  KvPolicy kv = {};
+  std::int32_t priority = 0;  // -100..100: higher goes first, and is preempted last
+  Nanoseconds deadline = 0;   // after submit: fails when it has not finished by then; 0: none
+};
+
+// Why a request was refused or broken off. Names as in error bodies: failure_name().
+enum class FailureKind : std::uint8_t {
+  none,
+  invalid,         // a field makes no sense; the message names it                       400
+  context_length,  // the prompt is longer than the context                              400
+  kv_capacity,     // could not fit the cache even alone                                 400
+  queue_full,      // too many wait; try again                                           429
+  draining,        // the service takes no more work                                     503
+  no_room,         // admitted, and pins left no room to go on                           503
+  deadline,        // took longer than it was given                                      408
+  numeric,         // the model produced NaN or Inf                                      500
+  cancelled,       // by cancel()                                                        499
+};
+std::string_view failure_name(FailureKind kind);  // "kv_capacity_exceeded", "queue_full", ...
+
+struct Failure {
+  FailureKind kind = FailureKind::none;
+  std::string message;              // what failed, on what, and what would help
+  std::uint32_t retry_after_s = 0;  // where trying again makes sense
+};
+
+enum class Finish : std::uint8_t {
+  length,
+  end_token,    // one of the model's, or of Request::stop_tokens
+  stop_string,  // Service::finish()
+  mask,         // the mask said that the answer is complete
+  cancelled,
+};
+std::string_view finish_name(Finish finish);  // "length" or "stop", as clients know them
+
+struct Admitted {
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t cached_tokens = 0;  // need not be computed; at most prompt_tokens - 1
+  std::uint32_t waited_tokens = 0;  // of these: others computed them while this one waited
+  Reason reason = Reason::none;     // why the next token was not served
+  double queue_seconds = 0;
+};
+
+struct PromptLogprob {
+  TokenId token = 0;
+  float logprob = 0;                       // of position 0: not there, 0
+  std::vector<TokenLogprob> alternatives;  // most likely first; empty at position 0
+};
+
+struct Done {
+  std::uint32_t prompt_tokens = 0, cached_tokens = 0;
+  std::uint32_t computed_tokens = 0;   // prompt tokens that were computed, once for all choices
+  std::uint32_t written_tokens = 0;    // of whole blocks that this request left in the cache
+  std::uint32_t generated_tokens = 0;  // of all choices, as sampled
+  std::uint32_t preemptions = 0;
+  std::uint64_t kv_bytes = 0;  // of its longest choice, shared blocks included
+  BlockKey node;               // of the last whole block of its prompt; zero: there is none
+  Reason reason = Reason::none;
+  double queue_seconds = 0, prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
+  double saved_prefill_seconds = 0;  // estimate: what the cached tokens would have cost
+  std::vector<LeaseId> leases;       // one per Retention that could be taken
+  std::string lease_problem;         // why one could not
+};
+
+// Told from the engine thread, which waits for it: enqueue and return. In this order: admitted once
+// (again after nothing: preemption is not told), prompt_logprobs, tokens and finishes, then exactly
+// one of done and failed, after which the engine has forgotten the sink.
+class RequestSink {
+ public:
+  virtual ~RequestSink() = default;
+  virtual void admitted(const Admitted&) {}
+  virtual void prompt_logprobs(std::vector<PromptLogprob>) {}
+  virtual void token(std::uint32_t choice, const Choice& token) = 0;
+  virtual void finished(std::uint32_t choice, Finish how) = 0;
+  virtual void done(const Done& done) = 0;
+  virtual void failed(const Failure& failure) = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,128 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace quire {
+
+TenantId WaitingLine::tenant(std::string_view name) {
+  const auto [it, fresh] =
+      by_name_.try_emplace(std::string(name), static_cast<TenantId>(tenants_.size()));
+  if (fresh) tenants_.push_back({.name = it->first, .line = {}});
+  return it->second;
+}
+
+void WaitingLine::add(JobId id, const Entry& entry) {
+  CHECK(entries_.try_emplace(id, Place{.entry = entry}).second);
+  Tenant& t = at(entry.tenant);
+  if (t.line.empty()) {
+    t.turn = std::max(t.turn, now_turn_);  // being away earns no credit
+    turns_.emplace(t.turn, entry.tenant);
+  }
+  t.line.insert(standing(id, entry));
+}
+
+void WaitingLine::remove(JobId id) {
+  const auto it = entries_.find(id);
+  CHECK(it != entries_.end());
+  const Entry& entry = it->second.entry;
+  Tenant& t = at(entry.tenant);
+  t.line.erase(standing(id, entry));
+  if (t.line.empty()) turns_.erase({t.turn, entry.tenant});
+  entries_.erase(it);
+}
+
+void WaitingLine::charge(TenantId tenant, std::uint64_t tokens) {
+  Tenant& t = at(tenant);
+  t.served += tokens;
+  if (t.line.empty()) {
+    t.turn += tokens;
+    return;
+  }
+  turns_.erase({t.turn, tenant});
+  t.turn += tokens;
+  turns_.emplace(t.turn, tenant);
+}
+
+std::optional<JobId> WaitingLine::pick(const std::function<Probe(JobId)>& probe) {
+  skipped_.clear();
+  std::uint32_t tried = 0;
+  for (auto it = turns_.begin(); it != turns_.end() && tried < options_.tenants_tried; ++it) {
+    JobId found{};
+    switch (pick_of(at(it->second), probe, found)) {
+      case Found::one:
+        for (Place* p : skipped_) ++p->passed;
+        now_turn_ = std::max(now_turn_, it->first);
+        remove(found);
+        return found;
+      case Found::blocked:
+        return {};
+      case Found::nobody:
+        ++tried;
+    }
+  }
+  return {};
+}
+
+WaitingLine::Found WaitingLine::pick_of(Tenant& tenant, const std::function<Probe(JobId)>& probe,
+                                        JobId& found) {
+  const std::size_t skipped_before = skipped_.size();
+  std::size_t skipped_by_best = skipped_before;
+  std::uint32_t looked = 0, best_cached = 0;
+  bool any = false;
+  for (auto it = tenant.line.begin(); it != tenant.line.end() && looked < options_.window;
+       ++it, ++looked) {
+    Place& place = entries_.at(it->id);
+    const Probe p = probe(it->id);
+    if (p.verdict == Probe::Verdict::later) continue;
+    const bool due = place.passed >= options_.passes_max;
+    if (p.verdict == Probe::Verdict::no_room) {
+      if (due && !any) return Found::blocked;
+      if (due) break;  // who stands before it may go, nobody behind
+    } else if (!any || p.cached > best_cached || due) {
+      any = true;
+      found = it->id;
+      best_cached = p.cached;
+      skipped_by_best = skipped_.size();
+      if (due) break;  // the first that has been passed often enough goes before all behind it
+    }
+    skipped_.push_back(&place);
+  }
+  // Passed are those before the one that goes. When nobody does, others take this tenant's turn,
+  // which passes the first of it.
+  skipped_.resize(any ? skipped_by_best : std::min(skipped_.size(), skipped_before + 1));
+  return any ? Found::one : Found::nobody;
+}
+
+std::optional<std::size_t> pick_victim(std::span<const Running> running) {
+  if (running.size() < 2) return {};
+  const auto first = std::ranges::min_element(running, {}, &Running::standing);
+  std::optional<std::size_t> last;
+  for (std::size_t i = 0; i < running.size(); ++i) {
+    if (running[i].protect || &running[i] == &*first) continue;
+    if (!last || running[i].standing > running[*last].standing) last = i;
+  }
+  return last;
+}
+
+void share_rows(std::uint32_t budget, std::span<Reading> readings,
+                std::vector<std::uint32_t>& order) {
+  order.resize(readings.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto length = [&](std::uint32_t i) {
+    return static_cast<std::int64_t>(readings[i].remaining) -
+           static_cast<std::int64_t>(readings[i].steps) * (budget / 4 + 1);
+  };
+  std::ranges::sort(order, [&](std::uint32_t a, std::uint32_t b) {
+    return length(a) != length(b) ? length(a) < length(b) : a < b;
+  });
+  std::uint32_t left = budget;
+  for (const std::uint32_t i : order) {
+    Reading& r = readings[i];
+    r.rows = std::min({r.remaining, r.rows_max, left});
+    left -= r.rows;
+  }
+}
+
+}  // namespace quire

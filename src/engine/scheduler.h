@@ -1,0 +1,136 @@
+// engine/scheduler.h - who goes next, who gives way, who reads how much: pure policy, without a
+// model, a cache or a clock.
+//
+// Waiting requests stand in one line per tenant. Tenants take turns by tokens served (virtual
+// time), so that ten thousand requests of one delay nobody else's. Within a tenant the line is
+// ordered by arrival, and a step of priority is worth a fixed time of arriving earlier: low
+// priorities wait longer, not for ever. Of the first few in the line the one with the most cached
+// tokens goes; nobody is passed more than a fixed number of times, so the k-th in line is served
+// after at most k + passes_max others of its tenant.
+//
+//   WaitingLine line({});
+//   line.add(JobId{1}, {.tenant = line.tenant("acme"), .arrived = now});
+//   auto next = line.pick([&](JobId job) { return Probe{.cached = ..., .verdict = ...}; });
+//   line.charge(tenant, 512);                      // it was served so many tokens
+//
+// Costs O(window + log n), whatever the length of the line.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace quire {
+
+enum class JobId : std::uint64_t {};
+enum class TenantId : std::uint32_t {};
+
+struct SchedulerOptions {
+  std::uint32_t window = 32;                // of a line: who may pass the first
+  std::uint32_t passes_max = 16;            // how often one may be passed
+  Nanoseconds priority_step = 500'000'000;  // what a level of priority is worth
+  std::uint32_t tenants_tried = 16;         // per pick, when those whose turn it is cannot go
+};
+
+// What is known about a waiting job when its turn might come.
+struct Probe {
+  enum class Verdict : std::uint8_t {
+    ready,
+    no_room,  // its turn may be taken by smaller ones, for a while
+    later,    // better off waiting: what it needs is being computed
+  };
+  std::uint32_t cached = 0;  // tokens that need not be computed
+  Verdict verdict = Verdict::ready;
+};
+
+// When a job came, in an order that counts its priority.
+struct Standing {
+  Nanoseconds time = 0;
+  JobId id{};
+  auto operator<=>(const Standing&) const = default;
+};
+
+class WaitingLine {
+ public:
+  explicit WaitingLine(const SchedulerOptions& options) : options_(options) {}
+
+  TenantId tenant(std::string_view name);  // interned
+
+  struct Entry {
+    TenantId tenant{};
+    std::int32_t priority = 0;
+    Nanoseconds arrived = 0;
+  };
+  Standing standing(JobId id, const Entry& entry) const {
+    return {entry.arrived - entry.priority * options_.priority_step, id};
+  }
+  void add(JobId id, const Entry& entry);
+  void remove(JobId id);  // that is in it
+  bool contains(JobId id) const { return entries_.contains(id); }
+  std::size_t size() const { return entries_.size(); }
+
+  // The job to go now; it leaves the line. None: nobody can, or somebody who has waited his due has
+  // no room yet and nobody may pass him. `probe` is asked about a bounded number of jobs.
+  std::optional<JobId> pick(const std::function<Probe(JobId)>& probe);
+
+  void charge(TenantId tenant, std::uint64_t tokens);
+  std::uint64_t served(TenantId tenant) const { return at(tenant).served; }
+
+ private:
+  struct Place {
+    Entry entry;
+    std::uint32_t passed = 0;
+  };
+  struct Tenant {
+    std::string name;
+    std::uint64_t turn = 0;    // virtual time: the least goes first
+    std::uint64_t served = 0;  // tokens, ever
+    std::set<Standing> line;
+  };
+  enum class Found : std::uint8_t { one, nobody, blocked };
+
+  Tenant& at(TenantId t) { return tenants_[static_cast<std::size_t>(t)]; }
+  const Tenant& at(TenantId t) const { return tenants_[static_cast<std::size_t>(t)]; }
+  Found pick_of(Tenant& tenant, const std::function<Probe(JobId)>& probe, JobId& found);
+
+  SchedulerOptions options_;
+  std::vector<Tenant> tenants_;
+  std::unordered_map<std::string, TenantId> by_name_;
+  std::unordered_map<JobId, Place> entries_;
+  std::set<std::pair<std::uint64_t, TenantId>> turns_;  // of tenants with a line
+  std::uint64_t now_turn_ = 0;   // of who was last served: where newcomers start
+  std::vector<Place*> skipped_;  // scratch of pick
+};
+
+// A job that runs, as a candidate for giving way.
+struct Running {
+  Standing standing;
+  bool protect = false;  // has given way often enough
+};
+
+// Who gives way when memory is short: the one that came last, never the first of all nor a
+// protected one. Its index, or none.
+std::optional<std::size_t> pick_victim(std::span<const Running> running);
+
+// A prompt being read: how many rows of this step it gets.
+struct Reading {
+  std::uint32_t remaining = 0;
+  std::uint32_t rows_max = 0xffffffffu;
+  std::uint32_t steps = 0;  // since it began
+  std::uint32_t rows = 0;   // the answer
+};
+
+// Shortest first, so that a long prompt does not hold up short ones; every step makes a prompt
+// count as `budget / 4` tokens shorter, so that it does come to its end.
+void share_rows(std::uint32_t budget, std::span<Reading> readings,
+                std::vector<std::uint32_t>& order);
+
+}  // namespace quire

@@ -1,0 +1,234 @@
+#include "engine/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+
+#include "engine/engine.h"
+#include "engine/explain.h"
+#include "engine/job.h"
+
+namespace quire {
+namespace {
+
+struct Cancel {
+  JobId job;
+};
+struct FinishChoice {
+  JobId job;
+  std::uint32_t choice;
+};
+using Message =
+    std::variant<std::unique_ptr<Job>, Cancel, FinishChoice, std::function<void(EngineView&)>>;
+
+JobId job_of(Ticket t) { return static_cast<JobId>(static_cast<std::uint64_t>(t)); }
+
+}  // namespace
+
+struct Service::State {
+  State(std::unique_ptr<Runtime> r, ServiceOptions o)
+      : runtime(std::move(r)),
+        options(std::move(o)),
+        log(options.requests_kept),
+        engine(*runtime, options, log, clock) {}
+
+  bool post(Message message) {
+    {
+      const std::lock_guard lock(mutex);
+      if (stopped) return false;
+      inbox.push_back(std::move(message));
+      has_mail.store(true, std::memory_order_relaxed);
+    }
+    wake.notify_one();
+    return true;
+  }
+
+  void run();
+  void publish(bool wait);
+
+  std::unique_ptr<Runtime> runtime;
+  const ServiceOptions options;
+  SteadyClock clock;
+  RequestLog log;
+  Engine engine;  // the engine thread's, while it runs
+
+  std::mutex mutex;  // of the inbox: held to push and to swap, never while anything is computed
+  std::condition_variable wake;
+  std::vector<Message> inbox, mail;
+  std::unordered_map<std::string, std::shared_ptr<TenantQueue>> queues;
+  bool stopping = false, stopped = false;
+  std::atomic<bool> has_mail{false};  // or stopping: look under the lock
+
+  std::atomic<bool> draining{false};
+  std::atomic<std::uint64_t> next_ticket{1};
+  std::atomic<std::uint64_t> accepted{0}, ended{0};      // jobs
+  TenantQueue waiting;                                   // of all tenants
+  std::array<std::atomic<std::uint64_t>, 10> refused{};  // by FailureKind
+
+  std::mutex stats_mutex;
+  ServiceStats stats;
+  std::thread thread;
+};
+
+Result<std::unique_ptr<Service>> Service::start(std::unique_ptr<Runtime> runtime,
+                                                ServiceOptions options) {
+  options.step_tokens = std::min(options.step_tokens, runtime->model().options().rows_max);
+  if (options.step_tokens == 0 || options.sequences_max == 0 || options.queue_max == 0)
+    return Error{Code::invalid,
+                 "step tokens, sequences and queue must each be at least 1; leave them out for "
+                 "the defaults"};
+  options.sequences_max = std::min(options.sequences_max, options.step_tokens);
+  auto state = std::make_unique<State>(std::move(runtime), std::move(options));
+  state->publish(true);
+  State* s = state.get();
+  s->thread = std::thread([s] { s->run(); });
+  return std::unique_ptr<Service>(new Service(std::move(state)));
+}
+
+Service::Service(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Service::~Service() { stop(); }
+
+void Service::State::run() {
+  std::uint64_t taken = 0;  // jobs out of the inbox
+  const auto read_mail = [&] {
+    for (Message& m : mail) {
+      if (auto* job = std::get_if<std::unique_ptr<Job>>(&m)) {
+        ++taken;
+        engine.submit(std::move(*job));
+      } else if (auto* cancel = std::get_if<Cancel>(&m)) {
+        engine.cancel(cancel->job);
+      } else if (auto* finish = std::get_if<FinishChoice>(&m)) {
+        engine.finish(finish->job, finish->choice);
+      } else {
+        EngineView view{*runtime, log, engine, clock.now()};
+        std::get<std::function<void(EngineView&)>>(m)(view);
+      }
+    }
+    mail.clear();
+  };
+  const auto tell = [&](bool wait) {
+    publish(wait);
+    ended.store(taken - engine.job_count(), std::memory_order_release);
+    if (engine.told() && options.told) options.told();
+  };
+  for (bool over = false; !over;) {
+    // The lock only when there is something behind it, or nothing else to do.
+    if (has_mail.load(std::memory_order_relaxed) || !engine.has_jobs()) {
+      std::unique_lock lock(mutex);
+      const Nanoseconds since = clock.now();
+      wake.wait(lock, [&] { return !inbox.empty() || stopping || engine.has_jobs(); });
+      engine.counters().idle_seconds += static_cast<double>(clock.now() - since) * 1e-9;
+      over = stopped = stopping;
+      mail.swap(inbox);
+      has_mail.store(stopping, std::memory_order_relaxed);
+    }
+    read_mail();
+    if (over) {
+      engine.fail_all(FailureKind::draining, "the server is stopping");
+    } else if (engine.has_jobs() && !engine.step()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    tell(!engine.has_jobs());
+  }
+}
+
+// A reader never makes the engine wait while it has work: it then publishes after the next step.
+void Service::State::publish(bool wait) {
+  std::unique_lock lock(stats_mutex, std::defer_lock);
+  if (wait)
+    lock.lock();
+  else if (!lock.try_lock())
+    return;
+  stats = engine.stats();
+}
+
+Submitted Service::submit(Request request, std::shared_ptr<RequestSink> sink) {
+  State& s = *state_;
+  const auto refuse = [&](Failure failure) {
+    ++s.refused[static_cast<std::size_t>(failure.kind)];
+    return Submitted{{}, std::move(failure)};
+  };
+  if (s.draining.load(std::memory_order_relaxed))
+    return refuse({FailureKind::draining, "the server is shutting down", 5});
+  PreparedJob prepared = prepare_job(*s.runtime, s.options, std::move(request), std::move(sink));
+  if (!prepared.job) return refuse(std::move(prepared.failure));
+  Job& job = *prepared.job;
+  {
+    const std::lock_guard lock(s.mutex);
+    std::shared_ptr<TenantQueue>& queue = s.queues[job.request.kv.tenant];
+    if (!queue) queue = std::make_shared<TenantQueue>(&s.waiting);
+    job.queue = queue;
+  }
+  const std::uint32_t own_max =
+      s.options.queue_max_per_tenant ? s.options.queue_max_per_tenant : s.options.queue_max;
+  const std::uint32_t all = s.waiting.waiting++, own = job.queue->waiting++;
+  job.counted = true;
+  if (all >= s.options.queue_max || own >= own_max) {
+    job.leave_queue();
+    return refuse({FailureKind::queue_full,
+                   fmt::format("{} requests wait already; try again in a moment",
+                               all >= s.options.queue_max ? all : own),
+                   1});
+  }
+  const std::uint64_t number = s.next_ticket++;
+  job.id = static_cast<JobId>(number);
+  job.submitted = s.clock.now();
+  ++s.accepted;
+  if (!s.post(std::move(prepared.job))) {
+    ++s.ended;
+    return refuse({FailureKind::draining, "the server is shutting down", 5});
+  }
+  return {static_cast<Ticket>(number), {}};
+}
+
+void Service::cancel(Ticket ticket) { state_->post(Cancel{job_of(ticket)}); }
+
+void Service::finish(Ticket ticket, std::uint32_t choice) {
+  state_->post(FinishChoice{job_of(ticket), choice});
+}
+
+bool Service::post(std::function<void(EngineView&)> f) { return state_->post(std::move(f)); }
+
+std::vector<BlockKey> Service::block_keys(std::span<const TokenId> prompt,
+                                          const KvPolicy& policy) const {
+  return prompt_keys(*state_->runtime, prompt, policy);
+}
+
+ServiceStats Service::snapshot() const {
+  ServiceStats copy;
+  {
+    const std::lock_guard lock(state_->stats_mutex);
+    copy = state_->stats;
+  }
+  for (std::size_t i = 0; i < copy.failed.size(); ++i) copy.failed[i] += state_->refused[i];
+  return copy;
+}
+
+void Service::drain() { state_->draining = true; }
+bool Service::draining() const { return state_->draining; }
+bool Service::idle() const { return state_->ended == state_->accepted; }
+
+void Service::stop() {
+  if (!state_->thread.joinable()) return;
+  drain();
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+    state_->has_mail = true;
+  }
+  state_->wake.notify_one();
+  state_->thread.join();
+}
+
+const Runtime& Service::runtime() const { return *state_->runtime; }
+const ServiceOptions& Service::options() const { return state_->options; }
+
+std::vector<ActiveRequest> EngineView::active() const { return engine.active(); }
+
+}  // namespace quire

@@ -1,0 +1,126 @@
+// engine/service.h - many requests, one model, one cache: continuous batching behind a thread.
+//
+// The service owns the Runtime and the engine thread, which is compute thread 0. Everything here
+// may be called from any thread and returns at once (stop() and the futures of call() excepted).
+//
+//   TRY(auto service, Service::start(std::move(runtime), {.step_tokens = 512}));
+//   Submitted s = service->submit(std::move(request), sink);         // sink hears of the rest
+//   if (!s.ok()) return error_body(s.failure);
+//   service->cancel(s.ticket);                                       // the client went away
+//   auto stats = service->call([](EngineView& e) { return e.runtime.cache().stats(); }).get();
+//
+// Each step: every running answer decodes one token, what is left of the token budget reads prompts
+// in chunks. Answers do not depend on who else is there (design D7), so anything may be mixed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/runtime.h"
+#include "engine/service_stats.h"
+
+namespace quire {
+
+class Engine;      // engine/engine.h: what runs on the engine thread
+class RequestLog;  // engine/explain.h: the last requests and why they hit or missed
+
+struct ServiceOptions {
+  std::uint32_t step_tokens = 512;   // --step-tokens: rows of one step, at most Runtime's rows_max
+  std::uint32_t sequences_max = 64;  // --max-num-seqs: answers that decode together
+  std::uint32_t queue_max = 512;     // --max-queue: requests that wait
+  std::uint32_t queue_max_per_tenant = 0;  // 0: as many as all together
+  std::uint32_t preemptions_max = 5;       // per request; then it is left alone
+  std::uint32_t requests_kept = 1024;      // --explain-keep
+  // How long a request waits for another one that computes the prefix they share, counted anew
+  // with every block it gets on by.
+  Nanoseconds follow_max = 2'000'000'000;
+  // Called on the engine thread after every step, when sinks have been told something: where sinks
+  // only enqueue, this is the place to wake whoever reads the queues, once.
+  std::function<void()> told = {};
+};
+
+enum class Ticket : std::uint64_t {};
+
+struct Submitted {
+  Ticket ticket{};
+  Failure failure;  // kind none: accepted
+  bool ok() const { return failure.kind == FailureKind::none; }
+};
+
+// One request that is here now, as /slots shows it.
+struct ActiveRequest {
+  Ticket ticket{};
+  std::string id, tenant;
+  enum class State : std::uint8_t { waiting, reading, answering } state = State::waiting;
+  std::uint32_t prompt_tokens = 0, cached_tokens = 0, computed_tokens = 0, generated_tokens = 0;
+  std::uint32_t choices = 1, preemptions = 0;
+  Nanoseconds age = 0;
+};
+
+// What a function run by call() may look at and change: the engine stands still meanwhile.
+struct EngineView {
+  Runtime& runtime;
+  RequestLog& log;
+  Engine& engine;
+  Nanoseconds now = 0;  // on the clock of the cache's own times
+
+  std::vector<ActiveRequest> active() const;
+};
+
+class Service {
+ public:
+  static Result<std::unique_ptr<Service>> start(std::unique_ptr<Runtime> runtime,
+                                                ServiceOptions options);
+  ~Service();  // stops
+
+  // Checks the request and computes its block keys on the calling thread, then queues it. The sink
+  // is kept until done or failed has been told.
+  Submitted submit(Request request, std::shared_ptr<RequestSink> sink);
+  // Ends the request: failed(cancelled) is told, its blocks are free within one step. A ticket that
+  // is over is ignored, here and below.
+  void cancel(Ticket ticket);
+  // A stop string was found outside: this choice is finished(stop_string).
+  void finish(Ticket ticket, std::uint32_t choice);
+
+  // Runs f(EngineView&) on the engine thread between two steps. False after stop(): it never runs,
+  // and the future of call() throws.
+  bool post(std::function<void(EngineView&)> f);
+  template <class F>
+  auto call(F f) -> std::future<std::invoke_result_t<F, EngineView&>> {
+    using T = std::invoke_result_t<F, EngineView&>;
+    auto task = std::make_shared<std::packaged_task<T(EngineView&)>>(std::move(f));
+    post([task](EngineView& e) { (*task)(e); });
+    return task->get_future();
+  }
+
+  // The keys of the prompt's whole blocks, for looking prefixes up.
+  std::vector<BlockKey> block_keys(std::span<const TokenId> prompt, const KvPolicy& policy) const;
+
+  ServiceStats snapshot() const;  // as of the last step; takes no lock the engine waits for
+
+  // From now on submit refuses; what is here goes on.
+  void drain();
+  bool draining() const;
+  bool idle() const;  // nothing waits and nothing runs
+  // Fails what is left (draining) and ends the thread. For one thread; the second time it does
+  // nothing.
+  void stop();
+
+  // What never changes, for all threads.
+  const Runtime& runtime() const;
+  const ServiceOptions& options() const;
+
+ private:
+  struct State;
+  explicit Service(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace quire

@@ -1,0 +1,74 @@
+// engine/service_stats.h - what the engine counts, as plain data: copied between steps, read by
+// metrics, benchmarks and tests.
+//
+//   const ServiceStats s = service.snapshot();
+//   s.tokens_generated; s.first_token_seconds.sum; s.cache.tokens_hit;
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "engine/request.h"
+#include "kv/cache.h"
+
+namespace quire {
+
+// Counts of values by fixed upper bounds; the last bucket is everything above.
+struct Histogram {
+  static constexpr std::size_t kBucketsMax = 24;
+
+  Histogram() = default;
+  explicit Histogram(std::span<const double> upper_bounds) : bounds(upper_bounds) {}
+
+  void add(double value) {
+    const auto at = std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin();
+    ++counts[static_cast<std::size_t>(at)];
+    sum += value;
+    ++count;
+  }
+
+  std::span<const double> bounds;  // of static storage
+  std::array<std::uint64_t, kBucketsMax + 1> counts{};
+  double sum = 0;
+  std::uint64_t count = 0;
+};
+
+struct ServiceStats {
+  ServiceStats();
+
+  // Gauges.
+  std::uint32_t requests_running = 0, requests_waiting = 0;
+  std::uint32_t waiting_for_prefix = 0;  // of the waiting: another request computes their prefix
+  std::uint32_t sequences_running = 0;
+
+  // Counters.
+  std::uint64_t requests_submitted = 0;
+  std::array<std::uint64_t, 5> finished{};           // choices, by Finish
+  std::array<std::uint64_t, 10> failed{};            // requests, by FailureKind, refused ones too
+  std::array<std::uint64_t, kReasonCount> missed{};  // admissions, by why the next token missed
+  std::uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, prompt_tokens_computed = 0;
+  std::uint64_t prompt_tokens_waited = 0;  // cached, because others computed them meanwhile
+  std::uint64_t tokens_generated = 0;
+  std::uint64_t preemptions_recompute = 0, preemptions_parked = 0;
+  double saved_prefill_seconds = 0;  // estimate
+
+  // Where the engine thread's time goes.
+  std::uint64_t steps = 0, step_rows = 0;
+  double step_seconds = 0;     // all of them, from picking rows to telling sinks
+  double forward_seconds = 0;  // in the model's kernels
+  double sample_seconds = 0;   // from logits to tokens
+  double idle_seconds = 0;
+
+  Histogram first_token_seconds, inter_token_seconds, token_seconds, request_seconds;
+  Histogram queue_seconds, prefill_seconds, decode_seconds, inference_seconds;
+  Histogram request_prompt_tokens, request_generated_tokens, request_computed_tokens;
+  Histogram request_choices, request_tokens_max, rows_per_step;
+
+  // Of the cache, at the same moment.
+  CacheStats cache{};
+  double kv_usage = 0;  // share of the budget that running answers and pins hold
+};
+
+}  // namespace quire

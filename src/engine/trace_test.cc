@@ -1,0 +1,225 @@
+// Same answer under load: random requests arrive, share prefixes, are cancelled, stopped,
+// preempted; every answer is compared with the same request computed alone by generate().
+//
+// QUIRE_TRACE_REQUESTS and QUIRE_TRACE_SEED make it longer and different.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <string>
+
+#include "base/random.h"
+#include "engine/engine_testing.h"
+
+namespace quire {
+namespace {
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value ? std::strtoull(value, nullptr, 10) : otherwise;
+}
+
+// What a client would do with one request.
+struct Client {
+  Request request;  // a copy without what only the engine needs
+  std::vector<std::string> stop;
+  std::shared_ptr<MemorySink> sink;
+  JobId job{};
+  StopStrings stops;
+  std::vector<AnswerText> texts;  // by choice
+  std::vector<std::string> out;
+  bool cancelled = false;
+};
+
+class TraceTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  static TinyOptions model() {
+    return {.architecture = GetParam(),
+            .layers = std::string_view(GetParam()) == "gemma3" ? 7u : 2u,
+            .kv_heads = 4,
+            .head_dim = 32};
+  }
+
+  std::vector<TokenId> letters(std::size_t count) {
+    std::vector<TokenId> tokens(count);
+    for (TokenId& t : tokens) t = 'a' + static_cast<TokenId>(random_.below(26));
+    return tokens;
+  }
+
+  // Prompts begin like others: a few roots, and continuations of earlier prompts.
+  std::vector<TokenId> prompt() {
+    if (roots_.size() < 6) roots_.push_back(letters(20 + random_.below(120)));
+    std::vector<TokenId> p = roots_[random_.below(roots_.size())];
+    if (random_.chance(0.2)) p.resize(1 + random_.below(p.size()));
+    const std::vector<TokenId> tail = letters(random_.below(60));
+    if (random_.chance(0.7)) p.insert(p.end(), tail.begin(), tail.end());
+    if (p.size() < 200 && random_.chance(0.1)) roots_[random_.below(roots_.size())] = p;
+    return p;
+  }
+
+  Request make_request() {
+    Request r;
+    r.prompt = prompt();
+    r.tokens_max = static_cast<std::uint32_t>(random_.below(20));
+    if (random_.chance(0.15)) r.tokens_max += 40 + static_cast<std::uint32_t>(random_.below(80));
+    r.ignore_end = random_.chance(0.5);
+    if (random_.chance(0.6))
+      r.sampling = {.temperature = static_cast<float>(0.5 + random_.unit()),
+                    .top_k = random_.chance(0.3) ? 20u : 0u,
+                    .top_p = random_.chance(0.3) ? 0.9f : 1.f,
+                    .repetition_penalty = random_.chance(0.2) ? 1.2f : 1.f,
+                    .seed = random_.next()};
+    if (random_.chance(0.3)) r.choices = 1 + static_cast<std::uint32_t>(random_.below(4));
+    if (random_.chance(0.08)) {
+      r.sampling = {};
+      r.beams = r.choices + static_cast<std::uint32_t>(random_.below(3));
+      r.tokens_max = std::max(r.tokens_max, 1u);
+    }
+    r.priority = static_cast<std::int32_t>(random_.below(3));
+    r.kv.tenant = random_.chance(0.2) ? "other" : "";
+    r.kv.salt = random_.chance(0.1) ? "salt" : "";
+    r.kv.reuse = !random_.chance(0.1);
+    if (random_.chance(0.1)) r.kv.write = random_.chance(0.5) ? KvWrite::none : KvWrite::prompt;
+    return r;
+  }
+
+  std::unique_ptr<Client> make_client(const Tokenizer& tokenizer) {
+    auto c = std::make_unique<Client>();
+    c->request = make_request();
+    const Request& r = c->request;
+    if (r.beams == 0 && random_.chance(0.3)) {
+      c->stop = {std::string(1, static_cast<char>('a' + random_.below(26))), "ab"};
+      c->stops = std::move(StopStrings::create(c->stop).value());
+    }
+    c->sink = std::make_shared<MemorySink>(r.choices);
+    for (std::uint32_t i = 0; i < r.choices; ++i)
+      c->texts.emplace_back(
+          tokenizer, c->stops,
+          AnswerTextOptions{
+              .stop = c->stop,
+              .end_tokens = r.ignore_end ? std::vector<TokenId>{} : tokenizer.end_of_generation()});
+    c->out.resize(r.choices);
+    return c;
+  }
+
+  static Request copy(const Request& r) {
+    Request c;
+    c.prompt = r.prompt;
+    c.sampling = r.sampling;
+    c.tokens_max = r.tokens_max;
+    c.ignore_end = r.ignore_end;
+    c.choices = r.choices;
+    c.beams = r.beams;
+    c.priority = r.priority;
+    c.kv = r.kv;
+    return c;
+  }
+
+  void expect_as_alone(Client& c) {
+    if (c.cancelled) {
+      EXPECT_TRUE(c.sink->over());
+      return;
+    }
+    ASSERT_TRUE(c.sink->result) << c.sink->failure->message;
+    GenerateOptions o = alone_options(c.request);
+    o.stop = c.stop;
+    auto alone = generate(*reference_, c.request.prompt, o);
+    ASSERT_TRUE(alone.ok()) << alone.error().message;
+    for (std::uint32_t i = 0; i < c.request.choices; ++i) {
+      const Generated& expected = alone.value().answers[i];
+      const MemorySink::Told& told = c.sink->told[i];
+      c.texts[i].finish(c.out[i]);
+      // The engine went on until it heard of the stop string; what counts is the same.
+      ASSERT_EQ(c.texts[i].tokens(), expected.tokens.size());
+      const std::vector<TokenId> ids = told.ids();
+      ASSERT_TRUE(std::equal(expected.tokens.begin(), expected.tokens.end(), ids.begin()));
+      for (std::size_t t = 0; t < expected.tokens.size(); ++t)
+        ASSERT_EQ(told.tokens[t].logprob, expected.choices[t].logprob);
+      ASSERT_EQ(c.out[i], expected.text);
+      ASSERT_EQ(c.texts[i].stopped(), expected.finish == Finish::stop_string);
+      if (c.texts[i].stopped()) {
+        EXPECT_EQ(*c.texts[i].stopped_by(), expected.stopped_by);
+      } else {
+        EXPECT_EQ(told.finish, expected.finish);
+        EXPECT_EQ(ids.size(), expected.tokens.size());
+      }
+    }
+    EXPECT_LE(c.sink->result->preemptions, 5u);
+    preemptions_ += c.sink->result->preemptions;
+    cached_ += c.sink->result->cached_tokens;
+  }
+
+  Random random_{from_environment("QUIRE_TRACE_SEED", 1)};
+  std::vector<std::vector<TokenId>> roots_;
+  TinyRuntime reference_{model()};
+  std::uint64_t preemptions_ = 0, cached_ = 0;
+};
+
+TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
+#ifdef QUIRE_SANITIZED
+  constexpr std::uint64_t kRequests = 100;
+#else
+  constexpr std::uint64_t kRequests = 1000;
+#endif
+  const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kRequests);
+  // Room for a thousand tokens: what runs together does not always fit.
+  const bool windows = std::string_view(GetParam()) == "gemma3";
+  TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows ? 10u : 2u) << 20},
+               {.step_tokens = 96, .sequences_max = 48});
+  std::deque<std::unique_ptr<Client>> clients;
+  std::deque<std::pair<std::uint64_t, std::pair<JobId, std::uint32_t>>> stops;  // step, choice
+  std::uint64_t submitted = 0, steps = 0, compared = 0;
+  while (submitted < requests || e.engine->has_jobs()) {
+    if (submitted < requests && clients.size() < 120)
+      for (std::uint64_t burst = random_.chance(0.1) ? random_.below(40) : random_.below(3);
+           burst > 0 && submitted < requests; --burst, ++submitted) {
+        std::unique_ptr<Client> c = make_client(reference_->tokenizer());
+        Client* client = c.get();
+        c->sink->on_token = [client, &stops, &steps, this](std::uint32_t choice, const Choice& t) {
+          if (client->texts[choice].stopped()) return;
+          if (client->texts[choice].add(t, client->out[choice]))
+            stops.push_back({steps + random_.below(3), {client->job, choice}});
+        };
+        c->job = e.submit(copy(c->request), c->sink);
+        clients.push_back(std::move(c));
+      }
+    if (!clients.empty() && random_.chance(0.03)) {
+      Client& c = *clients[random_.below(clients.size())];
+      c.cancelled = c.cancelled || !c.sink->over();
+      e.engine->cancel(c.job);
+    }
+    if (random_.chance(0.003)) e.runtime->cache().clear();
+    while (!stops.empty() && stops.front().first <= steps) {
+      e.engine->finish(stops.front().second.first, stops.front().second.second);
+      stops.pop_front();
+    }
+    if (e.engine->has_jobs()) {
+      ASSERT_TRUE(e.engine->step());
+    }
+    if (++steps % 64 == 0) e.runtime->cache().check();
+    while (!clients.empty() && clients.front()->sink->over()) {
+      expect_as_alone(*clients.front());
+      if (HasFatalFailure()) FAIL() << "request " << compared;
+      clients.pop_front();
+      ++compared;
+    }
+  }
+  e.expect_empty();
+  EXPECT_EQ(compared, requests);
+  EXPECT_GT(cached_, 0u);
+  if (requests >= 1000) {
+    EXPECT_GT(preemptions_, 0u);
+  }
+  const ServiceStats& s = e.engine->stats();
+  EXPECT_EQ(s.requests_running + s.requests_waiting + s.sequences_running, 0u);
+  RecordProperty("preemptions", static_cast<int>(preemptions_));
+  RecordProperty("parked", static_cast<int>(s.preemptions_parked));
+  RecordProperty("recomputed", static_cast<int>(s.preemptions_recompute));
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, TraceTest, ::testing::Values("llama", "gemma3"),
+                         [](const auto& p) { return std::string(p.param); });
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,41 @@
+// server/api_error.h - an error as clients of the OpenAI API expect it: status, type, code and the
+// parameter at fault.
+//
+//   return bad_value("temperature", "must be between 0 and 2, not 3");
+//   exchange->respond(error_response(error));
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/json.h"
+#include "engine/request.h"
+#include "net/http.h"
+
+namespace quire {
+
+struct ApiError {
+  int status = 400;
+  std::string message;  // no addresses, paths or prompts
+  std::string type = "invalid_request_error";
+  std::string code = {};   // empty: null
+  std::string param = {};  // empty: null
+  std::uint32_t retry_after_s = 0;
+};
+
+ApiError bad_value(std::string param, std::string message, std::string code = "invalid_value");
+ApiError not_found(std::string message, std::string code = "not_found");
+ApiError not_implemented(std::string what, std::string param = {});
+ApiError forbidden(std::string message);
+ApiError shutting_down();
+ApiError from_failure(const Failure& failure);  // of a request in the engine
+ApiError from_error(const Error& error, std::string param = {});
+
+Json error_body(const ApiError& error);  // {"error": {...}}
+HttpResponse error_response(const ApiError& error);
+HttpResponse json_response(const Json& body, int status = 200);
+
+// One line of JSON. What is not UTF-8 is replaced, so that nothing a model produces can break it.
+std::string dump(const Json& value);
+
+}  // namespace quire

@@ -1,0 +1,75 @@
+#include "server/auth.h"
+
+#include <openssl/crypto.h>
+#include <sys/stat.h>
+
+#include <fmt/core.h>
+
+#include <sstream>
+
+#include "base/file.h"
+
+namespace quire {
+
+Result<ApiKeys> ApiKeys::load(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0)
+    return Error{Code::not_found,
+                 path + ": cannot be read; --api-key-file names the file with keys"};
+  if ((info.st_mode & 077) != 0)
+    return Error{Code::invalid, path + ": others may read these keys; chmod 600 it"};
+  TRY(const std::string text, read_file(path));
+  auto keys = parse(text);
+  if (!keys.ok()) return Error{Code::invalid, path + ": " + keys.error().message};
+  return keys;
+}
+
+Result<ApiKeys> ApiKeys::parse(std::string_view text) {
+  ApiKeys out;
+  std::istringstream lines{std::string(text)};
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    std::istringstream words(line);
+    std::string key, word;
+    if (!(words >> key) || key.starts_with('#')) continue;
+    if (key.size() < 8)
+      return Error{Code::invalid, fmt::format("line {}: a key has at least 8 characters", number)};
+    Key k{.digest = sha256(key), .caller = {}};
+    while (words >> word) {
+      if (word == "admin")
+        k.caller.admin = true;
+      else if (word.starts_with("tenant=") && word.size() > 7)
+        k.caller.tenant = word.substr(7);
+      else
+        return Error{Code::invalid,
+                     fmt::format("line {}: '{}' is neither admin nor tenant=NAME", number, word)};
+    }
+    for (int i = 0; i < 4; ++i)
+      k.caller.key_id += fmt::format("{:02x}", static_cast<unsigned>(k.digest[i]));
+    out.keys_.push_back(std::move(k));
+  }
+  if (out.keys_.empty()) return Error{Code::invalid, "holds no key"};
+  return out;
+}
+
+std::optional<Caller> ApiKeys::find(std::string_view key) const {
+  if (keys_.empty()) return Caller{.admin = true};
+  const Digest digest = sha256(key);
+  const Key* found = nullptr;
+  for (const Key& k : keys_)  // all of them, whichever it is
+    if (CRYPTO_memcmp(k.digest.data(), digest.data(), digest.size()) == 0) found = &k;
+  if (found == nullptr || key.empty()) return std::nullopt;
+  return found->caller;
+}
+
+std::string presented_key(const HttpRequest& request) {
+  if (const auto key = request.header("x-api-key"); !key.empty()) return std::string(key);
+  const std::string_view authorization = request.header("authorization");
+  if (authorization.size() > 7 &&
+      (authorization.starts_with("Bearer ") || authorization.starts_with("bearer ")))
+    return std::string(authorization.substr(7));
+  if (const auto key = request.header("x-goog-api-key"); !key.empty()) return std::string(key);
+  return request.parameter("key").value_or("");
+}
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// server/bad_words.h - words that must not be said: a TokenMask that forbids the last token of each
+// when what was said ends with all before it. Goes around another mask where there is one.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "text/tokenizer.h"
+
+namespace quire {
+
+class BadWords final : public TokenMask {
+ public:
+  // Each word as it is spelled alone and after a space.
+  BadWords(const Tokenizer& tokenizer, std::span<const std::string> words,
+           std::unique_ptr<TokenMask> inner);
+
+  bool fill(std::span<std::uint32_t> bits) override;
+  bool accept(TokenId token) override;
+  std::unique_ptr<TokenMask> fork() const override;
+
+ private:
+  BadWords() = default;
+
+  std::shared_ptr<const std::vector<std::vector<TokenId>>> words_;
+  std::size_t longest_ = 0;
+  std::vector<TokenId> said_;  // the last `longest_` - 1 tokens
+  std::unique_ptr<TokenMask> inner_;
+};
+
+}  // namespace quire

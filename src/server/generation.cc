@@ -1,0 +1,458 @@
+#include "server/generation.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "server/tools.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kFlushBytes = 16 << 10;
+
+double ms(double seconds) { return seconds * 1e3; }
+
+FinishReason reason_of(Finish how) {
+  return how == Finish::length ? FinishReason::length : FinishReason::stop;
+}
+
+std::string_view outcome(bool reuse, std::uint64_t prompt, std::uint64_t cached,
+                         std::uint32_t tokens_per_block) {
+  if (!reuse) return "disabled";
+  if (cached == 0) return "miss";
+  return cached + tokens_per_block >= prompt ? "hit" : "partial_hit";
+}
+
+}  // namespace
+
+void Mailbox::ring(std::shared_ptr<Generation> who) {
+  bool first;
+  {
+    std::lock_guard lock(mutex_);
+    first = waiting_.empty();
+    waiting_.push_back(std::move(who));
+  }
+  if (!first) return;
+  post_([this] {
+    std::vector<std::shared_ptr<Generation>> all;
+    {
+      std::lock_guard lock(mutex_);
+      all.swap(waiting_);
+    }
+    for (const auto& g : all) g->deliver();
+  });
+}
+
+struct Generation::ChoiceState {
+  ChoiceState(std::uint32_t number, const Tokenizer& tokenizer, const StopStrings& stops,
+              AnswerTextOptions options)
+      : index(number), answer(tokenizer, stops, std::move(options)) {}
+
+  std::uint32_t index;  // over all prompts
+  AnswerText answer;
+  std::vector<Choice> unshown;  // tokens whose text is not out yet
+  std::vector<TokenId> ids;
+  ToolCallReader tools;
+  std::optional<FinishReason> finish;
+  bool told = false;  // a first piece went out
+  // Of an answer that is sent whole.
+  std::string text;
+  std::vector<WholeAnswer::Call> calls;
+  std::vector<Choice> shown;
+};
+
+struct Generation::Part {
+  std::uint32_t number = 0;
+  std::optional<Ticket> ticket;
+  Admitted admitted;
+  std::optional<Done> done;
+  std::vector<ChoiceState> choices;
+};
+
+class Generation::Sink final : public RequestSink {
+ public:
+  Sink(std::shared_ptr<Generation> generation, std::uint32_t part)
+      : generation_(std::move(generation)), part_(part) {}
+  void admitted(const Admitted& a) override { generation_->enqueue({part_, a}); }
+  void prompt_logprobs(std::vector<PromptLogprob> p) override {
+    generation_->enqueue({part_, std::move(p)});
+  }
+  void token(std::uint32_t choice, const Choice& token) override {
+    generation_->enqueue({part_, TokenEvent{choice, token}});
+  }
+  void finished(std::uint32_t choice, Finish how) override {
+    generation_->enqueue({part_, FinishEvent{choice, how}});
+  }
+  void done(const Done& d) override { generation_->enqueue({part_, d}); }
+  void failed(const Failure& f) override { generation_->enqueue({part_, f}); }
+
+ private:
+  std::shared_ptr<Generation> generation_;
+  std::uint32_t part_;
+};
+
+Generation::Generation(Service& service, Mailbox& mailbox, std::shared_ptr<Exchange> exchange,
+                       GenerationStart start)
+    : service_(service),
+      mailbox_(mailbox),
+      exchange_(std::move(exchange)),
+      start_(std::move(start)),
+      began_(SteadyClock().now()) {
+  const Asked& asked = start_.asked;
+  const Tokenizer& tokenizer = service_.runtime().tokenizer();
+  AnswerTextOptions options{.skip_special = asked.skip_special,
+                            .include_stop = asked.include_stop,
+                            .tokens_min = asked.tokens_min,
+                            .stop = asked.stop,
+                            .end_tokens = asked.stop_tokens};
+  if (!asked.ignore_eos)
+    options.end_tokens.insert(options.end_tokens.end(), tokenizer.end_of_generation().begin(),
+                              tokenizer.end_of_generation().end());
+  const std::uint32_t choices = std::max(asked.n, asked.best_of);
+  for (std::uint32_t p = 0; p < start_.requests.size(); ++p) {
+    prompts_.push_back({start_.prompts[p].tokens, {}});
+    auto part = std::make_unique<Part>();
+    part->number = p;
+    part->admitted.prompt_tokens = static_cast<std::uint32_t>(start_.prompts[p].tokens.size());
+    for (std::uint32_t c = 0; c < choices; ++c)
+      part->choices.emplace_back(p * choices + c, tokenizer, start_.stops, options);
+    parts_.push_back(std::move(part));
+  }
+}
+
+Generation::~Generation() = default;
+
+void Generation::submit() {
+  Failure failure;
+  for (std::uint32_t p = 0; p < parts_.size(); ++p) {
+    const Submitted s = service_.submit(std::move(start_.requests[p]),
+                                        std::make_shared<Sink>(shared_from_this(), p));
+    if (!s.ok()) {
+      failure = s.failure;
+      break;
+    }
+    parts_[p]->ticket = s.ticket;
+  }
+  exchange_->post([self = shared_from_this(), failure = std::move(failure)]() mutable {
+    self->started(std::move(failure));
+  });
+}
+
+void Generation::enqueue(Event event) {
+  {
+    std::lock_guard lock(mutex_);
+    inbox_.push_back(std::move(event));
+    if (std::exchange(rung_, true)) return;
+  }
+  mailbox_.ring(shared_from_this());
+}
+
+void Generation::started(Failure failure) {
+  started_ = true;
+  if (failure.kind != FailureKind::none) {
+    ApiError error = from_failure(failure);
+    if (error.param == "messages" && !start_.asked.chat) error.param = "prompt";
+    cancel_all();
+    return fail(error);
+  }
+  if (exchange_->over()) return client_gone();
+  exchange_->gone = [self = shared_from_this()] { self->client_gone(); };
+  exchange_->drained = [self = shared_from_this()] {
+    self->paused_ = false;
+    self->pump();
+  };
+  deliver();
+}
+
+void Generation::deliver() {
+  {
+    std::lock_guard lock(mutex_);
+    for (Event& e : inbox_) backlog_.push_back(std::move(e));
+    inbox_.clear();
+    rung_ = false;
+  }
+  if (started_) pump();
+}
+
+void Generation::pump() {
+  while (!backlog_.empty() && !paused_ && !over_) {
+    Event event = std::move(backlog_.front());
+    backlog_.pop_front();
+    handle(std::move(event));
+    if (pending_.size() > kFlushBytes) flush();
+  }
+  if (over_) backlog_.clear();
+  flush();
+}
+
+void Generation::flush() {
+  if (pending_.empty() || over_) return;
+  paused_ = !exchange_->write(pending_);
+  pending_.clear();
+}
+
+void Generation::handle(Event event) {
+  Part& part = *parts_[event.part];
+  if (auto* admitted = std::get_if<Admitted>(&event.what)) {
+    part.admitted = *admitted;
+  } else if (auto* logprobs = std::get_if<std::vector<PromptLogprob>>(&event.what)) {
+    prompts_[event.part].logprobs = std::move(*logprobs);
+  } else if (auto* token = std::get_if<TokenEvent>(&event.what)) {
+    handle_token(part, token->choice, std::move(token->token));
+  } else if (auto* finish = std::get_if<FinishEvent>(&event.what)) {
+    finish_choice(part, finish->choice, finish->how);
+  } else if (auto* done = std::get_if<Done>(&event.what)) {
+    part.done = std::move(*done);
+    part.admitted.cached_tokens = part.done->cached_tokens;
+    for (std::uint32_t c = 0; c < part.choices.size(); ++c)
+      finish_choice(part, c, Finish::length);  // those that only scored their prompt
+    if (++parts_done_ == parts_.size()) complete();
+  } else if (auto* failure = std::get_if<Failure>(&event.what)) {
+    if (failure->kind != FailureKind::cancelled) fail(from_failure(*failure));
+  }
+}
+
+void Generation::handle_token(Part& part, std::uint32_t choice, Choice token) {
+  ChoiceState& c = part.choices[choice];
+  if (c.finish) return;  // came after a stop string
+  const Asked& asked = start_.asked;
+  std::string text;
+  if (asked.return_token_ids) c.ids.push_back(token.token);
+  const bool stopped = c.answer.add(token, text);
+  if (asked.logprobs || asked.return_token_ids) c.unshown.push_back(std::move(token));
+  if (stopped) {
+    c.finish = FinishReason::stop;
+    service_.finish(*part.ticket, choice);
+  }
+  tell(part, c, std::move(text), stopped);
+}
+
+void Generation::finish_choice(Part& part, std::uint32_t choice, Finish how) {
+  ChoiceState& c = part.choices[choice];
+  if (c.finish) return;
+  std::string text;
+  c.answer.finish(text);
+  c.finish = c.answer.stopped() ? FinishReason::stop : reason_of(how);
+  tell(part, c, std::move(text), true);
+}
+
+void Generation::tell(Part& part, ChoiceState& c, std::string text, bool last) {
+  const Asked& asked = start_.asked;
+  AnswerPiece piece{.index = c.index, .prompt = part.number};
+  // Where another shape was asked for, an object with a name is no call.
+  const bool calls = asked.grammar.kind == AskedGrammar::Kind::none ||
+                     asked.grammar.kind == AskedGrammar::Kind::tool_calls;
+  if (asked.chat && calls && !asked.tools.is_null() &&
+      asked.tool_choice.kind != ToolChoice::Kind::none) {
+    piece.tools = c.tools.add(text);
+    if (last) std::ranges::move(c.tools.finish(), std::back_inserter(piece.tools));
+    std::erase_if(piece.tools, [&](ToolPiece& t) {
+      if (t.kind == ToolPiece::Kind::content) piece.text += t.text;
+      return t.kind == ToolPiece::Kind::content;
+    });
+    if (last && c.tools.calls() > 0 && c.finish == FinishReason::stop)
+      c.finish = FinishReason::tool_calls;
+  } else {
+    piece.text = std::move(text);
+  }
+  if (!c.unshown.empty()) {
+    const std::size_t shown_before = c.shown.size();
+    const std::size_t now = c.answer.tokens_shown() - shown_before;
+    const auto end =
+        c.unshown.begin() + static_cast<std::ptrdiff_t>(std::min(now, c.unshown.size()));
+    piece.tokens.assign(c.unshown.begin(), end);
+    c.shown.insert(c.shown.end(), std::make_move_iterator(c.unshown.begin()),
+                   std::make_move_iterator(end));
+    c.unshown.erase(c.unshown.begin(), end);
+  }
+  if (last) piece.finish = c.finish;
+  if (!asked.stream) {
+    c.text += piece.text;
+    for (ToolPiece& t : piece.tools) {
+      if (t.kind == ToolPiece::Kind::call)
+        c.calls.push_back({std::move(t.text), ""});
+      else
+        c.calls[t.index].arguments += t.text;
+    }
+    return;
+  }
+  const bool news = !c.told || last || !piece.text.empty() || !piece.tools.empty() ||
+                    (asked.logprobs && !piece.tokens.empty());
+  if (!news) return;
+  c.told = true;
+  if (!streaming_) begin_stream();
+  pending_ += start_.dialect->piece(piece, prompts_, asked.continuous_usage ? usage() : Usage{});
+}
+
+void Generation::begin_stream() {
+  streaming_ = true;
+  HttpResponse head{.headers = headers(), .idle_text = ": keep-alive\n\n"};
+  head.headers.push_back({"Content-Type", "text/event-stream; charset=utf-8"});
+  head.headers.push_back({"Cache-Control", "no-cache"});
+  head.headers.push_back({"X-Accel-Buffering", "no"});
+  exchange_->begin(std::move(head));
+}
+
+std::vector<HttpHeader> Generation::headers() const {
+  const Usage u = usage();
+  return {{"x-kv-cached-tokens", std::to_string(u.cached)},
+          {"x-kv-prompt-tokens", std::to_string(u.prompt)},
+          {"openai-processing-ms", std::to_string((SteadyClock().now() - began_) / 1'000'000)}};
+}
+
+Usage Generation::usage() const {
+  Usage u;
+  const std::uint32_t p = service_.runtime().geometry().tokens_per_block;
+  for (const auto& part : parts_) {
+    const std::uint64_t prompt = part->admitted.prompt_tokens,
+                        cached = part->admitted.cached_tokens;
+    u.prompt += prompt;
+    u.cached += cached;
+    if (start_.asked.kv.policy.write != KvWrite::none) {
+      const auto& mark = start_.prompts[part->number].breakpoint;
+      const std::uint64_t kept = (mark ? *mark : prompt) / p * p;
+      u.written += kept > cached ? kept - cached : 0;
+    }
+    for (const ChoiceState& c : part->choices) u.completion += c.answer.tokens();
+  }
+  return u;
+}
+
+Json Generation::kv_report() const {
+  const AskedKv& asked = start_.asked.kv;
+  if (!asked.given) return nullptr;
+  const Runtime& runtime = service_.runtime();
+  const Usage u = usage();
+  Done sum;
+  for (const auto& part : parts_) {
+    const Done& d = *part->done;
+    sum.computed_tokens += d.computed_tokens;
+    sum.written_tokens += d.written_tokens;
+    sum.kv_bytes += d.kv_bytes;
+    sum.preemptions += d.preemptions;
+    sum.saved_prefill_seconds += d.saved_prefill_seconds;
+  }
+  const Done& first = *parts_.front()->done;
+  Json kv{{"request_id", start_.request_id},
+          {"node", first.node == BlockKey{} ? Json() : Json(first.node.hex())},
+          {"prompt_tokens", u.prompt},
+          {"cached_tokens", u.cached},
+          {"cached_by_tier", {{"cpu", u.cached}}},
+          {"computed_tokens", sum.computed_tokens},
+          {"written_tokens", sum.written_tokens},
+          {"format", {{"k", runtime.kv_format()}, {"v", runtime.kv_format()}}},
+          {"bytes", sum.kv_bytes},
+          {"lossy", false},
+          {"preemptions", sum.preemptions}};
+  if (asked.report_seed) kv["seed"] = start_.asked.sampling.seed;
+  if (asked.report_blocks)
+    kv["blocks"] = {{"size", runtime.geometry().tokens_per_block},
+                    {"cached", u.cached / runtime.geometry().tokens_per_block}};
+  if (asked.report_timing)
+    kv["timing"] = {{"queue_ms", ms(first.queue_seconds)},
+                    {"prefill_ms", ms(first.prefill_seconds)},
+                    {"ttft_ms", ms(first.first_token_seconds)},
+                    {"decode_ms", ms(first.decode_seconds)},
+                    {"saved_prefill_ms_est", ms(sum.saved_prefill_seconds)}};
+  if (asked.report_explain)
+    kv["explain"] = {{"outcome", outcome(asked.policy.reuse, u.prompt, u.cached,
+                                         runtime.geometry().tokens_per_block)},
+                     {"reason", reason_name(first.reason)},
+                     {"at_token", u.cached}};
+  if (!first.leases.empty()) {
+    kv["leases"] = Json::array();
+    for (const LeaseId id : first.leases)
+      kv["leases"].push_back("pin_" + std::to_string(static_cast<std::uint64_t>(id)));
+  }
+  if (!first.lease_problem.empty()) kv["lease_problem"] = first.lease_problem;
+  return kv;
+}
+
+std::vector<WholeAnswer> Generation::answers() {
+  const Asked& asked = start_.asked;
+  std::vector<WholeAnswer> out;
+  for (const auto& part : parts_) {
+    std::vector<ChoiceState*> best;
+    for (ChoiceState& c : part->choices) best.push_back(&c);
+    if (asked.best_of > asked.n && !asked.beam_search)  // beams come ranked
+      std::ranges::stable_sort(best, std::greater<>(),
+                               [](const ChoiceState* c) { return c->answer.mean_logprob(); });
+    best.resize(asked.n);
+    for (ChoiceState* c : best)
+      out.push_back({.index = static_cast<std::uint32_t>(out.size()),
+                     .prompt = part->number,
+                     .text = std::move(c->text),
+                     .calls = std::move(c->calls),
+                     .tokens = std::move(c->shown),
+                     .token_ids = std::move(c->ids),
+                     .finish = *c->finish,
+                     .mean_logprob = c->answer.mean_logprob()});
+  }
+  return out;
+}
+
+void Generation::complete() {
+  const Usage total = usage();
+  const Json kv = kv_report();
+  if (streaming_) {
+    pending_ += start_.dialect->end(total, kv);
+    flush();
+    exchange_->end();
+  } else {
+    const std::vector<WholeAnswer> all = answers();
+    HttpResponse response = json_response(start_.dialect->whole(all, prompts_, total, kv));
+    std::ranges::copy(headers(), std::back_inserter(response.headers));
+    exchange_->respond(std::move(response));
+  }
+  over(200, "");
+}
+
+void Generation::fail(const ApiError& error) {
+  if (over_) return;
+  cancel_all();
+  if (streaming_) {
+    pending_ += start_.dialect->failure(error);
+    flush();
+    exchange_->end();
+  } else {
+    exchange_->respond(error_response(error));
+  }
+  over(error.status, error.code);
+}
+
+void Generation::client_gone() {
+  if (over_) return;
+  cancel_all();
+  over(499, "client_closed_request");
+}
+
+void Generation::cancel_all() {
+  for (const auto& part : parts_)
+    if (!part->done && part->ticket) service_.cancel(*part->ticket);
+}
+
+void Generation::over(int status, std::string error_code) {
+  over_ = true;
+  pending_.clear();
+  GenerationSummary s{.usage = usage(),
+                      .choices = std::max(start_.asked.n, start_.asked.best_of),
+                      .status = status,
+                      .client_closed = status == 499,
+                      .error_code = std::move(error_code)};
+  if (const auto& done = parts_.front()->done) {
+    s.queue_ms = ms(done->queue_seconds);
+    s.prefill_ms = ms(done->prefill_seconds);
+    s.ttft_ms = ms(done->first_token_seconds);
+    s.decode_ms = ms(done->decode_seconds);
+    s.reason = done->reason;
+    s.preemptions = done->preemptions;
+  }
+  if (const auto& finish = parts_.front()->choices.front().finish)
+    s.finish = *finish == FinishReason::length       ? "length"
+               : *finish == FinishReason::tool_calls ? "tool_calls"
+                                                     : "stop";
+  if (start_.ended) std::exchange(start_.ended, nullptr)(s);
+}
+
+}  // namespace quire

@@ -1,0 +1,129 @@
+// server/generation.h - one generation request from submit to its last byte.
+//
+// Lives on the connection's thread; the engine reaches it only through sinks, which enqueue events
+// and ring the Mailbox. Text, stop strings, tool calls and JSON are made here, away from the
+// engine.
+//
+//   auto g = std::make_shared<Generation>(context, exchange, std::move(start));
+//   g->submit();              // worker thread: computes keys, enters the engine's queue
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/answer_text.h"
+#include "engine/service.h"
+#include "net/http.h"
+#include "server/asked.h"
+#include "server/dialect.h"
+#include "server/prompt.h"
+
+namespace quire {
+
+class Generation;
+
+// Collects generations that have news and wakes the I/O thread once for all of them.
+class Mailbox {
+ public:
+  explicit Mailbox(std::function<void(std::function<void()>)> post) : post_(std::move(post)) {}
+  void ring(std::shared_ptr<Generation> who);  // any thread
+
+ private:
+  std::function<void(std::function<void()>)> post_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Generation>> waiting_;
+};
+
+// What is known of a request when it is over, for logs and counters.
+struct GenerationSummary {
+  Usage usage;
+  std::uint32_t choices = 0, preemptions = 0;
+  std::string finish = {};  // of the first choice
+  double queue_ms = 0, prefill_ms = 0, ttft_ms = 0, decode_ms = 0;
+  Reason reason = Reason::none;
+  int status = 200;
+  bool client_closed = false;
+  std::string error_code = {};
+};
+
+struct GenerationStart {
+  Asked asked;
+  std::vector<Prompt> prompts = {};
+  std::vector<Request> requests = {};  // one per prompt
+  StopStrings stops = {};
+  std::unique_ptr<Dialect> dialect = {};
+  std::string request_id = {};
+  std::function<void(const GenerationSummary&)> ended = {};
+};
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(Service& service, Mailbox& mailbox, std::shared_ptr<Exchange> exchange,
+             GenerationStart start);
+  ~Generation();
+
+  void submit();   // any thread but the engine's and the connection's
+  void deliver();  // connection's thread: handles what came in
+
+ private:
+  struct TokenEvent {
+    std::uint32_t choice;
+    Choice token;
+  };
+  struct FinishEvent {
+    std::uint32_t choice;
+    Finish how;
+  };
+  struct Event {
+    std::uint32_t part;
+    std::variant<Admitted, std::vector<PromptLogprob>, TokenEvent, FinishEvent, Done, Failure> what;
+  };
+  class Sink;
+  struct ChoiceState;
+  struct Part;  // one prompt
+
+  void enqueue(Event event);  // engine thread
+  void started(Failure failure);
+  void pump();
+  void handle(Event event);
+  void handle_token(Part& part, std::uint32_t choice, Choice token);
+  void finish_choice(Part& part, std::uint32_t choice, Finish how);
+  void tell(Part& part, ChoiceState& choice, std::string text, bool last);
+  void flush();
+  void begin_stream();
+  void fail(const ApiError& error);
+  void complete();
+  void client_gone();
+  void over(int status, std::string error_code);
+  void cancel_all();
+
+  std::vector<HttpHeader> headers() const;
+  Usage usage() const;
+  Json kv_report() const;
+  std::vector<WholeAnswer> answers();
+
+  Service& service_;
+  Mailbox& mailbox_;
+  std::shared_ptr<Exchange> exchange_;
+  GenerationStart start_;
+  std::vector<PromptInfo> prompts_;
+  std::vector<std::unique_ptr<Part>> parts_;
+  Nanoseconds began_ = 0;
+
+  std::mutex mutex_;          // of the next two
+  std::vector<Event> inbox_;  // from the engine
+  bool rung_ = false;
+
+  std::deque<Event> backlog_;  // what a slow client made wait
+  std::string pending_;        // bytes to be sent together
+  std::size_t parts_done_ = 0;
+  bool started_ = false, paused_ = false, streaming_ = false, over_ = false;
+};
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// server/grammar.h - where answers of a given shape come from: makes a TokenMask of a grammar.
+//
+// The server holds one maker or none (server/grammar_masks.h is the real one); without one,
+// requests that need it are refused (501) and everything else works.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "base/result.h"
+#include "engine/request.h"
+#include "server/asked.h"
+
+namespace quire {
+
+class GrammarMaker {
+ public:
+  using Made = Result<std::unique_ptr<TokenMask>>;
+
+  virtual ~GrammarMaker() = default;  // those that wait are told unavailable
+  // Worker thread. `then` runs at once where the grammar is known, and otherwise on a thread that
+  // may take its time. Code::invalid: the schema, regex or grammar is wrong, or asks for too much.
+  virtual void make(const AskedGrammar& grammar, std::function<void(Made)> then) = 0;
+};
+
+// The grammar of an answer to a request with tools, for a model with this chat template: forced
+// calls where they are required, otherwise text in which calls are well-formed (a hint: where it
+// cannot be made, the request goes on without). Kind::none where neither makes sense. A call is
+// written as server/tools.h reads it: between tags where the template knows none or these, else as
+// a bare object.
+AskedGrammar tool_call_grammar(const Asked& asked, std::string_view chat_template);
+
+}  // namespace quire

@@ -1,0 +1,53 @@
+// server/kv_events.h - what the cache does, as server-sent events that can be resumed.
+//
+// Every fifth of a second each open stream copies what the cache's journal has gained. A stream
+// whose client does not keep up loses nothing but time until the ring has overwritten what it
+// needs; then it is told of the gap.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kv/journal.h"
+#include "server/server.h"
+
+namespace quire {
+
+struct EventStream {
+  std::shared_ptr<Call> call;
+  std::set<std::string, std::less<>> types;  // empty: all
+  std::uint64_t next = 0;                    // record it wants next
+  bool from_now = true;
+  bool fetching = false, paused = false;
+};
+
+class EventPump {
+ public:
+  explicit EventPump(Server& server);
+  ~EventPump();
+
+  void add(std::shared_ptr<EventStream> stream);  // connection's thread
+  void end_all();                                 // any thread: the server shuts down
+
+ private:
+  void loop();
+  void fetch(const std::shared_ptr<EventStream>& stream);
+
+  Server& server_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::weak_ptr<EventStream>> streams_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+// The type of a record as subscribers name it: stored, removed, hit, miss, pinned, moved,
+// request...
+std::string_view event_type(Reason reason);
+
+}  // namespace quire

@@ -1,0 +1,180 @@
+// Why did this request miss? What the engine remembers, as JSON.
+#include <fmt/core.h>
+
+#include "engine/explain.h"
+#include "server/routes.h"
+
+namespace quire {
+namespace {
+
+// Ids a client may know a request by: the x-request-id, or that of the answer.
+std::vector<std::string> spellings(const std::string& id) {
+  std::vector<std::string> out{id};
+  for (const char* prefix : {"chatcmpl-", "cmpl-"})
+    if (id.starts_with(prefix)) {
+      const std::string rest = id.substr(std::string_view(prefix).size());
+      out.push_back("req_" + rest);
+      out.push_back(rest);
+    }
+  return out;
+}
+
+const RequestRecord* find_record(const RequestLog& log, const std::string& id,
+                                 const Caller& caller) {
+  for (const std::string& s : spellings(id))
+    if (const RequestRecord* r = log.find(s))
+      return caller.admin || r->tenant == caller.tenant ? r : nullptr;
+  return nullptr;
+}
+
+Json event_json(const JournalRecord& r, Nanoseconds now) {
+  return {{"t", rfc3339(unix_now_ns() + r.time - now)},
+          {"event", reason_name(r.reason)},
+          {"key", fmt::format("{:016x}", r.key)},
+          {"tokens", r.tokens},
+          {"bytes", r.bytes},
+          {"tier", "cpu"}};
+}
+
+Json explanation_json(const Explanation& e, const Tokenizer& tokenizer, bool text,
+                      Nanoseconds now) {
+  Json detail{{"at_token", e.at_token},
+              {"block", e.block},
+              {"segment", e.segment},
+              {"compared_to", e.compared_to.empty() ? Json() : Json(e.compared_to)},
+              {"shared_prefix_tokens", e.shared_prefix_tokens}};
+  if (text) {
+    detail["was"] = tokenizer.decode(e.was);
+    detail["now"] = tokenizer.decode(e.now);
+  }
+  Json segments = Json::array(), alternatives = Json::array(), events = Json::array();
+  for (const SegmentHit& s : e.segments)
+    segments.push_back(
+        {{"name", s.name}, {"start", s.begin}, {"end", s.end}, {"cached", s.cached}});
+  for (const Explanation::Alternative& a : e.alternatives)
+    alternatives.push_back(
+        {{"if", fmt::format("move the changing text after token {}", a.move_after_token)},
+         {"would_cache", a.would_cache}});
+  for (const JournalRecord& r : e.events) events.push_back(event_json(r, now));
+  return {{"request_id", e.request_id.empty() ? Json() : Json(e.request_id)},
+          {"outcome", outcome_name(e.outcome)},
+          {"prompt_tokens", e.prompt_tokens},
+          {"cached_tokens", e.cached_tokens},
+          {"missed_tokens", e.missed_tokens},
+          {"reason", reason_name(e.reason)},
+          {"detail", std::move(detail)},
+          {"segments", std::move(segments)},
+          {"alternatives", std::move(alternatives)},
+          {"events", std::move(events)},
+          {"cost", {{"prefill_ms", e.prefill_ms}, {"avoidable_ms", e.avoidable_ms}}}};
+}
+
+Json record_json(const RequestRecord& r, Nanoseconds now) {
+  const auto when = [&](Nanoseconds t) {
+    return t == 0 ? Json() : Json(rfc3339(unix_now_ns() + t - now));
+  };
+  return {
+      {"request_id", r.id},
+      {"tenant", r.tenant},
+      {"prompt_cache_key", r.family},
+      {"prompt_tokens", r.prompt_tokens},
+      {"cached_tokens", r.cached_tokens},
+      {"waited_tokens", r.waited_tokens},
+      {"generated_tokens", r.done.generated_tokens},
+      {"reason", reason_name(r.reason)},
+      {"submitted", when(r.submitted)},
+      {"admitted", when(r.admitted)},
+      {"first_token", when(r.first_token)},
+      {"ended", when(r.ended)},
+      {"ttft_ms", r.done.first_token_seconds * 1e3},
+      {"preemptions", r.done.preemptions},
+      {"finish", r.finishes.empty() ? Json() : Json(finish_name(r.finishes.front()))},
+      {"error", r.failure.kind == FailureKind::none ? Json() : Json(failure_name(r.failure.kind))}};
+}
+
+struct Explained {
+  std::optional<Explanation> explanation = {};
+  Json record = nullptr;
+  Nanoseconds now = 0;
+};
+
+}  // namespace
+
+void get_kv_requests(Server& server, std::shared_ptr<Call> call) {
+  const std::string wanted = call->request().parameter("limit").value_or("50");
+  const std::size_t limit = std::min<std::size_t>(std::strtoul(wanted.c_str(), nullptr, 10), 1000);
+  server.with_engine(
+      call,
+      [limit, caller = call->caller](EngineView& e) {
+        Json data = Json::array();
+        for (const RequestRecord* r : e.log.latest(caller.admin ? limit : 4 * limit))
+          if ((caller.admin || r->tenant == caller.tenant) && data.size() < limit)
+            data.push_back(record_json(*r, e.now));
+        return data;
+      },
+      [call](Json& data) {
+        const Json last = data.empty() ? Json() : data.back()["request_id"];
+        call->respond({{"data", std::move(data)}, {"has_more", false}, {"last_id", last}});
+      });
+}
+
+void get_kv_request(Server& server, std::shared_ptr<Call> call) {
+  const std::string compare = call->request().parameter("compare_to").value_or("");
+  server.with_engine(
+      call,
+      [id = call->arguments.front(), compare, caller = call->caller](EngineView& e) {
+        Explained out{.now = e.now};
+        if (const RequestRecord* r = find_record(e.log, id, caller)) {
+          const RequestRecord* other =
+              compare.empty() ? nullptr : find_record(e.log, compare, caller);
+          out.explanation =
+              e.log.explain(r->id, e.runtime.cache().journal(), other ? other->id : "");
+          out.record = record_json(*r, e.now);
+        }
+        return out;
+      },
+      [&server, call](Explained& seen) {
+        if (!seen.explanation)
+          return call->refuse(not_found("no request " + call->arguments.front() +
+                                        " is remembered (--explain-keep)"));
+        Json body = explanation_json(*seen.explanation, server.runtime().tokenizer(),
+                                     server.options().show_text, seen.now);
+        body["request"] = std::move(seen.record);
+        call->respond(body);
+      });
+}
+
+void post_kv_explain(Server& server, std::shared_ptr<Call> call) {
+  server.with_json(call, [&server, call](const Json& body) {
+    Fields f(body);
+    const std::string compare = f.text("compare_to", 256).value_or("");
+    if (const auto dialect = f.text("dialect", 32); dialect && *dialect != "openai")
+      f.refuse(not_implemented("dialect " + *dialect, "dialect"));
+    if (f.failed()) return post_refusal(call, f.error());
+    Asked asked;
+    Prompt prompt;
+    if (auto error = named_prompt(server, *call, body, asked, prompt))
+      return post_refusal(call, std::move(*error));
+    auto request =
+        std::make_shared<Request>(make_request(asked, prompt, server.runtime(), std::string()));
+    auto keys = server.service().block_keys(request->prompt, request->kv);
+    server.with_engine(
+        call,
+        [request, keys, compare, caller = call->caller](EngineView& e) {
+          Explained out{.now = e.now};
+          Attached attached;
+          if (const auto root = e.runtime.tenant_root(request->kv.tenant); root.ok())
+            attached = e.runtime.cache().lookup(root.value(), request->prompt, keys);
+          const RequestRecord* other =
+              compare.empty() ? nullptr : find_record(e.log, compare, caller);
+          out.explanation = e.log.explain(*request, attached, other ? other->id : "");
+          return out;
+        },
+        [&server, call](Explained& seen) {
+          call->respond(explanation_json(*seen.explanation, server.runtime().tokenizer(),
+                                         server.options().show_text, seen.now));
+        });
+  });
+}
+
+}  // namespace quire

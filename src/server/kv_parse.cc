@@ -1,0 +1,202 @@
+#include "server/kv_parse.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+constexpr Nanoseconds kHour = 3'600'000'000'000;
+
+void check_salt(Fields& fields, std::string_view name, const std::string& salt) {
+  if (salt.empty() || salt.size() > 128 || salt.find_first_of("@/\\") != salt.npos ||
+      salt.find('\0') != salt.npos)
+    fields.refuse(name, "must be 1 to 128 characters without @, /, \\ and NUL");
+}
+
+std::uint8_t block_priority(std::int32_t priority) {  // -100..100 to 0..100
+  return static_cast<std::uint8_t>((std::clamp(priority, -100, 100) + 100) / 2);
+}
+
+void parse_reuse(Fields& f, KvPolicy& policy) {
+  if (const auto reuse = f.text("reuse", 32)) {
+    if (*reuse == "none")
+      policy.reuse = false;
+    else if (*reuse == "session" || *reuse == "approximate")
+      f.refuse(not_implemented("kv.reuse \"" + *reuse + "\"", f.path("reuse")));
+    else if (*reuse != "auto")
+      f.refuse("reuse", "must be auto, none, session or approximate");
+  }
+  if (const auto write = f.text("write", 32)) {
+    if (*write == "none")
+      policy.write = KvWrite::none;
+    else if (*write == "prompt")
+      policy.write = KvWrite::prompt;
+    else if (*write != "auto")
+      f.refuse("write", "must be auto, none or prompt");
+  }
+}
+
+void parse_retention(Fields& f, AskedKv& kv) {
+  auto r = f.object("retention");
+  if (!r) return;
+  const auto ttl = r->duration("ttl");
+  const bool pin = r->boolean("pin").value_or(false);
+  const std::string scope = r->text("scope", 16).value_or("prompt");
+  if (scope != "prompt" && scope != "all" && scope != "system")
+    r->refuse("scope", "must be prompt, all or system");
+  if (pin)
+    kv.policy.retention.push_back(
+        {.ttl = ttl.value_or(0), .priority = block_priority(kv.priority), .pin = true});
+  else if (ttl)
+    kv.policy.ttl = *ttl;
+  if (const Json* ranges = r->find("ranges")) {
+    if (!ranges->is_array() || ranges->size() > 16)
+      return r->refuse("ranges", "must be a list of at most 16 ranges");
+    for (const Json& range : *ranges) {
+      if (!range.is_object()) return r->refuse("ranges", "must hold objects");
+      Fields one(range, r->path("ranges"));
+      const auto start = one.integer("start", 0, 0xffffffff);
+      const auto end = one.integer("end", 0, 0xffffffff);
+      const auto priority = one.integer("priority", -100, 100);
+      const auto range_ttl = one.duration("ttl");
+      one.refuse_unknown();
+      if (one.failed()) return r->refuse(one.error());
+      kv.policy.retention.push_back(
+          {.first_token = static_cast<std::uint32_t>(start.value_or(0)),
+           .end_token = static_cast<std::uint32_t>(end.value_or(0xffffffff)),
+           .ttl = range_ttl.value_or(ttl.value_or(0)),
+           .priority = block_priority(static_cast<std::int32_t>(priority.value_or(kv.priority)))});
+    }
+  }
+  r->refuse_unknown();
+}
+
+void parse_format(Fields& f, const KvRules& rules) {
+  const Json* format = f.find("format");
+  if (format == nullptr) return;
+  const auto is_ours = [&](const Json& name) {
+    return name.is_string() && (name == "auto" || name == rules.kv_format);
+  };
+  const bool ours = format->is_object()
+                        ? is_ours(format->value("k", Json("auto"))) &&
+                              is_ours(format->value("v", Json("auto"))) &&
+                              !format->contains("recent_exact") && !format->contains("skip_layers")
+                        : is_ours(*format);
+  if (!ours)
+    f.refuse("format", "this server keeps " + rules.kv_format + " (--kv-format)",
+             "kv_format_unsupported");
+}
+
+// Lossy ways to keep less: named, so that a typo is told from what is not there yet.
+void parse_lossy(Fields& f, bool allow_lossy) {
+  for (const char* name : {"window", "budget", "select", "convert"}) {
+    const Json* value = f.find(name);
+    if (value == nullptr || *value == false) continue;
+    if (!allow_lossy && std::string_view(name) != "select")
+      f.refuse(name, "may change the answer; set kv.allow_lossy to allow that",
+               "lossy_not_allowed");
+    f.refuse(not_implemented(fmt::format("kv.{}", name), f.path(name)));
+  }
+}
+
+void parse_report(Fields& f, AskedKv& kv) {
+  const Json* report = f.find("report");
+  if (report == nullptr) return;
+  if (!report->is_array()) return f.refuse("report", "must be a list");
+  for (const Json& what : *report) {
+    if (what == "timing")
+      kv.report_timing = true;
+    else if (what == "blocks")
+      kv.report_blocks = true;
+    else if (what == "explain")
+      kv.report_explain = true;
+    else if (what == "seed")
+      kv.report_seed = true;
+    else if (what != "usage")
+      f.refuse("report", "may hold usage, timing, blocks, explain and seed");
+  }
+}
+
+void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
+  kv.given = true;
+  if (const auto priority = f.integer("priority", -100, 100))
+    kv.priority = static_cast<std::int32_t>(*priority);
+  kv.policy.priority = block_priority(kv.priority);
+  parse_reuse(f, kv.policy);
+  if (const auto salt = f.text("salt", 4096)) {
+    check_salt(f, "salt", *salt);
+    kv.policy.salt = *salt;
+  }
+  if (const auto tenant = f.text("tenant", 128)) {
+    if (!rules.admin && *tenant != rules.tenant)
+      f.refuse(forbidden("kv.tenant: this key belongs to another tenant"));
+    kv.policy.tenant = *tenant;
+  }
+  if (f.find("session")) f.refuse(not_implemented("kv.session", f.path("session")));
+  if (f.find("session_mode")) f.refuse(not_implemented("kv.session", f.path("session_mode")));
+  if (const auto adapter = f.text("adapter", 256))
+    f.refuse(not_found("there is no adapter '" + *adapter + "'", "model_not_found"));
+  if (const Json* tiers = f.find("tiers")) {
+    if (!tiers->is_array() || std::ranges::find(*tiers, Json("cpu")) == tiers->end())
+      f.refuse("tiers", "must be a list with \"cpu\", which is all this server has",
+               "tier_unavailable");
+  }
+  parse_format(f, rules);
+  parse_lossy(f, f.boolean("allow_lossy").value_or(false));
+  parse_retention(f, kv);
+  parse_report(f, kv);
+  f.refuse_unknown();
+}
+
+}  // namespace
+
+void parse_kv(Fields& body, std::string_view header, const KvRules& rules, AskedKv& kv) {
+  kv.policy.tenant = rules.tenant;
+  Json merged = nullptr;
+  if (!header.empty()) {
+    auto parsed = parse_json(header, 16);
+    if (!parsed.ok() || !parsed.value().is_object())
+      return body.refuse(bad_value("x-kv-policy", "must be a JSON object"));
+    merged = std::move(parsed.value());
+  }
+  if (const Json* given = body.find("kv")) {
+    if (!given->is_object()) return body.refuse("kv", "must be an object");
+    if (merged.is_null())
+      merged = *given;
+    else
+      merged.update(*given);
+  }
+  if (merged.is_null()) return;
+  Fields fields(merged, "kv");
+  parse_fields(fields, rules, kv);
+  if (fields.failed()) body.refuse(fields.error());
+}
+
+void parse_cache_fields(Fields& body, bool has_breakpoint, Asked& asked) {
+  if (const auto salt = body.text("cache_salt", 4096)) {
+    check_salt(body, "cache_salt", *salt);
+    if (asked.kv.policy.salt.empty()) asked.kv.policy.salt = *salt;
+  }
+  if (const auto key = body.text("prompt_cache_key", 128)) asked.family = *key;
+  if (const auto retention = body.text("prompt_cache_retention", 32)) {
+    if (*retention == "24h")
+      asked.kv.policy.ttl = std::max(asked.kv.policy.ttl, 24 * kHour);
+    else if (*retention != "in_memory" && *retention != "in-memory")
+      body.refuse("prompt_cache_retention", "must be in_memory or 24h");
+  }
+  if (auto options = body.object("prompt_cache_options")) {
+    const std::string mode = options->text("mode", 16).value_or("implicit");
+    if (mode != "implicit" && mode != "explicit")
+      options->refuse("mode", "must be implicit or explicit");
+    if (const auto ttl = options->duration("ttl"))
+      asked.kv.policy.ttl = std::max(asked.kv.policy.ttl, *ttl);
+    if (mode == "explicit" && !has_breakpoint) {  // neither reads nor leaves anything
+      asked.kv.policy.reuse = false;
+      asked.kv.policy.write = KvWrite::none;
+    }
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,24 @@
+// server/kv_parse.h - the `kv` object of a request, and the cache fields of the OpenAI dialect.
+#pragma once
+
+#include <string_view>
+
+#include "server/asked.h"
+#include "server/fields.h"
+
+namespace quire {
+
+// What the server can do, and what the caller may do.
+struct KvRules {
+  std::string kv_format = "f16";
+  std::string tenant;  // of the caller's key
+  bool admin = true;   // may name another tenant
+};
+
+// Reads "kv" of the body; `header` is x-kv-policy, whose fields count where the body has none.
+void parse_kv(Fields& body, std::string_view header, const KvRules& rules, AskedKv& kv);
+
+// cache_salt, prompt_cache_key, prompt_cache_options, prompt_cache_retention.
+void parse_cache_fields(Fields& body, bool has_breakpoint, Asked& asked);
+
+}  // namespace quire

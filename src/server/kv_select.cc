@@ -1,0 +1,109 @@
+#include "server/kv_select.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace quire {
+
+Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_default) {
+  Selector out;
+  auto f = body.object("select");
+  if (!f) {
+    if (!all_by_default) body.refuse("select", "is required", "missing_required_parameter");
+    return out;
+  }
+  if (const auto node = f->text("node", 64)) {
+    out.kind = Selector::Kind::node;
+    out.node = *node;
+    f->boolean("subtree");  // what follows a block is of no use without it
+    if (node->size() < 8) f->refuse("node", "must be at least 8 hex digits");
+  } else if (const Json* tokens = f->find("tokens")) {
+    out.kind = Selector::Kind::tokens;
+    Asked asked;
+    const ParseContext context = server.parse_context(call);
+    KvPolicy policy;
+    policy.tenant = call.caller.tenant;
+    if (auto error = parse_prompts(*tokens, context.vocabulary, asked); error)
+      f->refuse(bad_value(f->path("tokens"), "must be a list of tokens"));
+    else
+      out.keys = server.service().block_keys(asked.prompts.front().tokens, policy);
+    if (!f->failed() && out.keys.empty())
+      f->refuse("tokens", "are fewer than a block", "not_cached");
+  } else if (const auto tenant = f->text("tenant", 128)) {
+    out.kind = Selector::Kind::tenant;
+    out.tenant = *tenant;
+  } else if (const auto age = f->duration("older_than")) {
+    out.kind = Selector::Kind::older_than;
+    out.age = *age;
+  } else if (f->find("session") || f->find("pin")) {
+    f->refuse(not_implemented("selecting by session or pin", f->path("select")));
+  } else if (!f->boolean("all").value_or(false)) {
+    f->refuse("all", "give node, tokens, tenant, older_than or all");
+  }
+  f->refuse_unknown();
+  return out;
+}
+
+Result<BlockKey> find_node(const KvCache& cache, std::string_view hex) {
+  std::vector<BlockKey> found;
+  std::string wanted(hex);
+  std::ranges::transform(wanted, wanted.begin(),
+                         [](char c) { return c >= 'A' && c <= 'F' ? char(c + 32) : c; });
+  cache.tree([&](const NodeInfo& n) {
+    if (n.key.hex().starts_with(wanted)) found.push_back(n.key);
+  });
+  if (found.empty()) return Error{Code::not_found, "no cached node begins with " + wanted};
+  if (found.size() > 1) return Error{Code::invalid, "several nodes begin with " + wanted};
+  return found.front();
+}
+
+Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run) {
+  KvCache& cache = e.runtime.cache();
+  if (selector.kind == Selector::Kind::all && !dry_run) return cache.clear(force);
+  BlockKey node;
+  std::optional<RootId> root;
+  if (selector.kind == Selector::Kind::node) {
+    TRY(node, find_node(cache, selector.node));
+  } else if (selector.kind == Selector::Kind::tokens) {
+    node = selector.keys.back();
+  } else if (selector.kind == Selector::Kind::tenant) {
+    TRY(root, e.runtime.tenant_root(selector.tenant));
+  }
+  std::unordered_set<BlockKey, BlockKeyHash> selected;
+  std::vector<BlockKey> tops;
+  Evicted would;
+  cache.tree([&](const NodeInfo& n) {
+    const bool below = selected.contains(n.parent);
+    const bool named =
+        selector.kind == Selector::Kind::all ||
+        (selector.kind == Selector::Kind::tenant && n.root == *root) ||
+        (selector.kind == Selector::Kind::older_than && n.last_used < e.now - selector.age) ||
+        n.key == node;
+    if (!below && !named) return;
+    selected.insert(n.key);
+    if (!below) tops.push_back(n.key);
+    if (n.sequences > 0)
+      ++would.in_use;
+    else if (n.pinned && !force)
+      ++would.pinned;
+    else {
+      ++would.blocks;
+      would.bytes += n.bytes;
+    }
+  });
+  if (dry_run) return would;
+  if (tops.empty() && selector.kind == Selector::Kind::tokens)
+    return Error{Code::not_found, "these tokens are not cached"};
+  Evicted sum;
+  for (const BlockKey& key : tops) {
+    const auto done = cache.evict(key, force);
+    if (!done.ok()) continue;  // went with one of the others
+    sum.blocks += done.value().blocks;
+    sum.bytes += done.value().bytes;
+    sum.in_use += done.value().in_use;
+    sum.pinned += done.value().pinned;
+  }
+  return sum;
+}
+
+}  // namespace quire

@@ -1,0 +1,314 @@
+// The prefix tree: runs of blocks without branching, as JSON, Graphviz or folded stacks.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <unordered_map>
+
+#include "server/kv_select.h"
+#include "server/routes.h"
+#include "text/detokenizer.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kBlocksMax = 100'000;  // copied from the cache at most
+constexpr std::size_t kPreviewTokens = 64, kPreviewBytes = 80;
+
+// One block, copied between two steps of the engine.
+struct Block {
+  BlockKey key, parent;
+  std::uint32_t depth_tokens = 0, tokens = 0, hits = 0, sequences = 0;
+  std::uint64_t bytes = 0;
+  Nanoseconds created = 0, last_used = 0, lease_until = 0;
+  std::uint8_t priority = 0;
+  bool pinned = false, in_flight = false;
+  std::vector<TokenId> head = {};  // its first tokens
+};
+
+struct Copy {
+  std::vector<Block> blocks = {};  // parents before children
+  Nanoseconds now = 0;
+  bool truncated = false;
+};
+
+Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool text) {
+  Copy out{.now = e.now};
+  std::optional<RootId> only;
+  if (tenant) {
+    const auto root = e.runtime.tenant_root(*tenant);
+    if (!root.ok()) return out;
+    only = root.value();
+  }
+  e.runtime.cache().tree([&](const NodeInfo& n) {
+    if (only && n.root != *only) return;
+    if (out.blocks.size() >= kBlocksMax) {
+      out.truncated = true;
+      return;
+    }
+    Block b{.key = n.key,
+            .parent = n.parent,
+            .depth_tokens = n.depth_tokens,
+            .tokens = static_cast<std::uint32_t>(n.tokens.size()),
+            .hits = n.hits,
+            .sequences = n.sequences,
+            .bytes = n.bytes,
+            .created = n.created,
+            .last_used = n.last_used,
+            .lease_until = n.lease_until,
+            .priority = n.priority,
+            .pinned = n.pinned,
+            .in_flight = n.in_flight};
+    if (text)
+      b.head.assign(n.tokens.begin(), n.tokens.begin() + std::min(n.tokens.size(), kPreviewTokens));
+    out.blocks.push_back(std::move(b));
+  });
+  return out;
+}
+
+// A run of blocks that do not branch.
+struct Run {
+  const Block* first;
+  const Block* last;
+  std::size_t parent = SIZE_MAX;  // run it hangs on
+  std::uint32_t blocks = 0, tokens = 0, hits = 0, refs = 0, depth = 1;
+  std::uint64_t bytes = 0, tokens_saved = 0;
+  std::vector<std::size_t> children = {};
+};
+
+std::vector<Run> make_runs(const std::vector<Block>& blocks) {
+  std::unordered_map<BlockKey, std::uint32_t, BlockKeyHash> children;
+  for (const Block& b : blocks) ++children[b.parent];
+  std::unordered_map<BlockKey, std::size_t, BlockKeyHash> run_of;  // the run a block is the end of
+  std::vector<Run> runs;
+  for (const Block& b : blocks) {
+    const auto above = run_of.find(b.parent);
+    const bool continues = above != run_of.end() && children[b.parent] == 1;
+    std::size_t at;
+    if (continues) {
+      at = above->second;
+    } else {
+      at = runs.size();
+      runs.push_back({.first = &b, .last = &b});
+      if (above != run_of.end()) {
+        runs[at].parent = above->second;
+        runs[at].depth = runs[above->second].depth + 1;
+        runs[above->second].children.push_back(at);
+      }
+    }
+    Run& r = runs[at];
+    r.last = &b;
+    ++r.blocks;
+    r.tokens += b.tokens;
+    r.hits = std::max(r.hits, b.hits);
+    r.refs = std::max(r.refs, b.sequences);
+    r.bytes += b.bytes;
+    r.tokens_saved += std::uint64_t{b.hits} * b.tokens;
+    run_of[b.key] = at;
+  }
+  return runs;
+}
+
+std::string preview(const Tokenizer& tokenizer, const Run& run) {
+  std::string text;
+  Utf8Stream utf8;
+  utf8.add(tokenizer.decode(run.first->head), text);
+  if (text.size() > kPreviewBytes) {
+    std::size_t cut = kPreviewBytes - 3;
+    while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;
+    text.resize(cut);
+    text += "…";
+  }
+  return text;
+}
+
+struct View {
+  std::string root, sort, format;
+  std::uint32_t depth = 3, min_tokens = 0;
+  std::size_t limit = 200;
+  bool text = true;
+};
+
+std::uint64_t number_parameter(const HttpRequest& request, std::string_view name,
+                               std::uint64_t otherwise) {
+  const std::string text = request.parameter(name).value_or("");
+  std::uint64_t value = otherwise;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+Json run_json(const std::vector<Run>& runs, std::size_t at, const View& view, Server& server,
+              Nanoseconds now) {
+  const Run& r = runs[at];
+  const std::int64_t unix_offset = unix_now_ns() - now;
+  Json lease = nullptr;
+  if (r.last->lease_until != 0 || r.first->pinned)
+    lease = {{"expires",
+              r.last->lease_until ? Json(rfc3339(r.last->lease_until + unix_offset)) : Json()},
+             {"pin", r.first->pinned},
+             {"sessions", Json::array()}};
+  Json children = Json::array();
+  for (const std::size_t c : r.children) children.push_back(runs[c].last->key.hex());
+  const std::string& format = server.runtime().kv_format();
+  Json out{{"hash", r.last->key.hex()},
+           {"parent", r.parent == SIZE_MAX ? std::string(64, '0') : runs[r.parent].last->key.hex()},
+           {"tokens", r.tokens},
+           {"depth_tokens", r.last->depth_tokens},
+           {"blocks", r.blocks},
+           {"bytes", r.bytes},
+           {"tiers", {{"cpu", r.blocks}}},
+           {"format", {{"k", format}, {"v", format}}},
+           {"refs", r.refs},
+           {"hits", r.hits},
+           {"tokens_saved", r.tokens_saved},
+           {"created", rfc3339(r.first->created + unix_offset)},
+           {"last_used", rfc3339(r.last->last_used + unix_offset)},
+           {"lease", lease},
+           {"priority", r.last->priority},
+           {"pinned", r.first->pinned},
+           {"in_flight", r.last->in_flight},
+           {"children", children}};
+  if (view.text) out["text_preview"] = preview(server.runtime().tokenizer(), r);
+  return out;
+}
+
+std::string label(const View& view, Server& server, const Run& r) {
+  std::string text =
+      view.text ? preview(server.runtime().tokenizer(), r) : r.last->key.hex().substr(0, 8);
+  for (char& c : text)
+    if (c == '\n' || c == ';' || c == '"' || c == '\\') c = ' ';
+  return text;
+}
+
+std::string as_dot(const std::vector<Run>& runs, const std::vector<std::size_t>& shown,
+                   const View& view, Server& server) {
+  std::string out = "digraph kv {\n  rankdir=LR;\n  node [shape=box];\n";
+  for (const std::size_t i : shown) {
+    const Run& r = runs[i];
+    out += fmt::format("  n{} [label=\"{}\\n{} tokens, {} hits\"];\n", i, label(view, server, r),
+                       r.tokens, r.hits);
+    if (r.parent != SIZE_MAX) out += fmt::format("  n{} -> n{};\n", r.parent, i);
+  }
+  return out + "}\n";
+}
+
+std::string as_folded(const std::vector<Run>& runs, const std::vector<std::size_t>& shown,
+                      const View& view, Server& server) {
+  std::string out;
+  for (const std::size_t i : shown) {
+    std::string stack;
+    for (std::size_t at = i; at != SIZE_MAX; at = runs[at].parent)
+      stack = label(view, server, runs[at]) + (stack.empty() ? "" : ";") + stack;
+    out += fmt::format("{} {}\n", stack, runs[i].tokens);
+  }
+  return out;
+}
+
+void show_tree(Server& server, const std::shared_ptr<Call>& call, const View& view, Copy& copy) {
+  const std::vector<Run> runs = make_runs(copy.blocks);
+  std::vector<std::size_t> shown, level;
+  std::uint32_t base_depth = 0;
+  if (view.root.empty()) {
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      if (runs[i].parent == SIZE_MAX) level.push_back(i);
+  } else {
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      if (runs[i].last->key.hex().starts_with(view.root)) level.push_back(i);
+    if (level.empty()) return call->refuse(not_found("no cached node begins with " + view.root));
+    base_depth = runs[level.front()].depth - 1;
+  }
+  const auto order = [&](std::size_t a, std::size_t b) {
+    if (view.sort == "bytes") return runs[a].bytes > runs[b].bytes;
+    if (view.sort == "recent") return runs[a].last->last_used > runs[b].last->last_used;
+    return runs[a].hits > runs[b].hits;
+  };
+  bool truncated = copy.truncated;
+  while (!level.empty()) {
+    std::ranges::stable_sort(level, order);
+    std::vector<std::size_t> next;
+    for (const std::size_t i : level) {
+      if (runs[i].tokens < view.min_tokens) continue;
+      if (shown.size() >= view.limit || runs[i].depth - base_depth > view.depth) {
+        truncated = true;
+        continue;
+      }
+      shown.push_back(i);
+      next.insert(next.end(), runs[i].children.begin(), runs[i].children.end());
+    }
+    level = std::move(next);
+  }
+  if (view.format == "dot" || view.format == "folded")
+    return call->exchange->respond({.headers = {{"Content-Type", "text/plain; charset=utf-8"}},
+                                    .body = view.format == "dot"
+                                                ? as_dot(runs, shown, view, server)
+                                                : as_folded(runs, shown, view, server)});
+  Json nodes = Json::array();
+  for (const std::size_t i : shown) nodes.push_back(run_json(runs, i, view, server, copy.now));
+  call->respond({{"root", view.root.empty() ? std::string(64, '0') : view.root},
+                 {"nodes", std::move(nodes)},
+                 {"truncated", truncated}});
+}
+
+}  // namespace
+
+void get_kv_tree(Server& server, std::shared_ptr<Call> call) {
+  const HttpRequest& request = call->request();
+  View view{.root = request.parameter("root").value_or(""),
+            .sort = request.parameter("sort").value_or("hits"),
+            .format = request.parameter("format").value_or("json"),
+            .depth = static_cast<std::uint32_t>(number_parameter(request, "depth", 64)),
+            .min_tokens = static_cast<std::uint32_t>(number_parameter(request, "min_tokens", 0)),
+            .limit = std::min<std::size_t>(number_parameter(request, "limit", 200), 10'000)};
+  if (view.root.find_first_not_of('0') == std::string::npos) view.root.clear();
+  std::optional<std::string> tenant = request.parameter("tenant");
+  if (!call->caller.admin) {  // sees its own only
+    if (tenant && *tenant != call->caller.tenant)
+      return call->refuse(forbidden("tenant: this key belongs to another tenant"));
+    tenant = call->caller.tenant;
+  }
+  view.text = server.options().show_text && request.parameter("text").value_or("true") != "false";
+  server.with_engine(
+      call, [tenant, text = view.text](EngineView& e) { return copy_tree(e, tenant, text); },
+      [&server, call, view](Copy& copy) { show_tree(server, call, view, copy); });
+}
+
+// One block, and where it lies in its prompt.
+void get_kv_block(Server& server, std::shared_ptr<Call> call) {
+  struct Found {
+    std::optional<Block> block;
+    Nanoseconds now = 0;
+  };
+  std::optional<std::string> tenant;
+  if (!call->caller.admin) tenant = call->caller.tenant;
+  server.with_engine(
+      call,
+      [hex = call->arguments.front(), tenant](EngineView& e) -> Result<Found> {
+        if (hex.size() < 8) return Error{Code::invalid, "give at least 8 hex digits"};
+        TRY(const BlockKey key, find_node(e.runtime.cache(), hex));
+        Copy all = copy_tree(e, tenant, true);
+        for (Block& b : all.blocks)
+          if (b.key == key) return Found{std::move(b), e.now};
+        return Error{Code::not_found, "no cached node begins with " + hex};
+      },
+      [&server, call](const Result<Found>& found) {
+        if (!found.ok()) return call->refuse(from_error(found.error()));
+        const Block& b = *found.value().block;
+        const std::string& format = server.runtime().kv_format();
+        Json out{{"hash", b.key.hex()},
+                 {"parent", b.parent.hex()},
+                 {"position", b.depth_tokens - b.tokens},
+                 {"tokens", b.tokens},
+                 {"bytes", b.bytes},
+                 {"tier", "cpu"},
+                 {"format", {{"k", format}, {"v", format}}},
+                 {"refcount", b.sequences},
+                 {"hits", b.hits},
+                 {"priority", b.priority},
+                 {"pinned", b.pinned},
+                 {"last_used", rfc3339(unix_now_ns() + b.last_used - found.value().now)}};
+        if (server.options().show_text) out["token_ids"] = b.head;
+        call->respond(out);
+      });
+}
+
+}  // namespace quire

@@ -1,0 +1,40 @@
+// server/metrics.h - what `GET /metrics` answers: the engine's counters under the names that
+// dashboards, autoscalers and inference gateways already know (vLLM's), and the cache's own (kv_*).
+//
+// Filled from a snapshot, so a scrape takes no lock that the engine waits for.
+//
+//   const MetricsFormat format = metrics_format(request.header("accept"));
+//   x->respond({.headers = {{"Content-Type", std::string(metrics_content_type(format))}},
+//               .body = render_metrics(identity, service.snapshot(), answers, format)});
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "engine/service_stats.h"
+
+namespace quire {
+
+// What does not change while the server runs.
+struct MetricsIdentity {
+  std::string model_name, version, kv_format;
+  std::uint32_t block_size = 32;
+  std::uint64_t block_bytes = 1;  // of one block in all layers
+  bool prefix_caching = true;
+};
+
+enum class MetricsFormat : std::uint8_t { prometheus, open_metrics };
+// The one a scraper's Accept header asks for.
+MetricsFormat metrics_format(std::string_view accept);
+std::string_view metrics_content_type(MetricsFormat format);
+
+// HTTP answers by (route, status). The route is the pattern, never the path as sent: clients must
+// not be able to make new series.
+using AnswerCounts = std::map<std::pair<std::string, int>, std::uint64_t>;
+
+std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& stats,
+                           const AnswerCounts& answers,
+                           MetricsFormat format = MetricsFormat::prometheus);
+
+}  // namespace quire

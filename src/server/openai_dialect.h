@@ -1,0 +1,56 @@
+// server/openai_dialect.h - chat and text completions as OpenAI's clients read them.
+#pragma once
+
+#include <string>
+
+#include "server/asked.h"
+#include "server/dialect.h"
+#include "text/tokenizer.h"
+
+namespace quire {
+
+struct ResponseHead {
+  std::string id;  // without its prefix
+  std::int64_t created = 0;
+  std::string model, system_fingerprint;
+};
+
+class OpenAiDialect final : public Dialect {
+ public:
+  OpenAiDialect(const Asked& asked, ResponseHead head, const Tokenizer& tokenizer);
+
+  std::string piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
+                    const Usage& so_far) override;
+  std::string end(const Usage& usage, const Json& kv) override;
+  std::string failure(const ApiError& error) override;
+  Json whole(const std::vector<WholeAnswer>& answers, const std::vector<PromptInfo>& prompts,
+             const Usage& usage, const Json& kv) override;
+
+ private:
+  struct ChoiceState {
+    bool begun = false;
+    std::uint64_t characters = 0;  // of text so far, for text_offset
+    std::vector<std::string> call_ids;
+  };
+
+  std::string chunk(std::string_view choices, const Usage* usage, const Json& kv = nullptr) const;
+  std::string chat_piece(const AnswerPiece& piece, ChoiceState& state, const Usage& so_far);
+  Json chat_choice(const WholeAnswer& answer) const;
+  Json chat_logprobs(const std::vector<Choice>& tokens) const;
+  Json text_logprobs(const std::vector<Choice>& tokens, const PromptInfo* echoed,
+                     std::uint64_t& characters) const;
+  Json token_entry(TokenId token, float logprob, bool shown) const;
+  std::string echo_text(const PromptInfo& prompt) const;
+  Json prompt_logprobs(const PromptInfo& prompt) const;
+  std::string_view finish_name(FinishReason finish) const;
+
+  const Asked asked_;
+  const ResponseHead head_;
+  const Tokenizer& tokenizer_;
+  std::string chunk_head_;  // what every chunk begins with
+  std::vector<ChoiceState> states_;
+};
+
+Json openai_usage(const Usage& usage, bool chat);
+
+}  // namespace quire

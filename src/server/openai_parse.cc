@@ -1,0 +1,347 @@
+#include "server/openai_parse.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+
+#include "server/messages.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int64_t kTokensMax = 1 << 30, kPromptsMax = 1024;
+
+void parse_stop(Fields& f, Asked& asked) {
+  const Json* stop = f.find("stop");
+  if (stop == nullptr) return;
+  const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
+  if (!list.is_array() || list.size() > 16)
+    return f.refuse("stop", "must be a string or a list of at most 16");
+  for (const Json& s : list) {
+    if (!s.is_string() || s.get_ref<const std::string&>().empty() ||
+        s.get_ref<const std::string&>().size() > 256)
+      return f.refuse("stop", "must be strings of 1 to 256 bytes");
+    asked.stop.push_back(s.get<std::string>());
+  }
+}
+
+void parse_logit_bias(Fields& f, std::uint32_t vocabulary, Asked& asked) {
+  const Json* bias = f.find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object() || bias->size() > 1024)
+    return f.refuse("logit_bias", "must be an object of at most 1024 tokens");
+  for (const auto& [key, value] : bias->items()) {
+    std::uint32_t token = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token >= vocabulary)
+      return f.refuse("logit_bias", fmt::format("'{}' is no token of this model", key));
+    if (!value.is_number() || !(std::abs(value.get<double>()) <= 100))
+      return f.refuse("logit_bias", "must be between -100 and 100");
+    asked.sampling.logit_bias.emplace_back(token, value.get<float>());
+  }
+}
+
+void parse_token_list(Fields& f, std::string_view name, std::uint32_t vocabulary,
+                      std::vector<TokenId>& out) {
+  const Json* list = f.find(name);
+  if (list == nullptr) return;
+  if (!list->is_array() || list->size() > 1024)
+    return f.refuse(name, "must be a list of at most 1024 tokens");
+  for (const Json& t : *list) {
+    if (!t.is_number_unsigned() || t.get<std::uint64_t>() >= vocabulary)
+      return f.refuse(name, "must hold tokens of this model");
+    out.push_back(t.get<TokenId>());
+  }
+}
+
+void parse_sampling(Fields& f, const ParseContext& context, Asked& asked) {
+  SamplingOptions& s = asked.sampling;
+  s.temperature = static_cast<float>(f.number("temperature", 0, 2).value_or(1));
+  s.top_p = static_cast<float>(f.number("top_p", 0, 1).value_or(1));
+  if (s.top_p == 0) f.refuse("top_p", "must be above 0");
+  // -1 is what other servers' clients send for "all".
+  const std::int64_t top_k = f.integer("top_k", -1, kTokensMax).value_or(0);
+  s.top_k = top_k < 0 ? 0 : static_cast<std::uint32_t>(top_k);
+  s.min_p = static_cast<float>(f.number("min_p", 0, 1).value_or(0));
+  s.typical_p = static_cast<float>(f.number("typical_p", 0, 1).value_or(1));
+  s.repetition_penalty = static_cast<float>(f.number("repetition_penalty", 0.01, 100).value_or(1));
+  s.presence_penalty = static_cast<float>(f.number("presence_penalty", -2, 2).value_or(0));
+  s.frequency_penalty = static_cast<float>(f.number("frequency_penalty", -2, 2).value_or(0));
+  parse_logit_bias(f, context.vocabulary, asked);
+  if (const auto seed = f.integer("seed", INT64_MIN, INT64_MAX)) {
+    s.seed = static_cast<std::uint64_t>(*seed);
+    asked.seeded = true;
+  }
+  if (const auto mode = f.text("logprobs_mode", 32); mode && *mode != "raw")
+    f.refuse("logprobs_mode", "must be raw: before temperature and top_p", "unsupported_parameter");
+}
+
+// What chat and completions have in common.
+void parse_common(Fields& f, const ParseContext& context, Asked& asked) {
+  if (const auto model = f.text("model", 1024))
+    asked.model = *model;
+  else if (!f.failed())
+    f.refuse("model", "is required", "missing_required_parameter");
+  parse_sampling(f, context, asked);
+  parse_stop(f, asked);
+  asked.n = static_cast<std::uint32_t>(f.integer("n", 1, 16).value_or(1));
+  asked.beam_search = f.boolean("use_beam_search").value_or(false);
+  asked.length_penalty = static_cast<float>(f.number("length_penalty", -10, 10).value_or(1));
+  asked.best_of = asked.n;
+  if (const auto best = f.integer("best_of", 1, 16)) {
+    asked.best_of = static_cast<std::uint32_t>(*best);
+    if (asked.best_of < asked.n) f.refuse("best_of", "must be at least n");
+  }
+  asked.tokens_min = static_cast<std::uint32_t>(f.integer("min_tokens", 0, kTokensMax).value_or(0));
+  asked.ignore_eos = f.boolean("ignore_eos").value_or(false);
+  parse_token_list(f, "stop_token_ids", context.vocabulary, asked.stop_tokens);
+  asked.include_stop = f.boolean("include_stop_str_in_output").value_or(false);
+  asked.skip_special = f.boolean("skip_special_tokens").value_or(true);
+  asked.truncate_prompt = f.integer("truncate_prompt_tokens", -1, kTokensMax).value_or(0);
+  asked.echo = f.boolean("echo").value_or(false);
+  asked.return_token_ids = f.boolean("return_token_ids").value_or(false);
+  if (const auto count = f.integer("prompt_logprobs", 0, 20))
+    asked.prompt_logprobs = static_cast<std::int32_t>(*count);
+  if (const Json* words = f.find("bad_words")) {
+    if (!words->is_array() || words->size() > 128)
+      f.refuse("bad_words", "must be a list of at most 128");
+    else
+      for (const Json& w : *words) {
+        if (!w.is_string() || w.get_ref<const std::string&>().empty()) {
+          f.refuse("bad_words", "must hold strings");
+          break;
+        }
+        asked.bad_words.push_back(w.get<std::string>());
+      }
+  }
+
+  asked.stream = f.boolean("stream").value_or(false);
+  if (auto options = f.object("stream_options")) {
+    if (!asked.stream) f.refuse("stream_options", "needs stream: true");
+    asked.include_usage = options->boolean("include_usage").value_or(false);
+    asked.continuous_usage =
+        options->boolean("continuous_usage_stats").value_or(false) && asked.include_usage;
+  }
+
+  parse_kv(f, context.kv_header, context.kv, asked.kv);
+  parse_cache_fields(f, asked.breakpoint.has_value(), asked);
+  // In vLLM's sense lower is earlier; in ours higher is more important.
+  if (const auto priority = f.integer("priority", -1'000'000, 1'000'000))
+    asked.priority = static_cast<std::int32_t>(std::clamp<std::int64_t>(-*priority, -100, 100));
+  else if (asked.kv.given)
+    asked.priority = asked.kv.priority;
+  if (const auto tier = f.text("service_tier", 32)) {
+    if (*tier == "priority" || *tier == "fast") {
+      asked.service_tier = "priority";
+      asked.priority = 10;
+    } else if (*tier == "flex") {
+      asked.service_tier = "flex";
+      asked.priority = -10;
+    }
+  }
+  if (const auto id = f.text("request_id", 128)) asked.request_id = *id;
+  if (const Json* metadata = f.find("metadata"))
+    if (!metadata->is_object() || metadata->size() > 16)
+      f.refuse("metadata", "must be an object of at most 16 keys");
+  if (const Json* transfer = f.find("kv_transfer_params"))
+    if (transfer->is_object() && transfer->value("do_remote_decode", Json(false)) == true)
+      f.refuse(not_implemented("kv_transfer_params.do_remote_decode", "kv_transfer_params"));
+}
+
+void parse_grammar(Fields& f, Asked& asked) {
+  AskedGrammar& g = asked.grammar;
+  if (auto format = f.object("response_format")) {
+    g.param = "response_format";
+    const std::string type = format->text("type", 64).value_or("");
+    if (type == "json_object") {
+      g.kind = AskedGrammar::Kind::json_object;
+    } else if (type == "json_schema") {
+      auto schema = format->object("json_schema");
+      if (!schema && !f.failed())
+        return format->refuse("json_schema", "is required", "missing_required_parameter");
+      if (!schema) return;
+      g.kind = AskedGrammar::Kind::json_schema;
+      g.strict = schema->boolean("strict").value_or(false);
+      if (const Json* s = schema->find("schema")) {
+        if (!s->is_object() && !s->is_boolean()) schema->refuse("schema", "must be a JSON schema");
+        g.schema = *s;
+      } else {
+        schema->refuse("schema", "is required", "missing_required_parameter");
+      }
+    } else if (type != "text") {
+      format->refuse("type", "must be text, json_object or json_schema");
+    }
+  }
+  auto outputs = f.object("structured_outputs");
+  if (!outputs) return;
+  g.param = "structured_outputs";
+  if (const Json* schema = outputs->find("json")) {
+    g.kind = AskedGrammar::Kind::json_schema;
+    g.schema = *schema;
+    if (schema->is_string()) {
+      auto parsed = parse_json(schema->get_ref<const std::string&>());
+      if (!parsed.ok()) return outputs->refuse("json", "must be a JSON schema");
+      g.schema = std::move(parsed.value());
+    }
+  } else if (const auto regex = outputs->text("regex", 64 << 10)) {
+    g.kind = AskedGrammar::Kind::regex;
+    g.text = *regex;
+  } else if (const auto grammar = outputs->text("grammar", 256 << 10)) {
+    g.kind = AskedGrammar::Kind::ebnf;
+    g.text = *grammar;
+  } else if (outputs->boolean("json_object").value_or(false)) {
+    g.kind = AskedGrammar::Kind::json_object;
+  } else if (const Json* choices = outputs->find("choice")) {
+    g.kind = AskedGrammar::Kind::choice;
+    if (!choices->is_array() || choices->empty() || choices->size() > 1024)
+      return outputs->refuse("choice", "must be a list of 1 to 1024 strings");
+    for (const Json& c : *choices) {
+      if (!c.is_string()) return outputs->refuse("choice", "must be strings");
+      g.choices.push_back(c.get<std::string>());
+    }
+  }
+}
+
+void parse_template_fields(Fields& f, Asked& asked) {
+  asked.add_generation_prompt = f.boolean("add_generation_prompt").value_or(true);
+  asked.continue_final_message = f.boolean("continue_final_message").value_or(false);
+  if (asked.continue_final_message && f.find("add_generation_prompt") != nullptr &&
+      asked.add_generation_prompt)
+    f.refuse("continue_final_message", "cannot be combined with add_generation_prompt");
+  if (asked.continue_final_message) asked.add_generation_prompt = false;
+  if (const auto source = f.text("chat_template", 256 << 10)) asked.chat_template = *source;
+  if (auto variables = f.object("chat_template_kwargs"))
+    asked.template_variables = *f.find("chat_template_kwargs");
+}
+
+// Accepted and without effect here; named so that strict_fields knows them.
+void ignore_fields(Fields& f) {
+  for (const char* name :
+       {"user", "safety_identifier", "store", "reasoning_effort", "verbosity", "web_search_options",
+        "moderation", "prediction", "functions", "function_call", "documents", "add_special_tokens",
+        "spaces_between_special_tokens", "include_reasoning", "id_slot", "cache_prompt",
+        "mm_processor_kwargs"})
+    f.find(name);
+}
+
+std::optional<ApiError> result(Fields& f, const ParseContext& context) {
+  if (context.strict_fields && !f.failed()) f.refuse_unknown();
+  if (f.failed()) return f.error();
+  return std::nullopt;
+}
+
+bool is_token(const Json& t, std::uint32_t vocabulary) {
+  return t.is_number_unsigned() && t.get<std::uint64_t>() < vocabulary;
+}
+
+}  // namespace
+
+std::optional<ApiError> parse_chat(const Json& body, const ParseContext& context, Asked& asked) {
+  Fields f(body);
+  asked.chat = true;
+  parse_messages(f, asked);
+  parse_tools(f, asked);
+  parse_common(f, context, asked);
+  parse_template_fields(f, asked);
+  parse_grammar(f, asked);
+  if (const auto max = f.integer("max_completion_tokens", 1, kTokensMax))
+    asked.tokens_max = static_cast<std::uint32_t>(*max);
+  if (const auto max = f.integer("max_tokens", 1, kTokensMax); max && !asked.tokens_max)
+    asked.tokens_max = static_cast<std::uint32_t>(*max);
+  asked.logprobs = f.boolean("logprobs").value_or(false);
+  if (const auto top = f.integer("top_logprobs", 0, 20)) {
+    if (!asked.logprobs) f.refuse("top_logprobs", "needs logprobs: true");
+    asked.top_logprobs = static_cast<std::uint32_t>(*top);
+  }
+  if (const Json* modalities = f.find("modalities"))
+    if (!modalities->is_array() || *modalities != Json::array({"text"}))
+      f.refuse("modalities", "this model answers with text only");
+  if (f.find("audio")) f.refuse("audio", "this model answers with text only");
+  if (asked.beam_search && asked.stream) f.refuse("use_beam_search", "cannot be streamed");
+  if (asked.best_of > asked.n && asked.stream) f.refuse("best_of", "cannot be streamed");
+  ignore_fields(f);
+  return result(f, context);
+}
+
+std::optional<ApiError> parse_prompts(const Json& prompt, std::uint32_t vocabulary, Asked& asked) {
+  const auto tokens_of = [&](const Json& list) -> std::optional<AskedPrompt> {
+    AskedPrompt p{.is_tokens = true};
+    p.tokens.reserve(list.size());
+    for (const Json& t : list) {
+      if (!is_token(t, vocabulary)) return std::nullopt;
+      p.tokens.push_back(t.get<TokenId>());
+    }
+    return p;
+  };
+  if (prompt.is_string()) {
+    asked.prompts.push_back({.text = prompt.get<std::string>()});
+    return std::nullopt;
+  }
+  if (!prompt.is_array() || prompt.empty())
+    return bad_value("prompt", "must be a string, a list of strings, tokens, or lists of tokens");
+  if (prompt.front().is_number()) {
+    auto p = tokens_of(prompt);
+    if (!p) return bad_value("prompt", "must hold tokens of this model only");
+    asked.prompts.push_back(std::move(*p));
+    return std::nullopt;
+  }
+  if (prompt.size() > kPromptsMax)
+    return bad_value("prompt", fmt::format("must hold at most {} prompts", kPromptsMax));
+  for (const Json& one : prompt) {
+    if (prompt.front().is_string() && one.is_string()) {
+      asked.prompts.push_back({.text = one.get<std::string>()});
+    } else if (prompt.front().is_array() && one.is_array() && !one.empty()) {
+      auto p = tokens_of(one);
+      if (!p) return bad_value("prompt", "must hold tokens of this model only");
+      asked.prompts.push_back(std::move(*p));
+    } else {
+      return bad_value("prompt", "must not mix strings, tokens and empty lists");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> parse_completion(const Json& body, const ParseContext& context,
+                                         Asked& asked) {
+  Fields f(body);
+  if (f.find("prompt_embeds")) f.refuse("prompt_embeds", "is not taken here");
+  const Json& prompt = f.require("prompt");
+  if (!f.failed())
+    if (auto error = parse_prompts(prompt, context.vocabulary, asked)) f.refuse(std::move(*error));
+  parse_common(f, context, asked);
+  parse_grammar(f, asked);
+  asked.tokens_max =
+      static_cast<std::uint32_t>(f.integer("max_tokens", 0, kTokensMax).value_or(16));
+  if (asked.tokens_max == 0 && !asked.echo) f.refuse("max_tokens", "may be 0 only with echo");
+  if (const Json* logprobs = f.find("logprobs"); logprobs != nullptr && !logprobs->is_boolean()) {
+    if (const auto count = f.integer("logprobs", 0, 20)) {
+      asked.logprobs = true;
+      asked.top_logprobs = static_cast<std::uint32_t>(*count);
+    }
+  } else if (logprobs != nullptr && *logprobs == true) {
+    asked.logprobs = true;
+  }
+  if (asked.echo && asked.logprobs)
+    asked.prompt_logprobs =
+        std::max(asked.prompt_logprobs, static_cast<std::int32_t>(asked.top_logprobs));
+  if (const auto suffix = f.text("suffix", 32 << 20)) asked.suffix = *suffix;
+  asked.parse_special = f.boolean("parse_special").value_or(false);
+  asked.add_special = f.boolean("add_special_tokens").value_or(true);
+  if (asked.beam_search && asked.stream) f.refuse("use_beam_search", "cannot be streamed");
+  if (asked.best_of > asked.n && asked.stream) f.refuse("best_of", "cannot be streamed");
+  ignore_fields(f);
+  return result(f, context);
+}
+
+std::optional<ApiError> parse_conversation(const Json& body, const ParseContext& context,
+                                           Asked& asked) {
+  Fields f(body);
+  asked.chat = true;
+  parse_messages(f, asked);
+  parse_tools(f, asked);
+  parse_template_fields(f, asked);
+  if (f.failed()) return f.error();
+  return std::nullopt;
+}
+
+}  // namespace quire

@@ -1,0 +1,90 @@
+// The routes of the OpenAI dialect.
+#include <fmt/core.h>
+
+#include "engine/plan.h"
+#include "server/routes.h"
+
+namespace quire {
+namespace {
+
+using Parse = std::optional<ApiError> (*)(const Json&, const ParseContext&, Asked&);
+
+void post_generation(Server& server, std::shared_ptr<Call> call, Parse parse) {
+  if (server.service().draining()) return call->refuse(shutting_down());
+  server.with_json(call, [&server, call, parse](const Json& body) {
+    Asked asked;
+    if (auto error = parse(body, server.parse_context(*call), asked))
+      return post_refusal(call, std::move(*error));
+    server.generate(call, std::move(asked));
+  });
+}
+
+Json model_entry(Server& server, const std::string& name) {
+  const Runtime& r = server.runtime();
+  return {{"id", name},
+          {"object", "model"},
+          {"created", server.model_created()},
+          {"owned_by", "local"},
+          {"root", server.model()},
+          {"parent", nullptr},
+          {"max_model_len", r.context()},
+          {"permission", Json::array()},
+          {"type", "model"},
+          {"display_name", name},
+          {"created_at", rfc3339(server.model_created() * 1'000'000'000)},
+          {"lifecycle", "active"},
+          {"max_input_tokens", r.context()},
+          {"max_tokens", r.context()},
+          {"kv",
+           {{"block_size", r.geometry().tokens_per_block},
+            {"bytes_per_token",
+             make_plan(r.geometry(), {.context = r.context(), .concurrency = 1}).bytes_per_token},
+            {"formats", {r.kv_format()}},
+            {"default_format", r.kv_format()}}}};
+}
+
+Json gemini_entry(Server& server, const std::string& name) {
+  return {
+      {"name", "models/" + name},
+      {"version", "1"},
+      {"displayName", name},
+      {"inputTokenLimit", server.runtime().context()},
+      {"outputTokenLimit", server.runtime().context()},
+      {"supportedGenerationMethods", {"generateContent", "countTokens", "createCachedContent"}}};
+}
+
+}  // namespace
+
+void post_chat(Server& server, std::shared_ptr<Call> call) {
+  post_generation(server, std::move(call), parse_chat);
+}
+
+void post_completions(Server& server, std::shared_ptr<Call> call) {
+  post_generation(server, std::move(call), parse_completion);
+}
+
+void get_models(Server& server, std::shared_ptr<Call> call) {
+  Json data = Json::array(), models = Json::array();
+  for (const std::string& name : server.options().models) {
+    data.push_back(model_entry(server, name));
+    models.push_back(gemini_entry(server, name));
+  }
+  call->respond({{"object", "list"},
+                 {"has_more", false},
+                 {"first_id", server.options().models.front()},
+                 {"last_id", server.options().models.back()},
+                 {"data", std::move(data)},
+                 {"models", std::move(models)}});
+}
+
+void get_model(Server& server, std::shared_ptr<Call> call) {
+  const std::string& name = call->arguments.front();
+  if (!server.serves(name))
+    return call->refuse(
+        not_found("the model '" + name + "' is not served here", "model_not_found"));
+  Json body = model_entry(server, name);
+  body.update(gemini_entry(server, name));
+  call->respond(body);
+}
+
+}  // namespace quire

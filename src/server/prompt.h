@@ -1,0 +1,32 @@
+// server/prompt.h - from what was asked to what the engine reads: token ids, named ranges of them,
+// and one engine Request per prompt.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/runtime.h"
+#include "server/api_error.h"
+#include "server/asked.h"
+
+namespace quire {
+
+struct Prompt {
+  std::vector<TokenId> tokens;
+  std::vector<PromptSegment> segments;
+  std::optional<std::uint32_t> breakpoint;  // tokens before the last explicit cache breakpoint
+};
+
+// Runs templates and tokenizers: not for the I/O or the engine thread when prompts are long.
+std::optional<ApiError> make_prompts(const Asked& asked, const Runtime& runtime,
+                                     std::vector<Prompt>& out);
+// The text of a conversation, as /apply-template shows it.
+std::optional<ApiError> render_text(const Asked& asked, const Runtime& runtime, std::string& out);
+
+Request make_request(const Asked& asked, const Prompt& prompt, const Runtime& runtime,
+                     std::string id);
+
+}  // namespace quire

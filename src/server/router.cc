@@ -1,0 +1,52 @@
+#include "server/router.h"
+
+#include "net/http.h"
+
+namespace quire {
+namespace {
+
+std::string_view without_version(std::string_view path) {
+  return path.starts_with("/v1/") ? path.substr(3) : path;
+}
+
+bool matches(std::string_view pattern, std::string_view path, std::vector<std::string>& arguments) {
+  arguments.clear();
+  while (!pattern.empty()) {
+    const std::size_t brace = pattern.find('{');
+    const std::string_view fixed = pattern.substr(0, brace);
+    if (!path.starts_with(fixed)) return false;
+    path.remove_prefix(fixed.size());
+    if (brace == pattern.npos) return path.empty();
+    const std::size_t end = pattern.find('}', brace);
+    const bool rest = pattern[end - 1] == '*';
+    const std::string_view value = rest ? path : path.substr(0, path.find('/'));
+    if (value.empty()) return false;
+    arguments.push_back(percent_decode(value));
+    path.remove_prefix(value.size());
+    pattern.remove_prefix(end + 1);
+  }
+  return path.empty();
+}
+
+}  // namespace
+
+RouteMatch find_route(std::span<const Route> routes, std::string_view method,
+                      std::string_view path) {
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  const std::string_view wanted = method == "HEAD" ? "GET" : method;
+  RouteMatch match;
+  for (const Route& r : routes) {
+    std::vector<std::string> arguments;
+    if (!matches(without_version(r.pattern), without_version(path), arguments)) continue;
+    if (r.method == wanted) {
+      match.route = &r;
+      match.arguments = std::move(arguments);
+      return match;
+    }
+    if (match.allow.find(r.method) == std::string::npos)
+      match.allow += (match.allow.empty() ? "" : ", ") + std::string(r.method);
+  }
+  return match;
+}
+
+}  // namespace quire

@@ -1,0 +1,37 @@
+// server/router.h - from method and path to a handler: one table, deny by default.
+//
+//   const RouteMatch m = find_route(routes, "GET", "/v1/models/a%2Fb");
+//   m.route->handle(server, call);           // m.arguments = {"a/b"}
+//
+// Every path under /v1 is also there without it. {name} takes one segment, {name*} the rest.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace quire {
+
+class Server;
+struct Call;
+
+enum class Access : std::uint8_t { open, user, admin };
+
+struct Route {
+  std::string_view method, pattern;
+  Access access;
+  void (*handle)(Server& server, std::shared_ptr<Call> call);
+};
+
+struct RouteMatch {
+  const Route* route = nullptr;
+  std::vector<std::string> arguments;  // decoded
+  std::string allow;                   // methods of this path, where only the method was wrong
+};
+
+RouteMatch find_route(std::span<const Route> routes, std::string_view method,
+                      std::string_view path);
+
+}  // namespace quire

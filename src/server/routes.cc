@@ -1,0 +1,69 @@
+#include "server/routes.h"
+
+namespace quire {
+namespace {
+
+constexpr Route kRoutes[] = {
+    {"POST", "/v1/chat/completions", Access::user, post_chat},
+    {"POST", "/v1/completions", Access::user, post_completions},
+    {"GET", "/v1/models", Access::user, get_models},
+    {"GET", "/v1/models/{id*}", Access::user, get_model},
+
+    {"POST", "/tokenize", Access::user, post_tokenize},
+    {"POST", "/detokenize", Access::user, post_detokenize},
+    {"POST", "/apply-template", Access::user, post_apply_template},
+
+    {"GET", "/", Access::open, get_page},
+    {"GET", "/kv", Access::open, get_kv_page},
+    {"GET", "/metrics", Access::open, get_metrics},
+
+    {"GET", "/health", Access::open, get_health},
+    {"GET", "/ready", Access::open, get_ready},
+    {"GET", "/version", Access::open, get_version},
+    {"GET", "/ping", Access::open, get_ping},
+    {"GET", "/load", Access::user, get_load},
+    {"GET", "/props", Access::user, get_props},
+    {"GET", "/slots", Access::admin, get_slots},
+    {"GET", "/server_info", Access::admin, get_server_info},
+
+    {"GET", "/v1/kv/stats", Access::admin, get_kv_stats},
+    {"GET", "/v1/kv/tree", Access::user, get_kv_tree},
+    {"GET", "/v1/kv/blocks/{id}", Access::user, get_kv_block},
+    {"POST", "/v1/kv/pins", Access::user, post_pins},
+    {"GET", "/v1/kv/pins", Access::user, get_pins},
+    {"GET", "/v1/kv/pins/{id}", Access::user, get_pin},
+    {"PATCH", "/v1/kv/pins/{id}", Access::user, patch_pin},
+    {"DELETE", "/v1/kv/pins/{id}", Access::user, delete_pin},
+    {"GET", "/v1/kv/requests", Access::user, get_kv_requests},
+    {"GET", "/v1/kv/requests/{id}", Access::user, get_kv_request},
+    {"POST", "/v1/kv/explain", Access::user, post_kv_explain},
+    {"GET", "/v1/kv/events", Access::admin, get_kv_events},
+    {"POST", "/v1/kv/lookup", Access::user, post_kv_lookup},
+    {"POST", "/v1/kv/prefill", Access::user, post_kv_prefill},
+    {"POST", "/v1/kv/evict", Access::admin, post_kv_evict},
+    {"POST", "/v1/kv/clear", Access::admin, post_kv_clear},
+    {"POST", "/reset_prefix_cache", Access::admin, post_reset_prefix_cache},
+
+    // Reserved: what clients of other servers ask for and this one does not do.
+    {"POST", "/v1/responses", Access::user, not_yet},
+    {"GET", "/v1/responses/{id*}", Access::user, not_yet},
+    {"POST", "/v1/embeddings", Access::user, not_yet},
+    {"POST", "/v1/messages", Access::user, not_yet},
+    {"POST", "/v1/messages/count_tokens", Access::user, not_yet},
+    {"POST", "/v1/load_lora_adapter", Access::admin, not_yet},
+    {"POST", "/v1/unload_lora_adapter", Access::admin, not_yet},
+    {"POST", "/slots/{id}", Access::admin, not_yet},
+    {"GET", "/v1/kv/sessions", Access::user, not_yet},
+    {"POST", "/v1/kv/sessions", Access::user, not_yet},
+    {"POST", "/v1/kv/move", Access::admin, not_yet},
+    {"POST", "/v1/kv/compress", Access::admin, not_yet},
+    {"GET", "/v1/kv/jobs/{id}", Access::user, not_yet},
+    {"POST", "/v1/kv/plan", Access::user, not_yet},
+    {"GET", "/v1/kv/config", Access::admin, not_yet},
+};
+
+}  // namespace
+
+std::span<const Route> all_routes() { return kRoutes; }
+
+}  // namespace quire

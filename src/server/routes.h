@@ -1,0 +1,73 @@
+// server/routes.h - the handlers behind the table in server/routes.cc, by the file they are in.
+#pragma once
+
+#include <memory>
+
+#include "server/server.h"
+
+namespace quire {
+
+#define QUIRE_HANDLER(name) void name(Server& server, std::shared_ptr<Call> call)
+
+// openai_routes.cc
+QUIRE_HANDLER(post_chat);
+QUIRE_HANDLER(post_completions);
+QUIRE_HANDLER(get_models);
+QUIRE_HANDLER(get_model);
+
+// text_routes.cc
+QUIRE_HANDLER(post_tokenize);
+QUIRE_HANDLER(post_detokenize);
+QUIRE_HANDLER(post_apply_template);
+
+// state_routes.cc
+QUIRE_HANDLER(get_health);
+QUIRE_HANDLER(get_ready);
+QUIRE_HANDLER(get_version);
+QUIRE_HANDLER(get_ping);
+QUIRE_HANDLER(get_load);
+QUIRE_HANDLER(get_props);
+QUIRE_HANDLER(get_slots);
+QUIRE_HANDLER(get_server_info);
+QUIRE_HANDLER(not_yet);  // a route that is reserved
+
+// page_routes.cc
+QUIRE_HANDLER(get_page);
+QUIRE_HANDLER(get_kv_page);
+QUIRE_HANDLER(get_metrics);
+
+// kv_routes.cc
+QUIRE_HANDLER(get_kv_stats);
+QUIRE_HANDLER(post_kv_lookup);
+QUIRE_HANDLER(post_kv_prefill);
+QUIRE_HANDLER(post_kv_evict);
+QUIRE_HANDLER(post_kv_clear);
+QUIRE_HANDLER(post_reset_prefix_cache);
+
+// kv_tree.cc
+QUIRE_HANDLER(get_kv_tree);
+QUIRE_HANDLER(get_kv_block);
+
+// kv_pins.cc
+QUIRE_HANDLER(post_pins);
+QUIRE_HANDLER(get_pins);
+QUIRE_HANDLER(get_pin);
+QUIRE_HANDLER(patch_pin);
+QUIRE_HANDLER(delete_pin);
+
+// kv_explain.cc
+QUIRE_HANDLER(get_kv_requests);
+QUIRE_HANDLER(get_kv_request);
+QUIRE_HANDLER(post_kv_explain);
+
+// kv_events.cc
+QUIRE_HANDLER(get_kv_events);
+
+#undef QUIRE_HANDLER
+
+// What a body names, as a prompt: {"tokens"}, {"prompt"}, {"messages", ...} or {"request": {...}}.
+// Worker thread.
+std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& body, Asked& asked,
+                                     Prompt& prompt);
+
+}  // namespace quire

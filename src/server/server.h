@@ -1,0 +1,141 @@
+// server/server.h - the service over HTTP: routes, keys, request ids, logs.
+//
+//   TRY(auto server, Server::start(std::move(service), {.http = {.port = 8080}, .models = {"m"}}));
+//   server->drain();  while (!server->idle()) ...;  server->stop();
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/service.h"
+#include "net/http_server.h"
+#include "server/access_log.h"
+#include "server/api_error.h"
+#include "server/auth.h"
+#include "server/generation.h"
+#include "server/grammar.h"
+#include "server/hit_history.h"
+#include "server/openai_parse.h"
+#include "server/pin_book.h"
+#include "server/router.h"
+#include "server/worker.h"
+
+namespace quire {
+
+class EventPump;  // server/kv_events.h
+
+struct ServerOptions {
+  HttpServerOptions http;
+  std::vector<std::string> models;  // names of the model; the first is the one answers carry
+  std::string model_path;
+  std::string version = "0";
+  std::string api_key_file;               // empty: no keys, everybody may do everything
+  std::vector<std::string> cors_origins;  // empty: none; "*": all
+  std::string access_log;                 // file, "-" for stderr, empty for none
+  bool strict_fields = false;
+  bool show_text = true;  // previews of cached text in /v1/kv/tree
+  bool metrics = true, metrics_auth = false;
+};
+
+// One request on its way through a handler.
+struct Call {
+  std::shared_ptr<Exchange> exchange;
+  std::string id;  // x-request-id
+  Caller caller;
+  const Route* route = nullptr;
+  std::vector<std::string> arguments;  // of the path
+  Nanoseconds began = 0;
+  bool logs_itself = false;        // a generation, which knows more
+  std::shared_ptr<void> presence;  // counts as under way while it lives
+
+  HttpRequest& request() { return exchange->request(); }
+  void respond(const Json& body, int status = 200) {
+    exchange->respond(json_response(body, status));
+  }
+  void refuse(const ApiError& error) { exchange->respond(error_response(error)); }
+};
+
+// The same from another thread than the connection's.
+inline void post_refusal(const std::shared_ptr<Call>& call, ApiError error) {
+  call->exchange->post([call, error = std::move(error)] { call->refuse(error); });
+}
+inline void post_answer(const std::shared_ptr<Call>& call, Json body) {
+  call->exchange->post([call, body = std::move(body)] { call->respond(body); });
+}
+
+class Server {
+ public:
+  static Result<std::unique_ptr<Server>> start(std::unique_ptr<Service> service,
+                                               ServerOptions options);
+  ~Server();
+
+  std::uint16_t port() const { return http_->port(); }
+  void drain();       // new work is refused, what is here goes on
+  bool idle() const;  // nothing is under way
+  void stop();
+  Status reload();          // keys and log file
+  Json statistics() const;  // /v1/kv/stats
+
+  // For handlers.
+  Service& service() { return *service_; }
+  const Runtime& runtime() const { return service_->runtime(); }
+  const ServerOptions& options() const { return options_; }
+  const std::string& model() const { return options_.models.front(); }
+  const std::string& fingerprint() const { return fingerprint_; }
+  std::int64_t model_created() const { return model_created_; }
+  HttpCounters http_counters() const { return http_->counters(); }
+  std::map<std::pair<std::string, int>, std::uint64_t> answers_by_route() const;
+  PinBook& pins() { return pins_; }
+  EventPump& events() { return *events_; }
+  bool serves(std::string_view model) const;
+  ParseContext parse_context(Call& call) const;
+
+  // Parses the body on the worker and runs `then` there; what is wrong is answered.
+  void with_json(std::shared_ptr<Call> call, std::function<void(const Json& body)> then);
+  // Runs `look` on the engine thread and `show`, with what it returned, on the connection's.
+  template <class Look, class Show>
+  void with_engine(std::shared_ptr<Call> call, Look look, Show show) {
+    const bool runs = service_->post(
+        [call, look = std::move(look), show = std::move(show)](EngineView& e) mutable {
+          auto seen = std::make_shared<std::invoke_result_t<Look, EngineView&>>(look(e));
+          call->exchange->post([seen, show = std::move(show)]() mutable { show(*seen); });
+        });
+    if (!runs) post_refusal(call, shutting_down());
+  }
+  // Answers what was asked, streaming or whole. Worker thread.
+  void generate(std::shared_ptr<Call> call, Asked asked);
+
+ private:
+  Server(std::unique_ptr<Service> service, ServerOptions options);
+  void handle(std::shared_ptr<Exchange> exchange);
+  void begin(std::shared_ptr<Call> call, GenerationStart start, std::unique_ptr<TokenMask> mask);
+  void add_cors(Exchange& exchange) const;
+  void log_plain(const Call& call, int status);
+  void log_generation(const Call& call, const Asked& asked, const GenerationSummary& summary);
+  void count(const std::string& route, int status);
+
+  ServerOptions options_;
+  std::unique_ptr<Service> service_;
+  std::shared_ptr<const ApiKeys> keys_;  // replaced by reload(); read with atomic_load
+  AccessLog log_;
+  std::string fingerprint_;
+  std::int64_t model_created_ = 0;
+  std::atomic<std::uint32_t> under_way_{0};
+  HitHistory hits_;
+  PinBook pins_;
+  mutable std::mutex counts_mutex_;
+  std::map<std::pair<std::string, int>, std::uint64_t> counts_;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<EventPump> events_;
+  std::unique_ptr<GrammarMaker> grammar_;  // none: the build has no grammars
+  Worker worker_;                          // last: its jobs use the others
+};
+
+std::span<const Route> all_routes();
+
+}  // namespace quire

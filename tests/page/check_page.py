@@ -1,0 +1,225 @@
+"""The page in Chromium: a chat turn, a second one that hits, the tree that shows it; on a desktop, a phone and in the dark.
+
+    check_page.py mock PAGE.html [--shots FOLDER]            against a server that is made up (mock_server.py)
+    check_page.py real QUIRE MODEL.gguf [--shots FOLDER]     against `quire serve`
+"""
+import argparse
+import contextlib
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+SKIPPED = 77
+DESKTOP = {"viewport": {"width": 1440, "height": 960}}
+DARK = {**DESKTOP, "color_scheme": "dark"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
+SYSTEM = "You are the night librarian of a small town. You answer in one short sentence, and you are always polite to visitors. " * 3
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(SKIPPED)
+
+
+try:
+    from playwright.sync_api import sync_playwright
+except ImportError:
+    skip("the Python package playwright is not installed")
+CHROMIUM = shutil.which("chromium") or skip("chromium is not installed (scripts/setup --test)")
+
+
+class Visit:
+    """One browser page on our server; whatever it complains about, and wherever else it goes, is a failure."""
+
+    def __init__(self, browser, url, kind, shots, name):
+        self.url, self.shots, self.name, self.complaints = url, shots, name, []
+        self.page = browser.new_context(**kind).new_page()
+        self.page.set_default_timeout(120_000)
+        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.page.on("console", lambda m: m.type in ("error", "warning") and self.complaints.append(m.text))
+        self.page.on("request", lambda r: r.url.startswith((url, "data:")) or self.complaints.append(f"went to {r.url}"))
+        self.page.goto(url)
+        self.page.wait_for_selector(".state.up, .state.busy")
+
+    def until(self, condition):
+        """Waits for an expression to hold. (Playwright's own way evaluates inside the page, which its policy forbids.)"""
+        for _ in range(1200):
+            if self.page.evaluate(condition):
+                return
+            self.page.wait_for_timeout(100)
+        raise AssertionError(f"{self.name}: {condition} did not come true")
+
+    def say(self, text):
+        """Asks, waits for the whole answer, and returns (cached, prompt) tokens of its footer."""
+        before = self.page.locator(".foot").count()
+        self.page.fill("#words", text)
+        self.page.press("#words", "Enter")
+        self.until(f"document.querySelectorAll('.foot').length > {before}")
+        foot = self.page.locator(".foot").last.inner_text()
+        found = re.search(r"([\d,]+) of ([\d,]+) prompt tokens cached", foot)
+        assert found, f"the footer reads {foot!r}"
+        assert re.search(r"first token [\d.]+ m?s", foot), foot
+        return tuple(int(n.replace(",", "")) for n in found.groups())
+
+    def shot(self, what):
+        if self.shots:
+            self.page.wait_for_timeout(500)  # what moves has come to rest
+            self.page.screenshot(path=self.shots / f"{self.name}-{what}.png")
+
+    def fits(self):
+        wide = self.page.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
+        assert wide[0] <= wide[1], f"{self.name}: the page is {wide[0]} wide, the window {wide[1]}"
+
+    def leave(self):
+        assert not self.complaints, self.complaints
+        self.page.context.close()
+
+
+def check_desktop(browser, url, shots):
+    visit = Visit(browser, url, DESKTOP, shots, "desktop")
+    page = visit.page
+    visit.shot("welcome")
+    page.click("#options")
+    page.fill("#system", SYSTEM)
+    page.click("#options")
+    first = visit.say("Which book would you lend to someone who cannot sleep?")
+    second = visit.say("And one for the morning?")
+    assert second[1] > first[1], f"the second prompt repeats the first: {first}, {second}"
+    assert second[0] > 0.5 * first[1], f"the second turn hits: {first}, {second}"
+
+    visit.until("[...document.querySelectorAll('.node .text')].some((n) => n.textContent.includes('night librarian'))")
+    end = time.monotonic() + 20  # the tree is looked at every other second
+    while True:
+        page.mouse.move(1, 1)
+        node = page.locator(".node", has_text="night librarian").first
+        node.hover()
+        detail = page.locator("#tree-detail").inner_text()
+        if re.search(r"[1-9]\d* hit", detail):
+            break
+        assert time.monotonic() < end, f"the tree shows the hit: {detail!r}"
+        time.sleep(0.3)
+    visit.until("document.querySelectorAll('.request').length >= 2")
+    visit.shot("two-turns")
+    node.click()
+    page.wait_for_selector(".crumbs button")
+    page.keyboard.press("Escape")
+    visit.until("!document.querySelector('.crumbs button')")
+
+    page.locator("button.foot").last.click()
+    page.wait_for_selector(".explain .figures")
+    explained = page.locator(".explain").inner_text()
+    assert f"{second[1]:,} prompt tokens" in explained, explained
+    assert page.locator(".strip .part").count() >= 2, "segments are shown"
+    visit.shot("explain")
+
+    # The cache after an edit: everything before the changed message is still there.
+    page.locator(".turn.user").last.hover()
+    page.locator(".turn.user .edit").last.click()
+    assert page.input_value("#words") == "And one for the morning?"
+    edited = visit.say("And one for a rainy afternoon?")
+    assert edited[0] > 0.5 * first[1], f"an edit hits what stands before it: {edited}"
+    visit.fits()
+    visit.leave()
+
+
+def check_hostile_words(browser, url, shots):
+    visit = Visit(browser, url, DESKTOP, shots, "hostile")
+    visit.say("<img src=x onerror=\"document.title='taken'\"> <b>bold</b>")
+    visit.page.wait_for_timeout(1500)
+    assert visit.page.locator(".talk img, .talk .turn b, .tree img").count() == 0, "words are never read as HTML"
+    assert visit.page.title() != "taken"
+    visit.leave()
+
+
+def check_dark(browser, url, shots):
+    visit = Visit(browser, url, DARK, shots, "dark")
+    visit.say("Why is the sky blue?")
+    channels = [int(c) for c in re.findall(r"\d+", visit.page.evaluate("getComputedStyle(document.body).backgroundColor"))]
+    assert max(channels[:3]) < 60, f"dark is dark: {channels}"
+    visit.page.wait_for_timeout(1200)
+    visit.shot("chat")
+    visit.leave()
+
+
+def check_phone(browser, url, shots):
+    visit = Visit(browser, url, PHONE, shots, "phone")
+    visit.say("Name a colour.")
+    visit.fits()
+    visit.shot("chat")
+    for view, part in (("cache", "#tree .node"), ("requests", ".request")):
+        visit.page.click(f"[data-show={view}]")
+        visit.page.locator(part).first.wait_for(state="visible")
+        visit.fits()
+        visit.shot(view)
+    assert not visit.page.locator("#words").is_visible()
+    visit.leave()
+
+
+def check_trouble(browser, url, shots):
+    """A refusal is shown in the server's words; Stop ends an answer and keeps what has come."""
+    visit = Visit(browser, url, DESKTOP, shots, "trouble")
+    page = visit.page
+    page.fill("#words", "please fail")
+    page.press("#words", "Enter")
+    page.wait_for_selector(".said.problem")
+    assert "queue is full" in page.locator(".said.problem").inner_text()
+    visit.complaints.clear()  # the browser notes the 429
+    page.fill("#words", "tell me more")
+    page.press("#words", "Enter")
+    page.wait_for_selector(".said.growing")
+    page.click("#send.stop")
+    page.wait_for_selector(".foot")
+    assert "stopped" in page.locator(".foot").inner_text()
+    assert page.locator(".turn.answer .said").last.inner_text().startswith("Sunlight")
+    visit.leave()
+
+
+@contextlib.contextmanager
+def mock(page):
+    import mock_server
+    server = mock_server.start(page, busy=True)
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+
+
+@contextlib.contextmanager
+def quire(program, model):
+    if not pathlib.Path(model).exists():
+        skip(f"{model} is not there (scripts/fetch-model)")
+    server = subprocess.Popen([program, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    try:
+        for line in server.stderr:
+            if found := re.search(r"http://[\d.]+:\d+", line):
+                yield found.group() + "/"
+                break
+        else:
+            raise SystemExit("error: quire serve ended before it listened")
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=["mock", "real"])
+    parser.add_argument("of", nargs="+")
+    parser.add_argument("--shots", type=pathlib.Path)
+    args = parser.parse_args()
+    if args.shots:
+        args.shots.mkdir(parents=True, exist_ok=True)
+    checks = [check_desktop, check_hostile_words, check_dark, check_phone]
+    if args.kind == "mock":
+        checks.append(check_trouble)
+    server = mock(pathlib.Path(args.of[0])) if args.kind == "mock" else quire(*args.of)
+    with server as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for check in checks:
+            check(browser, url, args.shots)
+            print(f"{check.__name__}: passed", flush=True)
+        browser.close()
+
+
+main()

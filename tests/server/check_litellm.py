@@ -1,0 +1,55 @@
+"""The server behind litellm, which brings the older line of OpenAI's client along.
+
+    scripts/python --clients tests/server/check_litellm.py QUIRE WRITE_TINY
+"""
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import litellm
+import openai
+
+from serving import HURRY, Server
+
+QUIRE, WRITE_TINY = sys.argv[1:3]
+folder = tempfile.TemporaryDirectory()
+subprocess.run([WRITE_TINY, folder.name], check=True)
+SERVER = None
+
+
+def complete(content="Hello", **more):
+    return litellm.completion("openai/m", api_base=SERVER.url + "/v1", api_key="x", temperature=0, timeout=HURRY,
+                              messages=[{"role": "user", "content": content}], **{"max_tokens": 8, **more})
+
+
+class Litellm(unittest.TestCase):
+    def test_58_whole_and_streamed(self):
+        whole = complete()
+        self.assertEqual(whole.usage.total_tokens, whole.usage.prompt_tokens + whole.usage.completion_tokens)
+        chunks = list(complete(stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices),
+                         whole.choices[0].message.content)
+        usage = [c.usage for c in chunks if getattr(c, "usage", None)]
+        self.assertEqual(usage[-1].prompt_tokens, whole.usage.prompt_tokens)
+        complete("Hello, you. " * 20)
+        again = complete("Hello, you. " * 20)
+        self.assertGreater(again.usage.prompt_tokens_details.cached_tokens, 0)
+
+    def test_58_too_long_is_told_as_such(self):
+        with self.assertRaises(litellm.ContextWindowExceededError):
+            complete("x" * 5000)
+
+    def test_the_older_client_works(self):
+        self.assertTrue(openai.__version__.startswith("2."), openai.__version__)
+        client = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="x", timeout=HURRY)
+        answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}], max_tokens=4)
+        self.assertEqual(answer.object, "chat.completion")
+        with self.assertRaises(openai.NotFoundError):
+            client.models.retrieve("nobody")
+
+
+if __name__ == "__main__":
+    with Server(QUIRE, f"{folder.name}/llama-F32.gguf") as SERVER:
+        done = unittest.main(argv=[sys.argv[0], *sys.argv[3:]], exit=False)
+    sys.exit(not done.result.wasSuccessful())

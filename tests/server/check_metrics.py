@@ -1,0 +1,100 @@
+"""GET /metrics: read by strict parsers, every promised name there, and counters that move by exactly what answers report.
+
+    scripts/python tests/server/check_metrics.py QUIRE WRITE_TINY
+"""
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as open_parser
+
+from serving import Server, wait_for
+
+QUIRE, WRITE_TINY = sys.argv[1:3]
+GAUGES = """num_requests_running num_requests_waiting kv_cache_usage_perc gpu_cache_usage_perc cache_config_info
+    lora_requests_info num_requests_waiting_by_reason""".split()
+COUNTERS = """prefix_cache_queries prefix_cache_hits external_prefix_cache_queries external_prefix_cache_hits prompt_tokens
+    prompt_tokens_cached generation_tokens prompt_tokens_cached_by_source num_preemptions request_success
+    spec_decode_num_draft_tokens spec_decode_num_accepted_tokens spec_decode_num_drafts""".split()
+HISTOGRAMS = """time_to_first_token_seconds inter_token_latency_seconds request_time_per_output_token_seconds
+    e2e_request_latency_seconds request_queue_time_seconds request_prefill_time_seconds request_decode_time_seconds
+    request_inference_time_seconds request_prompt_tokens request_generation_tokens request_params_n
+    request_params_max_tokens iteration_tokens_total request_prefill_kv_computed_tokens""".split()
+OURS = {"kv_blocks": "gauge", "kv_bytes": "gauge", "kv_capacity_bytes": "gauge", "kv_evictions": "counter", "kv_transfers": "counter",
+        "kv_transfer_bytes": "counter", "kv_miss": "counter", "kv_saved_prefill_tokens": "counter",
+        "kv_saved_prefill_seconds": "counter", "kv_dedup_ratio": "gauge", "kv_tail_waste_tokens": "gauge", "kv_sessions": "gauge",
+        "kv_pins": "gauge", "kv_lease_bytes": "gauge", "kv_ghost_hits": "counter", "kv_ghost_size_multiplier_hits": "counter",
+        "build_info": "gauge", "http_requests": "counter"}
+SERVER = None
+
+
+def scrape(accept="text/plain"):
+    status, headers, text = SERVER.call("GET", "/metrics", headers={"Accept": accept}, raw=True)
+    assert status == 200, status
+    return headers["Content-Type"], text.decode()
+
+
+def families():
+    return {f.name: f for f in parser.text_string_to_metric_families(scrape()[1])}
+
+
+def total(found, name):
+    return sum(s.value for s in found[name].samples)
+
+
+class Metrics(unittest.TestCase):
+    def test_61_every_name_has_its_type(self):
+        SERVER.post("/v1/completions", ask(5))
+        found = families()
+        for names, kind in ((GAUGES, "gauge"), (COUNTERS, "counter"), (HISTOGRAMS, "histogram")):
+            for name in names:
+                self.assertIn(f"vllm:{name}", found)
+                self.assertEqual(found[f"vllm:{name}"].type, kind, name)
+        for name, kind in OURS.items():
+            self.assertEqual(found[name].type, kind, name)
+        for family in found.values():
+            for sample in family.samples:
+                self.assertEqual((sample.labels["model_name"], sample.labels["engine"]), ("m", "0"), sample)
+        config = found["vllm:cache_config_info"].samples[0].labels
+        self.assertEqual(config["block_size"], "32")
+        self.assertGreater(int(config["num_gpu_blocks"]), 0)
+
+    def test_61_the_strict_dialect_is_obeyed(self):
+        kind, text = scrape("application/openmetrics-text; version=1.0.0")
+        self.assertTrue(kind.startswith("application/openmetrics-text"))
+        names = {f.name for f in open_parser.text_string_to_metric_families(text)}
+        self.assertIn("vllm:prompt_tokens", names)
+        self.assertEqual(names, set(families()), "both dialects have the same families")
+
+    def test_61_counters_move_by_what_answers_report(self):
+        names = ["vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:generation_tokens"]
+        before = families()
+        asked = hit = made = 0
+        for salt in (7, 7, 8, 7):  # the same prompt comes back
+            usage = SERVER.post("/v1/completions", ask(salt))["usage"]
+            asked += usage["prompt_tokens"]
+            hit += usage["prompt_tokens_details"]["cached_tokens"]
+            made += usage["completion_tokens"]
+        self.assertGreater(hit, 0)
+        moved = lambda: [total(families(), name) - total(before, name) for name in names]
+        wait_for(lambda: moved() == [asked, hit, made])  # the snapshot is taken between steps
+
+    def test_blocks_add_up(self):
+        found = families()
+        states = {s.labels["state"]: s.value for s in found["kv_blocks"].samples}
+        self.assertEqual(sum(states.values()), int(found["vllm:cache_config_info"].samples[0].labels["num_gpu_blocks"]))
+        wait_for(lambda: total(families(), "vllm:num_requests_running") == 0)
+
+
+def ask(salt):
+    return {"model": "m", "prompt": [60 + (salt * 31 + i * i) % 150 for i in range(100)], "max_tokens": 4, "temperature": 0,
+            "ignore_eos": True}
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([WRITE_TINY, folder], check=True)
+        with Server(QUIRE, f"{folder}/llama-F32.gguf", "--kv-cache-memory", "64MiB") as SERVER:
+            unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

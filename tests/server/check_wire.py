@@ -1,0 +1,404 @@
+"""The server from the outside, byte by byte: HTTP, errors, keys, disconnects, slow clients, signals, the cache's own API.
+
+    scripts/python tests/server/check_wire.py QUIRE WRITE_TINY
+
+Runs on a tiny random model.
+"""
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from serving import HURRY, Server, Wire, events, unchunk, wait_for
+
+QUIRE, WRITE_TINY = sys.argv[1:3]
+folder = tempfile.TemporaryDirectory()
+subprocess.run([WRITE_TINY, folder.name], check=True)
+MODEL = f"{folder.name}/llama-F32.gguf"
+BLOCK = 32
+SERVER = None
+
+
+def ask(**more):
+    return {"model": "m", "prompt": list(range(60, 160)), "max_tokens": 4, "temperature": 0, "ignore_eos": True, **more}
+
+
+def error(answer, status, code=None, param=None):
+    got, headers, body = answer
+    assert got == status, (got, body)
+    assert set(body["error"]) == {"message", "type", "param", "code"}, body
+    assert headers["Content-Type"] == "application/json"
+    assert code is None or body["error"]["code"] == code, body
+    assert param is None or body["error"]["param"] == param, body
+    return body["error"]["message"]
+
+
+class Http(unittest.TestCase):
+    def test_24_errors_are_json(self):
+        error(SERVER.call("POST", "/v1/chat/completions", "{not json"), 400, "invalid_json")
+        error(SERVER.call("POST", "/v1/chat/completions", "[" * 1000), 400, "invalid_json")
+        error(SERVER.call("POST", "/v1/chat/completions", '{"model": "m"'), 400, "invalid_json")
+        status, headers, body = SERVER.call("GET", "/v1/chat/completions")
+        self.assertEqual((status, headers["Allow"]), (405, "POST"))
+        error(SERVER.call("GET", "/nowhere"), 404, "not_found")
+        status, headers, _ = SERVER.call("POST", "/v1/embeddings", {})
+        self.assertEqual((status, headers["x-should-retry"]), (501, "false"))
+        error(SERVER.call("POST", "/v1/completions", ask(model="x")), 404, "model_not_found", "model")
+        error(SERVER.call("POST", "/v1/completions", ask(response_format={"type": "nonsense"})), 400)
+
+    def test_request_ids(self):
+        _, headers, _ = SERVER.call("GET", "/health")
+        self.assertTrue(headers["x-request-id"].startswith("req_"))
+        self.assertEqual(headers["x-request-id"], headers["request-id"])
+        _, headers, _ = SERVER.call("GET", "/health", headers={"x-request-id": "mine-1"})
+        self.assertEqual(headers["x-request-id"], "mine-1")
+        _, headers, _ = SERVER.call("GET", "/health", headers={"x-request-id": "bad id"})
+        self.assertNotIn("bad", headers["x-request-id"])
+
+    def test_60_wire(self):
+        wire = Wire(SERVER)
+        for _ in range(100):
+            wire.send("GET /health HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n")
+            self.assertTrue(wire.until(b'{"status":"ok"}').startswith(b"HTTP/1.1 200 OK"))
+        wire.close()
+        old = Wire(SERVER)
+        old.post("/v1/completions", ask(stream=True), version="1.0")
+        head, body = old.rest().split(b"\r\n\r\n", 1)
+        self.assertNotIn(b"chunked", head)
+        self.assertEqual(events(body)[-1], "[DONE]")
+        emoji = Wire(SERVER)
+        emoji.post("/v1/completions", {"model": "m", "prompt": "😀é", "echo": True, "max_tokens": 2, "stream": True})
+        data = unchunk(emoji.until(b"\r\n0\r\n\r\n").split(b"\r\n\r\n", 1)[1])
+        texts = [json.loads(e)["choices"][0]["text"] for e in events(data)[:-1]]
+        self.assertTrue("".join(texts).startswith("😀é"))
+
+    def test_routes_without_version(self):
+        self.assertEqual(SERVER.post("/completions", ask())["object"], "text_completion")
+        self.assertEqual(SERVER.get("/models"), SERVER.get("/v1/models"))
+        self.assertEqual(SERVER.get("/v1/health"), {"status": "ok"})
+
+    def test_stream_errors_before_the_first_token_have_a_status(self):
+        error(SERVER.call("POST", "/v1/completions", ask(stream=True, prompt=[50] * 5000)), 400, "context_length_exceeded",
+              "prompt")
+
+    def test_random_bytes_harm_nobody(self):
+        import random
+        chance = random.Random(5)
+        for _ in range(60):
+            wire = Wire(SERVER)
+            try:
+                wire.send(bytes(chance.randrange(256) for _ in range(chance.randrange(1, 400))))
+                wire.socket.shutdown(socket.SHUT_WR)
+                wire.rest()
+            except OSError:
+                pass
+            wire.close()
+        bodies = ['{"model":"m","prompt":' + x + "}" for x in
+                  ("1e999", '"\\ud800"', "[]", "{}", "[[]]", "-1", "null", '"\\u0000"', "[1e3]", "[true]")]
+        for body in bodies:
+            status, _, _ = SERVER.call("POST", "/v1/completions", body, raw=True)
+            self.assertIn(status, (200, 400))
+        self.assertEqual(SERVER.get("/health"), {"status": "ok"})
+
+
+class Clients(unittest.TestCase):
+    def test_a_client_that_leaves_is_noticed_anywhere(self):
+        for stream in (True, False):
+            wire = Wire(SERVER)
+            wire.post("/v1/completions", ask(max_tokens=3900, stream=stream))
+            if stream:
+                wire.until(b"data: ")
+            else:
+                wait_for(lambda: SERVER.get("/load")["server_load"] == 1)
+            wire.close()
+            wait_for(lambda: SERVER.get("/load")["server_load"] == 0, 5)
+
+    def test_a_client_that_does_not_read_holds_nobody_up(self):
+        slow = Wire(SERVER)
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.post("/v1/completions", ask(max_tokens=3900, stream=True, n=4, logprobs=5))
+        slow.until(b"data: ")
+        answer = SERVER.post("/v1/completions", ask())
+        self.assertEqual(answer["usage"]["completion_tokens"], 4)
+        slow.close()
+        wait_for(lambda: SERVER.get("/load")["server_load"] == 0, 10)
+
+    def test_answers_do_not_depend_on_neighbours(self):
+        alone = {i: SERVER.post("/v1/completions", ask(prompt=[70 + i] * (40 + i), max_tokens=20, temperature=1, seed=i))
+                 ["choices"][0]["text"] for i in range(12)}
+        together = {}
+
+        def one(i):
+            together[i] = SERVER.post("/v1/completions", ask(prompt=[70 + i] * (40 + i), max_tokens=20, temperature=1,
+                                                             seed=i))["choices"][0]["text"]
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(12)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(together, alone)
+
+
+    def test_hundreds_of_streams_are_all_right(self):
+        count = 200
+        with Server(QUIRE, MODEL, "--max-queue", 4 * count) as server:
+            alone = server.post("/v1/completions", ask(max_tokens=30))["choices"][0]["text"]
+            wires = [Wire(server) for _ in range(count)]
+            for wire in wires:
+                wire.post("/v1/completions", ask(max_tokens=30, stream=True))
+            for wire in wires:
+                data = unchunk(wire.until(b"\r\n0\r\n\r\n").split(b"\r\n\r\n", 1)[1])
+                self.assertEqual("".join(json.loads(e)["choices"][0]["text"] for e in events(data)[:-1]), alone)
+                wire.close()
+
+    def test_a_full_queue_is_429(self):
+        with Server(QUIRE, MODEL, "--max-queue", 2, "--max-num-seqs", 1) as server:
+            wires = [Wire(server) for _ in range(12)]
+            for wire in wires:
+                wire.post("/v1/completions", ask(max_tokens=2000))
+            # One runs and two wait (three until the first is under way); who that is, the order of arrival decides.
+            answered, end = [], time.monotonic() + HURRY
+            while len(answered) < 8 and time.monotonic() < end:
+                answered = select.select([wire.socket for wire in wires], [], [], 1)[0]
+            self.assertGreaterEqual(len(answered), 8)
+            heads = [wire.until(b"\r\n\r\n") for wire in wires if wire.socket in answered]
+            self.assertTrue(all(b" 429 " in h and b"Retry-After: " in h for h in heads), heads)
+            for wire in wires:
+                wire.close()
+
+
+class Cache(unittest.TestCase):
+    def test_stats_tree_and_lookup_agree(self):
+        prompt = [201] * 10 + list(range(60, 178))  # 128 tokens: four blocks
+        before = SERVER.get("/v1/kv/stats")
+        SERVER.post("/v1/completions", ask(prompt=prompt))
+        found = SERVER.post("/v1/kv/lookup", {"tokens": prompt + [5]})
+        self.assertEqual(found["matched_tokens"], 128)
+        self.assertEqual(found["prompt_tokens"], 129)
+        self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": [202] + prompt})["matched_tokens"], 0)
+        after = SERVER.get("/v1/kv/stats")
+        self.assertEqual(after["tokens"]["queried"] - before["tokens"]["queried"], 128)
+        self.assertGreater(after["tiers"][0]["blocks"]["cached"], 0)
+        tree = SERVER.get("/v1/kv/tree?limit=1000")
+        nodes = {n["hash"]: n for n in tree["nodes"]}
+        self.assertEqual(len(nodes), len(tree["nodes"]))
+        for node in tree["nodes"]:
+            for child in node["children"]:
+                if child in nodes:
+                    self.assertEqual(nodes[child]["parent"], node["hash"])
+        self.assertTrue(any(n["depth_tokens"] >= 128 for n in tree["nodes"]))
+        block = SERVER.get(f"/v1/kv/blocks/{tree['nodes'][0]['hash'][:20]}")
+        self.assertEqual((block["tokens"], len(block["token_ids"])), (BLOCK, BLOCK))
+        status, _, dot = SERVER.call("GET", "/v1/kv/tree?format=dot", raw=True)
+        self.assertTrue(dot.startswith(b"digraph"))
+        status, _, folded = SERVER.call("GET", "/v1/kv/tree?format=folded", raw=True)
+        self.assertEqual(status, 200)
+
+    def test_prefill_warms_and_evict_cools(self):
+        prompt = [203] * 10 + list(range(60, 178))
+        warmed = SERVER.post("/v1/kv/prefill", {"tokens": prompt})
+        self.assertEqual((warmed["cached_tokens"], warmed["computed_tokens"]), (0, 128))
+        used = SERVER.post("/v1/completions", ask(prompt=prompt + [4]))
+        self.assertEqual(used["usage"]["prompt_tokens_details"]["cached_tokens"], 128)
+        dry = SERVER.post("/v1/kv/evict", {"select": {"node": warmed["node"]}, "dry_run": True})
+        self.assertGreater(dry["blocks"], 0)
+        self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": prompt + [4]})["matched_tokens"], 128)
+        gone = SERVER.post("/v1/kv/evict", {"select": {"node": warmed["node"][:16]}})
+        self.assertEqual(gone["blocks"], dry["blocks"])
+        self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": prompt + [4]})["matched_tokens"], 96)
+        error(SERVER.call("POST", "/v1/kv/evict", {"select": {"node": "f" * 64}}), 404)
+        error(SERVER.call("POST", "/v1/kv/evict", {"select": {"nod": "x"}}), 400)
+
+    def test_pins(self):
+        prompt = [204] * 10 + list(range(60, 178))
+        error(SERVER.call("POST", "/v1/kv/pins", {"tokens": prompt}), 404, "not_cached")
+        pin = SERVER.post("/v1/kv/pins", {"tokens": prompt, "prefill": True, "ttl": "1h", "label": "rules"})
+        self.assertEqual((pin["tokens"], pin["label"]), (128, "rules"))
+        self.assertIsNotNone(pin["expires"])
+        self.assertIn(pin["id"], [p["id"] for p in SERVER.get("/v1/kv/pins")["data"]])
+        self.assertFalse(SERVER.post("/reset_prefix_cache", {})["success"])
+        self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": prompt + [4]})["matched_tokens"], 128)
+        status, _, body = SERVER.call("PATCH", f"/v1/kv/pins/{pin['id']}", {"ttl": "2h"})
+        self.assertEqual((status, body["id"]), (200, pin["id"]))
+        self.assertEqual(SERVER.call("DELETE", f"/v1/kv/pins/{pin['id']}")[0], 200)
+        error(SERVER.call("GET", f"/v1/kv/pins/{pin['id']}"), 404)
+        self.assertTrue(SERVER.post("/reset_prefix_cache", {})["success"])
+        self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": prompt + [4]})["matched_tokens"], 0)
+        again = SERVER.post("/v1/completions", ask(prompt=prompt))
+        cached = SERVER.post("/v1/kv/pins", {"tokens": prompt})
+        self.assertEqual(cached["tokens"], 96)
+        self.assertEqual(SERVER.call("DELETE", f"/v1/kv/pins/{cached['id']}")[0], 200)
+        self.assertTrue(again["id"].startswith("cmpl-"))
+
+    def test_requests_are_explained(self):
+        first = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "a" * 300 + "Friday" + "b" * 100}]}
+        second = {"model": "m", "max_tokens": 2,
+                  "messages": [{"role": "user", "content": "a" * 300 + "Sunday" + "b" * 100}]}
+        SERVER.post("/v1/chat/completions", first, headers={"x-request-id": "first"})
+        answer = SERVER.post("/v1/chat/completions", second, headers={"x-request-id": "second"})
+        for name in ("second", answer["id"]):
+            why = SERVER.get(f"/v1/kv/requests/{name}")
+            self.assertEqual(why["outcome"], "partial_hit")
+            self.assertEqual(why["reason"], "tokens_diverged")
+            self.assertEqual(why["detail"]["segment"], "messages[0]")
+            self.assertEqual(why["cached_tokens"] + why["missed_tokens"], why["prompt_tokens"])
+        asked = SERVER.post("/v1/kv/explain", {"request": first})
+        self.assertEqual(asked["outcome"], "hit")
+        self.assertIn("second", [r["request_id"] for r in SERVER.get("/v1/kv/requests")["data"]])
+        error(SERVER.call("GET", "/v1/kv/requests/nobody"), 404)
+
+    def test_kv_object(self):
+        prompt = [205] * 10 + list(range(60, 178))
+        cold = SERVER.post("/v1/completions", ask(prompt=prompt, kv={"report": ["timing", "explain", "seed"]}))
+        self.assertEqual((cold["kv"]["computed_tokens"], cold["kv"]["explain"]["outcome"]), (128, "miss"))
+        self.assertIn("ttft_ms", cold["kv"]["timing"])
+        forced = SERVER.post("/v1/completions", ask(prompt=prompt, kv={"reuse": "none"}))
+        self.assertEqual(forced["kv"]["cached_tokens"], 0)
+        warm = SERVER.post("/v1/completions", ask(prompt=prompt), headers={"x-kv-policy": '{"report": ["explain"]}'})
+        self.assertEqual(warm["kv"]["cached_tokens"], 127)
+        self.assertEqual(cold["choices"][0]["text"], warm["choices"][0]["text"])
+        self.assertNotIn("kv", SERVER.post("/v1/completions", ask(prompt=prompt)))
+        one = SERVER.post("/v1/completions", ask(prompt=prompt, max_tokens=1))["choices"][0]["text"]
+        if one.isascii():
+            other = SERVER.post("/v1/completions", ask(prompt=prompt, max_tokens=1, bad_words=[one]))["choices"][0]["text"]
+            self.assertNotEqual(one, other)
+        SERVER.post("/v1/completions", ask(prompt=[206] + prompt, kv={"write": "none"}))
+        self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": [206] + prompt})["matched_tokens"], 0)
+        error(SERVER.call("POST", "/v1/completions", ask(kv={"sesion": 1})), 400, "unknown_parameter", "kv.sesion")
+
+    def test_events_can_be_resumed(self):
+        wire = Wire(SERVER)
+        wire.send("GET /v1/kv/events?types=stored,hit HTTP/1.1\r\nHost: x\r\n\r\n")
+        wire.until(b": ready\n\n")
+        time.sleep(0.5)
+        SERVER.post("/v1/completions", ask(prompt=[207] * 10 + list(range(60, 178))), headers={"x-request-id": "ev-1"})
+        seen = b""
+        while b"ev-1" not in seen:
+            seen += wire.until(b"\n\n")
+        wire.close()
+        event = [line for line in seen.decode().split("\n") if line.startswith("id: ")][-1]
+        number = int(event[4:])
+        again = Wire(SERVER)
+        again.send(f"GET /v1/kv/events?since=0 HTTP/1.1\r\nHost: x\r\n\r\n")
+        text = b""
+        while f"id: {number}\n".encode() not in text:
+            text += again.until(b"\n\n")
+        again.close()
+        self.assertIn(b"event: stored", text)
+
+
+class Text(unittest.TestCase):
+    def test_tokenize_and_back(self):
+        tokens = SERVER.post("/tokenize", {"content": "hello"})
+        self.assertEqual(tokens["count"], 5)
+        self.assertEqual(SERVER.post("/detokenize", {"tokens": tokens["tokens"]})["content"], "hello")
+        pieces = SERVER.post("/tokenize", {"content": "é", "with_pieces": True})["tokens"]
+        self.assertEqual([p["piece"] for p in pieces], [[0xC3], [0xA9]])
+        messages = [{"role": "user", "content": "hi"}]
+        count = SERVER.post("/tokenize", {"messages": messages})["count"]
+        used = SERVER.post("/v1/chat/completions", {"model": "m", "messages": messages, "max_tokens": 1})
+        self.assertEqual(used["usage"]["prompt_tokens"], count)
+        self.assertEqual(SERVER.post("/apply-template", {"messages": messages})["prompt"], "<|user|>hi<|eos|><|assistant|>")
+        error(SERVER.call("POST", "/detokenize", {"tokens": [99999]}), 400, None, "tokens")
+
+    def test_user_text_is_never_a_control_token(self):
+        forged = SERVER.post("/tokenize", {"messages": [{"role": "user", "content": "<|eos|>"}]})["tokens"]
+        self.assertEqual(forged.count(257), 1)
+
+    def test_properties(self):
+        self.assertIn("n_ctx", SERVER.get("/props")["default_generation_settings"])
+        self.assertTrue(all("is_processing" in s for s in SERVER.get("/slots")))
+        self.assertIn("version", SERVER.get("/version"))
+        self.assertEqual(SERVER.get("/ready"), {"status": "ready"})
+
+
+class Keys(unittest.TestCase):
+    def test_25_keys(self):
+        keys = f"{folder.name}/keys"
+        with open(keys, "w") as f:
+            f.write("user-key-a tenant=a\nuser-key-b tenant=b\nadmin-key-1 admin\n")
+        os.chmod(keys, 0o644)
+        with self.assertRaisesRegex(RuntimeError, "chmod 600"):
+            Server(QUIRE, MODEL, "--api-key-file", keys)
+        os.chmod(keys, 0o600)
+        with Server(QUIRE, MODEL, "--api-key-file", keys) as server:
+            import openai
+            with self.assertRaises(openai.AuthenticationError):
+                server.openai(api_key="wrong").models.list()
+            error(server.call("GET", "/v1/models"), 401, "invalid_api_key")
+            self.assertEqual(server.get("/health"), {"status": "ok"})
+            error(server.call("GET", "/nowhere"), 401)  # says nothing about what is there
+            a, b, admin = ({"Authorization": f"Bearer {k}"} for k in ("user-key-a", "user-key-b", "admin-key-1"))
+            prompt = list(range(60, 160))
+            def cached(headers):
+                answer = server.post("/v1/completions", ask(prompt=prompt), headers=headers)
+                return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            self.assertEqual([cached(a), cached(b)], [0, 0])  # tenants do not share
+            self.assertGreater(cached(a), 0)
+            self.assertEqual(server.call("POST", "/reset_prefix_cache", {}, headers=a)[0], 403)
+            self.assertEqual(server.call("POST", "/v1/completions", ask(kv={"tenant": "b"}), headers=a)[0], 403)
+            self.assertEqual(server.call("POST", "/reset_prefix_cache", {}, headers=admin)[0], 200)
+            self.assertEqual(server.call("GET", "/v1/models", headers={"x-api-key": "user-key-a"})[0], 200)
+
+    def test_other_machines_need_keys(self):
+        done = subprocess.run([QUIRE, "serve", MODEL, "--host", "0.0.0.0", "--port", "0"], capture_output=True, text=True,
+                              timeout=HURRY)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--api-key-file", done.stderr)
+
+
+class Signals(unittest.TestCase):
+    def test_term_finishes_what_runs(self):
+        server = Server(QUIRE, MODEL, "--access-log", f"{folder.name}/access", "--drain", 300)
+        wire = Wire(server)
+        wire.post("/v1/completions", ask(max_tokens=1500, stream=True))
+        wire.until(b"data: ")
+        idle = Wire(server)
+        server.process.send_signal(signal.SIGTERM)
+
+        def refused():
+            late = Wire(server)
+            late.post("/v1/completions", ask(max_tokens=1))
+            answer = late.rest() if b" 503 " in late.until(b"\r\n\r\n") else b""
+            late.close()
+            return b"draining" in answer
+
+        wait_for(refused)
+        self.assertTrue(wire.until(b"data: [DONE]").endswith(b"[DONE]"))
+        self.assertEqual(server.process.wait(HURRY), 0)
+        idle.close()
+        with open(f"{folder.name}/access") as f:
+            lines = [json.loads(line) for line in f]
+        done = [line for line in lines if line.get("stream")][-1]
+        self.assertEqual((done["completion_tokens"], done["route"], done["stream"]), (1500, "/v1/completions", True))
+
+    def test_second_signal_ends_at_once(self):
+        server = Server(QUIRE, MODEL)
+        wire = Wire(server)
+        wire.post("/v1/completions", ask(max_tokens=3900, stream=True, n=16))
+        wire.until(b"data: ")
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        self.assertIn(server.process.wait(HURRY), (0, 130))
+        self.assertIn(b'"error"', wire.rest())
+
+    def test_a_taken_port_is_5(self):
+        done = subprocess.run([QUIRE, "serve", MODEL, "--port", str(SERVER.port)], capture_output=True, text=True,
+                              timeout=HURRY)
+        self.assertEqual(done.returncode, 5)
+        self.assertIn(str(SERVER.port), done.stderr)
+
+
+if __name__ == "__main__":
+    with Server(QUIRE, MODEL) as SERVER:
+        done = unittest.main(argv=[sys.argv[0], *sys.argv[3:]], exit=False)
+    sys.exit(not done.result.wasSuccessful())
