@@ -191,16 +191,36 @@ QUIRE_INLINE __m256i high_8(Ints a) {
 #endif
 }
 
-QUIRE_INLINE std::int32_t add_lanes(Ints x) {
+QUIRE_INLINE __m128i add_halves(Ints x) {  // four sums of four lanes
   const __m256i a = _mm256_add_epi32(low_8(x), high_8(x));
-  const __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-  const __m128i c = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4e));
+  return _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+}
+QUIRE_INLINE __m128i most_halves(Ints x) {
+  const __m256i a = _mm256_max_epu32(low_8(x), high_8(x));
+  return _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+}
+// The sum, and the largest, of the lanes of each of four.
+QUIRE_INLINE __m128i add_lanes_of(const Ints (&x)[4]) {
+  const __m128i a = add_halves(x[0]), b = add_halves(x[1]), c = add_halves(x[2]),
+                d = add_halves(x[3]);
+  const __m128i ab = _mm_add_epi32(_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
+  const __m128i cd = _mm_add_epi32(_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
+  return _mm_add_epi32(_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd));
+}
+QUIRE_INLINE __m128i most_lane_of(const Ints (&x)[4]) {
+  const __m128i a = most_halves(x[0]), b = most_halves(x[1]), c = most_halves(x[2]),
+                d = most_halves(x[3]);
+  const __m128i ab = _mm_max_epu32(_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
+  const __m128i cd = _mm_max_epu32(_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
+  return _mm_max_epu32(_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd));
+}
+
+QUIRE_INLINE std::int32_t add_lanes(Ints x) {
+  const __m128i b = add_halves(x), c = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 QUIRE_INLINE std::uint32_t most_lane(Ints x) {
-  const __m256i a = _mm256_max_epu32(low_8(x), high_8(x));
-  const __m128i b = _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-  const __m128i c = _mm_max_epu32(b, _mm_shuffle_epi32(b, 0x4e));
+  const __m128i b = most_halves(x), c = _mm_max_epu32(b, _mm_shuffle_epi32(b, 0x4e));
   return static_cast<std::uint32_t>(
       _mm_cvtsi128_si32(_mm_max_epu32(c, _mm_shuffle_epi32(c, 0xb1))));
 }

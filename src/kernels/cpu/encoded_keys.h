@@ -12,6 +12,9 @@ enum class KeyScales { slot, pair, query };
 
 using ConstRow = PreparedRow<const std::byte>;
 
+template <int kTerms>
+inline constexpr int kKeyTop = kTerms == 2 ? kTwoTerms : 127;
+
 struct KeyGroups {  // 16 slots each
   const std::byte *low[kEncodedUnit / 16], *last[kEncodedUnit / 16];
   std::uint32_t count = 0;
@@ -138,7 +141,7 @@ void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::by
   for (std::uint32_t i = 0; i < unit.page_count; ++i) {
     KeyGroups groups;
     add_groups(p, unit.pages[i], groups);
-    alignas(64) float steps[kCodecDimMax], offsets[kCodecDimMax], z[kCodecDimMax];
+    alignas(64) float steps[kCodecDimMax], offsets[kCodecDimMax];
     const auto* halves = reinterpret_cast<const F16*>(unit.pages[i] + p.scales_at);
     for (std::size_t d = 0; d < dim; d += 16) {
       const Lanes step = load(halves + d);
@@ -146,7 +149,10 @@ void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::by
       store(offsets + d, fma(centre, step, load(halves + dim + d)));
     }
     each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
-      std::int8_t bytes[count.value][2 * kCodecDimMax];
+      alignas(64) float z[count.value * (kCodecDimMax + 16)];
+      std::int8_t bytes[count.value * 2 * kCodecDimMax];
+      const std::size_t stride = dim + 16;  // rows do not start at the same place of a page
+      Integers whole[count.value];
       float scale[count.value], base[count.value];
       std::int32_t middle[count.value];
       ConstRow rows[count.value];
@@ -155,15 +161,16 @@ void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::by
         Lanes sum = zero();
         for (std::size_t d = 0; d < dim; d += 16) {
           const Lanes x = load(q + d);
-          store(z + d, mul(x, load(steps + d)));
+          store(z + r * stride + d, mul(x, load(steps + d)));
           sum = fma(x, load(offsets + d), sum);
         }
-        const Integers whole =
-            to_integers < kTerms == 2 ? kTwoTerms : 127 > (z, dim, bytes[r], bytes[r] + dim);
-        scale[r] = whole.scale * p.half;
         base[r] = add_lanes(sum);
-        middle[r] = -p.centre_twice * whole.sum;
-        rows[r] = {&scale[r], &base[r], &middle[r], bytes[r]};
+      }
+      to_integers_of<kKeyTop<kTerms>>(z, stride, dim, bytes, bytes + dim, 2 * dim, whole);
+      for (int r = 0; r < count.value; ++r) {
+        scale[r] = whole[r].scale * p.half;
+        middle[r] = -p.centre_twice * whole[r].sum;
+        rows[r] = {&scale[r], &base[r], &middle[r], bytes + 2 * r * dim};
       }
       score_groups<kBits, 0, KeyScales::query, kTerms, count.value>(
           p, groups, rows, steps, offsets, ahead, dots + at * kEncodedUnit + i * p.rows.tokens);
@@ -175,9 +182,8 @@ template <int kTerms>
 void prepare_codes(const EncodedPart& p, const float* q, const PreparedRow<std::byte>& row) {
   for (std::uint32_t d = 0, b = 0; d < p.rows.dim; d += p.block, ++b) {
     const std::uint32_t size = least(p.block, p.rows.dim - d);
-    const Integers whole = to_integers < kTerms == 2
-                               ? kTwoTerms
-                               : 127 > (q + d, size, row.bytes + d, row.bytes + p.rows.dim + d);
+    const Integers whole =
+        to_integers<kKeyTop<kTerms>>(q + d, size, row.bytes + d, row.bytes + p.rows.dim + d);
     Lanes sum = zero();
     for (std::uint32_t i = 0; i < size; i += 16) sum = add(sum, load(q + d + i));
     row.scale[b] = whole.scale * p.half;

@@ -155,25 +155,17 @@ struct Integers {
   std::int32_t sum;
 };
 
-// n, a multiple of 16, numbers of z; bytes of the high terms, and of the low ones at `low`.
-template <int kTop>
-QUIRE_INLINE Integers to_integers(const float* z, std::size_t n, std::int8_t* high,
-                                  std::int8_t* low) {
-  constexpr int kTerms = kTop > 255 ? 2 : 1;
+// The largest magnitudes' bits, by lanes.
+QUIRE_INLINE Ints most_of(const float* z, std::size_t n) {
   Ints most = zero_ints();
   for (std::size_t i = 0; i < n; i += 16)
     most = most_unsigned(most, both(as_ints(load(z + i)), all_ints(0x7fffffff)));
-  const std::uint32_t bits = most_lane(most);
-  float a;
-  __builtin_memcpy(&a, &bits, 4);
-  if (!(a >= kEncodedLeast) || bits >= 0x7f800000u) {
-    for (std::size_t i = 0; i < n; i += 16) {
-      store_low_bytes(high + i, zero_ints());
-      if constexpr (kTerms == 2) store_low_bytes(low + i, zero_ints());
-    }
-    return {bits >= 0x7f800000u ? __builtin_nanf("") : 0.0f, 0};
-  }
-  const Lanes by = all(static_cast<float>(kTop) / a);
+  return most;
+}
+// n numbers times `by` as bytes of their terms; returns sums by lanes.
+template <int kTerms>
+QUIRE_INLINE Ints put_integers(const float* z, std::size_t n, Lanes by, std::int8_t* high,
+                               std::int8_t* low) {
   Ints sum = zero_ints();
   for (std::size_t i = 0; i < n; i += 16) {
     const Ints x = rounded(mul(load(z + i), by));
@@ -186,7 +178,62 @@ QUIRE_INLINE Integers to_integers(const float* z, std::size_t n, std::int8_t* hi
       store_low_bytes(high + i, x);
     }
   }
+  return sum;
+}
+
+// n, a multiple of 16, numbers of z; bytes of the high terms, and of the low ones at `low`.
+template <int kTop>
+QUIRE_INLINE Integers to_integers(const float* z, std::size_t n, std::int8_t* high,
+                                  std::int8_t* low) {
+  constexpr int kTerms = kTop > 255 ? 2 : 1;
+  const std::uint32_t bits = most_lane(most_of(z, n));
+  float a;
+  __builtin_memcpy(&a, &bits, 4);
+  if (!(a >= kEncodedLeast) || bits >= 0x7f800000u) {
+    for (std::size_t i = 0; i < n; i += 16) {
+      store_low_bytes(high + i, zero_ints());
+      if constexpr (kTerms == 2) store_low_bytes(low + i, zero_ints());
+    }
+    return {bits >= 0x7f800000u ? __builtin_nanf("") : 0.0f, 0};
+  }
+  const Lanes by = all(static_cast<float>(kTop) / a);
+  const Ints sum = put_integers<kTerms>(z, n, by, high, low);
   return {a / static_cast<float>(kTop), add_lanes(sum)};
+}
+
+// The same of kRows vectors, which share the steps across lanes. z is [kRows][stride], bytes and
+// low [kRows][byte_stride].
+template <int kTop, int kRows>
+QUIRE_INLINE void to_integers_of(const float* z, std::size_t stride, std::size_t n,
+                                 std::int8_t* high, std::int8_t* low, std::size_t byte_stride,
+                                 Integers (&out)[kRows]) {
+  constexpr int kTerms = kTop > 255 ? 2 : 1;
+  Ints lanes[4];
+  each<4>([&](auto r) QUIRE_LAMBDA {
+    lanes[r.value] = r.value < kRows ? most_of(z + r.value * stride, n) : lanes[0];
+  });
+  const __m128i bits = most_lane_of(lanes);
+  const __m128i usual =
+      _mm_and_si128(_mm_cmpgt_epi32(bits, _mm_castps_si128(_mm_set1_ps(kEncodedLeast))),
+                    _mm_cmplt_epi32(bits, _mm_castps_si128(_mm_set1_ps(__builtin_inff()))));
+  if (_mm_movemask_epi8(usual) != 0xffff) {
+    for (int r = 0; r < kRows; ++r)
+      out[r] = to_integers<kTop>(z + r * stride, n, high + r * byte_stride, low + r * byte_stride);
+    return;
+  }
+  const __m128 a = _mm_castsi128_ps(bits), top = _mm_set1_ps(static_cast<float>(kTop));
+  alignas(16) float by[4], scale[4];
+  alignas(16) std::int32_t sums[4];
+  _mm_store_ps(by, _mm_div_ps(top, a));
+  _mm_store_ps(scale, _mm_div_ps(a, top));
+  each<4>([&](auto r) QUIRE_LAMBDA {
+    if constexpr (r.value < kRows)
+      lanes[r.value] =
+          put_integers<kTerms>(z + r.value * stride, n, all(by[r.value]),
+                               high + r.value * byte_stride, low + r.value * byte_stride);
+  });
+  _mm_store_si128(reinterpret_cast<__m128i*>(sums), add_lanes_of(lanes));
+  for (int r = 0; r < kRows; ++r) out[r] = {scale[r], sums[r]};
 }
 
 // x[i ^ distance] for distance 1, 2, 4, 8.

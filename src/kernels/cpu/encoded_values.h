@@ -12,7 +12,7 @@ inline constexpr std::uint32_t kChunk = 4;  // vectors of 16 dimensions that are
 // The weights of some rows, times the scales of one group after the other, as bytes.
 template <int kTerms, int kRows>
 struct WeightTile {
-  std::int8_t bytes[kRows][kCodecDimMax / 16][kTerms][kEncodedUnit];
+  std::int8_t bytes[kCodecDimMax / 16][kRows][kTerms][kEncodedUnit];
   float scale[kRows][kCodecDimMax / 16], base[kRows][kCodecDimMax / 16];
   std::int32_t centre[kRows][kCodecDimMax / 16];
 };
@@ -20,23 +20,28 @@ struct WeightTile {
 template <int kTerms, int kRows>
 QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, std::size_t slots,
                                const float* weights, WeightTile<kTerms, kRows>& tile) {
-  const std::size_t groups = encoded_groups(p);
-  for (int r = 0; r < kRows; ++r) {
-    const float* w = weights + r * kEncodedUnit;
-    for (std::size_t g = 0; g < groups; ++g) {
-      alignas(64) float z[kEncodedUnit];
-      for (std::size_t t = 0; t < slots; t += 16)
-        store(z + t, mul(load(w + t), load(scales.scales + g * kEncodedUnit + t)));
-      auto& bytes = tile.bytes[r][g];
-      constexpr int kM = kTerms == 2 ? kTwoTerms : 255;
-      const Integers whole = to_integers<kM>(z, slots, bytes[0], bytes[kTerms - 1]);
-      tile.scale[r][g] = whole.scale * p.half;
-      tile.centre[r][g] = -p.centre_twice * whole.sum;
+  constexpr int kM = kTerms == 2 ? kTwoTerms : 255;
+  for (std::size_t g = 0; g < encoded_groups(p); ++g) {
+    alignas(64) float z[kRows][kEncodedUnit];
+    for (std::size_t t = 0; t < slots; t += 16) {
+      const Lanes scale = load(scales.scales + g * kEncodedUnit + t);
+      for (int r = 0; r < kRows; ++r) {
+        const Lanes x = mul(load(weights + r * kEncodedUnit + t), scale);
+        store(z[r] + t, kTerms == 1 ? size_of(x) : x);
+      }
+    }
+    Integers whole[kRows];
+    to_integers_of<kM>(z[0], kEncodedUnit, slots, tile.bytes[g][0][0], tile.bytes[g][0][kTerms - 1],
+                       kTerms * kEncodedUnit, whole);
+    for (int r = 0; r < kRows; ++r) {
+      tile.scale[r][g] = whole[r].scale * p.half;
+      tile.centre[r][g] = -p.centre_twice * whole[r].sum;
       tile.base[r][g] = 0;
       if (p.scales != EncodedScale::slot_pair) continue;
       Lanes sum = zero();
       for (std::size_t t = 0; t < slots; t += 16)
-        sum = fma(load(w + t), load(scales.offsets + g * kEncodedUnit + t), sum);
+        sum = fma(load(weights + r * kEncodedUnit + t), load(scales.offsets + g * kEncodedUnit + t),
+                  sum);
       tile.base[r][g] = add_lanes(sum);
     }
   }
@@ -78,7 +83,7 @@ QUIRE_INLINE void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std
         each<kChunk / kShare>([&](auto g) QUIRE_LAMBDA {
           each<kTerms>([&](auto term) QUIRE_LAMBDA {
             std::int32_t four;
-            __builtin_memcpy(&four, &tile.bytes[r.value][group + g.value][term.value][slot], 4);
+            __builtin_memcpy(&four, &tile.bytes[group + g.value][r.value][term.value][slot], 4);
             const Ints by = all_ints(four);
             each<kShare>([&](auto k) QUIRE_LAMBDA {
               constexpr int kV = g.value * kShare + k.value;
