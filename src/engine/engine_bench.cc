@@ -71,5 +71,3 @@ BENCHMARK(top_p)->Arg(32)->Iterations(30)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace quire
-
-BENCHMARK_MAIN();
