@@ -2,8 +2,8 @@
 // version.
 //
 // exp(x) = 2^n * e^r with n = round(x / ln 2), r = x - n * ln 2 in two fused steps, and
-//   e^r = 1 + r + r^2 * (kExp2 + r * (kExp3 + ...)), Horner by fma; minimax on |r| <=
-//   ln(2)/2, 3.1e-9 relative.
+//   e^r = 1 + r + r^2 * (kExp2 + r * (kExp3 + ...)), Horner by fma; minimax on |r| <= ln(2)/2,
+//   3.1e-9 relative.
 // Below kExpMin the result is 0 (so no subnormals), above kExpMax infinity.
 // tanh(x) for |x| < kTanhSmall is x + x^3 * (kTanh3 + x^2 * (kTanh5 + ...)), 4.4e-9 relative;
 // beyond, (1 - e) / (1 + e) with e = exp(-2|x|) and the sign of x. Coefficients were fitted by
