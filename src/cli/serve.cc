@@ -179,15 +179,14 @@ std::function<int()> declare(CLI::App& app) {
                  "of one tenant (half of all where there are keys)")
       ->check(CLI::Range(1, 1'000'000))
       ->group(kRare);
-  app.add_option("--step-tokens,--max-num-batched-tokens", o->service.step_tokens,
-                 "rows of one step (512)")
+  app.add_option("--step-tokens", o->service.step_tokens, "rows of one step (512)")
       ->check(CLI::Range(1, 65536));
   app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");
   app.add_option("--otlp", o->otlp,
                  "URL of an OpenTelemetry collector for traces (OTEL_EXPORTER_OTLP_ENDPOINT)")
       ->group(kRare);
   app.add_option("--drain", o->drain, "seconds to finish in after Ctrl-C (30)")
-      ->check(CLI::Range(0, 86400));
+      ->check(CLI::Range(0.0, 86400.0));
   app.add_option("--cors-origins", o->cors, "origins of web pages that may call")
       ->delimiter(',')
       ->group(kRare);

@@ -159,7 +159,7 @@ std::vector<Span> generation_spans(const Origin& origin, const Asked& asked,
   };
   const double admitted = g.queue_ms, read = admitted + g.prefill_ms;
   part("queue", 0, admitted);
-  Span& lookup = part("kv.lookup", std::max(0.0, admitted - g.lookup_ms), admitted);
+  Span& lookup = part("kv.lookup", admitted, std::min(admitted + g.lookup_ms, read));
   lookup.attribute("kv.outcome", g.outcome);
   lookup.attribute("kv.reason", reason_name(g.reason));
   lookup.attribute("kv.cached_tokens", g.usage.cached);

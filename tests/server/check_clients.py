@@ -2,10 +2,13 @@
 
     scripts/python --clients tests/server/check_clients.py QUIRE WRITE_TINY
 """
+import os
 import subprocess
 import sys
 import tempfile
 import unittest
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch one from the internet otherwise
 
 import langchain_openai
 import litellm
