@@ -1,6 +1,8 @@
 #include "engine/nucleus.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "base/check.h"
 
@@ -14,22 +16,32 @@ Nucleus::Nucleus(const VectorKernels& vector, std::uint32_t vocabulary)
       other_tokens_(vocabulary + 1),
       bins_(vocabulary + 1) {}
 
-// In the order of ids. Most runs of tokens have none that is near enough.
+// In the order of ids.
 void Nucleus::collect(std::span<const float> scaled, float floor) {
-  constexpr std::size_t kRun = 64;
   CHECK(scaled.size() < values_.size());
-  std::size_t n = 0;
-  for (std::size_t first = 0; first < scaled.size(); first += kRun) {
-    const std::size_t end = std::min(first + kRun, scaled.size());
-    const auto length = static_cast<std::uint32_t>(end - first);
-    if (!(vector_.max(&scaled[first], length) >= floor)) continue;
-    for (std::size_t i = first; i < end; ++i) {  // without a branch that could be mispredicted
-      values_[n] = scaled[i];
-      tokens_[n] = static_cast<TokenId>(i);
-      n += scaled[i] >= floor;
-    }
+  count_ = vector_.above(scaled.data(), floor, static_cast<std::uint32_t>(scaled.size()),
+                         tokens_.data());
+  for (std::size_t i = 0; i < count_; ++i) values_[i] = scaled[tokens_[i]];
+}
+
+// The count-th largest of the maxima of runs is at most the count-th largest value: what is below
+// need not be looked at.
+void Nucleus::keep_best(std::span<const float> values, std::size_t count) {
+  constexpr std::size_t kRun = 64;
+  const std::size_t runs = (values.size() + kRun - 1) / kRun;
+  float floor = -INFINITY;
+  if (count < runs) {
+    for (std::size_t r = 0; r < runs; ++r)
+      other_values_[r] = vector_.max(
+          &values[r * kRun], static_cast<std::uint32_t>(std::min(kRun, values.size() - r * kRun)));
+    const auto at = other_values_.begin() + static_cast<std::ptrdiff_t>(count);
+    std::nth_element(other_values_.begin(), at - 1,
+                     other_values_.begin() + static_cast<std::ptrdiff_t>(runs), std::greater<>());
+    floor = *(at - 1);
   }
-  count_ = n;
+  collect(values, floor);
+  sort(0, count_);
+  count_ = std::min(count, count_);
 }
 
 void Nucleus::keep_above(float floor) {
@@ -52,7 +64,8 @@ void Nucleus::order_by_bins() {
   const float by = least < 0 ? static_cast<float>(kBins) / -least : 0;
   first_.fill(0);
   for (std::size_t i = 0; i < count_; ++i) {
-    bins_[i] = std::min<std::uint32_t>(kBins - 1, static_cast<std::uint32_t>(-values_[i] * by));
+    bins_[i] = static_cast<std::uint32_t>(
+        std::min<std::int32_t>(kBins - 1, static_cast<std::int32_t>(-values_[i] * by)));
     ++first_[bins_[i] + 1];
   }
   for (std::size_t b = 1; b <= kBins; ++b) first_[b] += first_[b - 1];
@@ -67,29 +80,35 @@ void Nucleus::order_by_bins() {
   tokens_.swap(other_tokens_);
 }
 
-// Of these, the first in order of value that weigh `mass` stay, and none behind them.
-void Nucleus::cut(std::size_t from, std::size_t to, double mass) {
+void Nucleus::sort(std::size_t from, std::size_t to) {
   std::uint32_t* const order = bins_.data();
   for (std::size_t i = from; i < to; ++i) order[i] = static_cast<std::uint32_t>(i);
   std::sort(order + from, order + to, [&](std::uint32_t a, std::uint32_t b) {
     return values_[a] != values_[b] ? values_[a] > values_[b] : tokens_[a] < tokens_[b];
   });
-  double kept = 0;
-  std::size_t end = from;
-  while (end < to && kept < mass) {
-    other_values_[end] = values_[order[end]];
-    other_tokens_[end] = tokens_[order[end]];
-    kept += weigh(order[end], order[end] + 1);
-    ++end;
+  for (std::size_t i = from; i < to; ++i) {
+    other_values_[i] = values_[order[i]];
+    other_tokens_[i] = tokens_[order[i]];
   }
-  std::copy(other_values_.begin() + from, other_values_.begin() + end, values_.begin() + from);
-  std::copy(other_tokens_.begin() + from, other_tokens_.begin() + end, tokens_.begin() + from);
-  count_ = end;
+  const auto first = static_cast<std::ptrdiff_t>(from), last = static_cast<std::ptrdiff_t>(to);
+  std::copy(other_values_.begin() + first, other_values_.begin() + last, values_.begin() + first);
+  std::copy(other_tokens_.begin() + first, other_tokens_.begin() + last, tokens_.begin() + first);
+}
+
+// Of these, the first in order of value that weigh `mass` stay, and none behind them.
+void Nucleus::cut(std::size_t from, std::size_t to, double mass) {
+  sort(from, to);
+  double kept = 0;
+  count_ = from;
+  while (count_ < to && kept < mass) {
+    kept += weigh(count_, count_ + 1);
+    ++count_;
+  }
 }
 
 void Nucleus::keep_mass(std::span<const float> scaled, double mass) {
   // The head is looked at first, as most distributions are steep.
-  for (float reach = 4;; reach *= 2) {
+  for (float reach = 8;; reach *= 2) {
     collect(scaled, -reach);
     if (reach > 100 || weigh(0, count_) >= mass) break;  // beyond, weights are nothing
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "base/random.h"
@@ -74,6 +75,21 @@ TEST(Nucleus, KeepsWhatThePlainDefinitionKeeps) {
   EXPECT_EQ(*sizes.begin(), 1u);
   EXPECT_GT(*sizes.rbegin(), 1000u);
   EXPECT_GT(sizes.size(), 100u);
+}
+
+TEST(Nucleus, BestFirstAsSortingAllWould) {
+  Random random(3);
+  Nucleus nucleus(vector_kernels(best_isa()), 5000);
+  for (int round = 0; round < 1000; ++round) {
+    const std::vector<float> values = random_values(random);
+    std::vector<TokenId> expected(values.size());
+    std::iota(expected.begin(), expected.end(), 0u);
+    std::ranges::stable_sort(expected, [&](TokenId a, TokenId b) { return values[a] > values[b]; });
+    const std::size_t count = 1 + random.below(random.chance(0.5) ? 100 : 6000);
+    expected.resize(std::min(count, expected.size()));
+    nucleus.keep_best(values, count);
+    ASSERT_TRUE(std::ranges::equal(nucleus.tokens(), expected)) << "round " << round;
+  }
 }
 
 TEST(Nucleus, MoreThanThereIsIsAllOfIt) {

@@ -71,32 +71,10 @@ double Sampler::log_sum_exp(std::span<const float> logits, float max) const {
 
 // Fills candidates_ with the `count` best (or all), best first; ties by id.
 void Sampler::take_best(std::span<const float> logits, std::size_t count) {
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
+  nucleus_.keep_best(logits, count);
   candidates_.clear();
-  if (count < 64) {  // a small heap whose top is the worst kept: one pass, almost no writes
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      const Candidate c{logits[i], static_cast<TokenId>(i), 0};
-      if (candidates_.size() == count && !better(c, candidates_.front())) continue;
-      if (candidates_.size() == count) {
-        std::pop_heap(candidates_.begin(), candidates_.end(), better);
-        candidates_.pop_back();
-      }
-      candidates_.push_back(c);
-      std::push_heap(candidates_.begin(), candidates_.end(), better);
-    }
-    std::sort_heap(candidates_.begin(), candidates_.end(), better);
-    return;
-  }
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    candidates_.push_back({logits[i], static_cast<TokenId>(i), 0});
-  if (count < candidates_.size()) {
-    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
-    std::nth_element(candidates_.begin(), end, candidates_.end(), better);
-    candidates_.erase(end, candidates_.end());
-  }
-  std::sort(candidates_.begin(), candidates_.end(), better);
+  for (std::size_t i = 0; i < nucleus_.tokens().size(); ++i)
+    candidates_.push_back({nucleus_.values()[i], nucleus_.tokens()[i], 0});
 }
 
 std::vector<TokenLogprob> Sampler::top(std::span<const float> logits, std::uint32_t count) {
@@ -215,6 +193,7 @@ TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, d
   }
 
   take_best(scaled_, o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : n);
+  if (candidates_.empty()) return 0;  // as above
   double total = 0;
   for (Candidate& c : candidates_) total += c.weight = weight(c.logit);
 

@@ -108,6 +108,9 @@ QUIRE_INLINE void store_first(float* p, Lanes x, std::uint32_t n) {
 QUIRE_INLINE std::uint32_t equal_bits(Lanes a, Lanes b) {
   return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
 }
+QUIRE_INLINE std::uint32_t at_least_bits(Lanes a, Lanes b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+}
 
 struct Halves {
   __m256 low, high;
@@ -230,6 +233,11 @@ QUIRE_INLINE void store_first(float* p, Lanes x, std::uint32_t n) {
 QUIRE_INLINE std::uint32_t equal_bits(Lanes a, Lanes b) {
   const int low = _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_EQ_OQ));
   const int high = _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ));
+  return static_cast<std::uint32_t>(low | high << 8);
+}
+QUIRE_INLINE std::uint32_t at_least_bits(Lanes a, Lanes b) {
+  const int low = _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_GE_OQ));
+  const int high = _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_GE_OQ));
   return static_cast<std::uint32_t>(low | high << 8);
 }
 
