@@ -215,14 +215,17 @@ QUIRE_INLINE __m128i most_lane_of(const Ints (&x)[4]) {
   return _mm_max_epu32(_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd));
 }
 
-QUIRE_INLINE std::int32_t add_lanes(Ints x) {
-  const __m128i b = add_halves(x), c = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
-}
-QUIRE_INLINE std::uint32_t most_lane(Ints x) {
-  const __m128i b = most_halves(x), c = _mm_max_epu32(b, _mm_shuffle_epi32(b, 0x4e));
-  return static_cast<std::uint32_t>(
-      _mm_cvtsi128_si32(_mm_max_epu32(c, _mm_shuffle_epi32(c, 0xb1))));
+// The bytes of 64 ints, each within 0..255 or -128..127.
+template <bool kUnsigned>
+QUIRE_INLINE void store_bytes(std::int8_t* p, const Ints (&x)[4]) {
+#ifdef __AVX512F__
+  const Ints ab = _mm512_packs_epi32(x[0], x[1]), cd = _mm512_packs_epi32(x[2], x[3]);
+  const Ints bytes = kUnsigned ? _mm512_packus_epi16(ab, cd) : _mm512_packs_epi16(ab, cd);
+  const Ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  store_ints(p, _mm512_permutexvar_epi32(order, bytes));
+#else
+  for (int i = 0; i < 4; ++i) store_low_bytes(p + 16 * i, x[i]);
+#endif
 }
 
 }  // namespace
