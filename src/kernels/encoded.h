@@ -24,8 +24,8 @@
 // Codes (all but floats). An element is x = (2 c - C) * h * scale + offset: c the code, or where
 // levels are not even the integer level it stands for; C and h constants of the codec; scale and
 // offset as f32. A vector of numbers z is made integer by its largest magnitude a: z = (a / M) * i,
-// i = round(z * (M / a)). M is 127 for codes of up to 4 bits, 255 if those are values (z is not
-// negative then: its sign is dropped), and 127 * 128 for other codes, the keys of kivi-4 and the
+// i = round(z * (M / a)). M is 127 for codes of up to 4 bits, 255 if those are values (their
+// scales are not negative, a sign is dropped), and 127 * 128 for other codes, the keys of kivi-4 and the
 // values of q4_0 ("two terms", i = 128 * high + low, each a byte). The error is then far below that
 // of the codes.
 //   keys    z is a block of the query in the codec's basis: the dimensions of one scale, 128 at
@@ -93,7 +93,9 @@ EncodedPart encoded_part(const Codec& codec, Side side, Rows rows);  // check_ro
 struct EncodedUnit {
   const std::byte* pages[kEncodedPagesMax];
   std::uint32_t page_count;
-  const std::byte* next[kEncodedPagesMax];  // fetched meanwhile: what will be read next
+  // Fetched into L2 meanwhile: best this side's pages of the next unit. Half a unit ahead, as
+  // values during scores, is late for codes of few bits.
+  const std::byte* next[kEncodedPagesMax];
   std::uint32_t next_count;
   std::size_t next_bytes;  // of each
 };

@@ -33,10 +33,10 @@ void scores(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prep
       break;
   }
   const bool levels = p.levels != nullptr;
-  if (p.scales == EncodedScale::page_pair)
+  if (p.scales == EncodedScales::page_pair)
     return p.bits == 4 ? by(score_channels<4, 2>) : by(score_channels<2, 1>);
-  if (p.scales == EncodedScale::slot_fp8) return by(score_codes<4, 24, KeyScales::slot, 1>);
-  if (p.scales == EncodedScale::slot_pair)
+  if (p.scales == EncodedScales::slot_fp8) return by(score_codes<4, 24, KeyScales::slot, 1>);
+  if (p.scales == EncodedScales::slot_pair)
     return p.bits == 5 ? by(score_codes<5, 0, KeyScales::pair, 2>)
                        : by(score_codes<4, 0, KeyScales::pair, 1>);
   switch (p.bits) {
@@ -74,7 +74,7 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
     case EncodedKind::codes:
       break;
   }
-  if (p.scales == EncodedScale::slot_fp8) return by(value_codes<4, 24, 1, 1>);
+  if (p.scales == EncodedScales::slot_fp8) return by(value_codes<4, 24, 1, 1>);
   const bool wide = p.group != 32;
   switch (p.bits) {
     case 8:

@@ -105,9 +105,10 @@ QUIRE_INLINE void score_groups(const EncodedPart& p, const KeyGroups& groups,
         dots + 16 * first);
   };
   std::uint32_t first = 0;
-  if constexpr (kWide) {
+  if constexpr (kWide && kTileRows > 1) {
     for (; first + 4 <= groups.count; first += 4) some(Index<4>{}, first);
-    for (; first + 2 <= groups.count; first += 2) some(Index<2>{}, first);
+    if constexpr (kScales == KeyScales::query)  // whose pages, of 32 slots, come one by one
+      for (; first + 2 <= groups.count; first += 2) some(Index<2>{}, first);
   }
   for (; first < groups.count; ++first) some(Index<1>{}, first);
 }

@@ -332,16 +332,16 @@ void pack_planes(const EncodedPart& p, const std::uint8_t* codes, std::byte* pag
 void seal_slots(const Sealing& s, const Channels& channels) {
   const EncodedPart& p = s.p;
   switch (p.scales) {
-    case EncodedScale::slot_pair:
+    case EncodedScales::slot_pair:
       return seal_pairs(s);
-    case EncodedScale::page_pair:
+    case EncodedScales::page_pair:
       return seal_channels(s, channels);
-    case EncodedScale::slot_fp8:
+    case EncodedScales::slot_fp8:
       return seal_nvfp4(s);
-    case EncodedScale::slot_power:
+    case EncodedScales::slot_power:
       return p.kind == EncodedKind::e4m3 ? seal_fp8<3, -6, 448>(s) : seal_fp8<2, -14, 57344>(s);
-    case EncodedScale::slot_f16:
-    case EncodedScale::none:
+    case EncodedScales::slot_f16:
+    case EncodedScales::none:
       break;
   }
   if (p.levels != nullptr) return p.bits == 4 ? seal_turbo<4>(s) : seal_turbo<3>(s);
@@ -351,7 +351,7 @@ void seal_slots(const Sealing& s, const Channels& channels) {
 
 void seal(const EncodedPart& p, const std::byte* rows, std::byte* page) {
   const std::uint32_t tokens = p.rows.tokens, dim = p.rows.dim;
-  const bool lossy = p.kind == EncodedKind::codes || p.scales == EncodedScale::slot_power;
+  const bool lossy = p.kind == EncodedKind::codes || p.scales == EncodedScales::slot_power;
   if (!lossy || tokens % 16 != 0 || dim % 16 != 0) return kEncodedScalar.seal(p, rows, page);
   alignas(64) float x[16 * kCodecDimMax];
   alignas(64) std::uint8_t codes[kEncodedUnit * kCodecDimMax];
@@ -359,7 +359,7 @@ void seal(const EncodedPart& p, const std::byte* rows, std::byte* page) {
   __builtin_memset(page, 0, p.page_bytes);
   const bool as_they_are = p.bits == 8;
   Sealing s{p, rows, page, as_they_are ? reinterpret_cast<std::uint8_t*>(page) : codes, 0, x};
-  if (p.scales == EncodedScale::page_pair) find_channels(s, channels);
+  if (p.scales == EncodedScales::page_pair) find_channels(s, channels);
   for (; s.slot < tokens; s.slot += 16) {
     load_slots(s);
     seal_slots(s, channels);

@@ -10,10 +10,14 @@
 namespace quire {
 namespace {
 
-using EncodedScale = EncodedScales;
-
 inline constexpr int kTwoTerms = 127 * 128;  // M of two terms
-inline constexpr int kTileRows = 3;          // (row, query head) pairs that share unpacked codes
+// (row, query head) pairs that share unpacked codes. Sanitizers would take minutes to instrument
+// more than one.
+#ifdef QUIRE_SANITIZED
+inline constexpr int kTileRows = 1;
+#else
+inline constexpr int kTileRows = 3;
+#endif
 
 // Calls f(Index<0>{}) ... f(Index<kN - 1>{}).
 template <int kI>
@@ -33,9 +37,9 @@ QUIRE_INLINE void each(F f) {
 template <class F>
 QUIRE_INLINE void each_tile(std::uint32_t n, F f) {
   std::uint32_t i = 0;
-  for (; i + 3 <= n && n - i != 4; i += 3) f(Index<3>{}, i);
-  for (; i + 2 <= n; i += 2) f(Index<2>{}, i);
-  if (i < n) f(Index<1>{}, i);
+  if constexpr (kTileRows > 1)
+    for (; i + kTileRows <= n; i += kTileRows) f(Index<kTileRows>{}, i);
+  for (; i < n; ++i) f(Index<1>{}, i);
 }
 
 // Fetches the pages of the next unit into L2, a few lines with each step of the work on this one.
@@ -143,28 +147,30 @@ struct UnitScales {
 
 inline void expand_scales(const EncodedPart& p, const EncodedUnit& unit, UnitScales& out) {
   const std::size_t tokens = p.rows.tokens, groups = encoded_groups(p);
+  const bool drop_signs = p.side == Side::values && p.terms == 1;
   const Lanes centre = all(static_cast<float>(p.centre_twice) * p.half);
   for (std::uint32_t i = 0; i < unit.page_count; ++i) {
     const std::byte* page = unit.pages[i];
     for (std::size_t t = 0; t < tokens; t += 16) {
       float* scales = out.scales + i * tokens + t;
       const auto* halves = reinterpret_cast<const F16*>(page + p.scales_at) + t;
-      if (p.scales == EncodedScale::slot_fp8) {
+      if (p.scales == EncodedScales::slot_fp8) {
         const Lanes power = as_lanes(shift_left<23>(widen_bytes(page + p.exponents_at + t)));
         for (std::size_t g = 0; g < groups; ++g) {
           const Ints code = widen_bytes(page + p.scales_at + g * tokens + t);
-          const Ints sign = shift_left<24>(both(code, all_ints(0x80)));
+          const Ints sign = shift_left<24>(both(code, all_ints(drop_signs ? 0 : 0x80)));
           const Ints bits = either(shift_left<20>(both(code, all_ints(0x7f))), sign);
           store(scales + g * kEncodedUnit, mul(mul(as_lanes(bits), all(0x1p120f)), power));
         }
         continue;
       }
-      for (std::size_t g = 0; g < groups; ++g)
-        store(scales + g * kEncodedUnit, load(halves + g * tokens));
-      if (p.scales == EncodedScale::slot_pair)
-        for (std::size_t g = 0; g < groups; ++g)
+      for (std::size_t g = 0; g < groups; ++g) {
+        const Lanes scale = load(halves + g * tokens);
+        store(scales + g * kEncodedUnit, drop_signs ? size_of(scale) : scale);
+        if (p.scales == EncodedScales::slot_pair)
           store(out.offsets + g * kEncodedUnit + i * tokens + t,
-                fma(centre, load(scales + g * kEncodedUnit), load(halves + (groups + g) * tokens)));
+                fma(centre, scale, load(halves + (groups + g) * tokens)));
+      }
     }
   }
 }
@@ -177,7 +183,7 @@ struct Integers {
 
 // kRows vectors of 16 * vectors numbers, z(row, i) the i-th 16 of one, as bytes: high terms at
 // high + row * stride, low ones at low + row * stride. The steps across lanes are taken for four
-// rows at once. kVectors, unless 0, is `vectors`.
+// rows at once. kVectors, unless 0, is `vectors`. Where kTop is 255 no z is negative.
 template <int kTop, int kVectors, int kRows, class Z>
 QUIRE_INLINE void to_integers(std::size_t vectors, Z z, std::int8_t* high, std::int8_t* low,
                               std::size_t stride, Integers (&out)[kRows]) {
@@ -193,11 +199,12 @@ QUIRE_INLINE void to_integers(std::size_t vectors, Z z, std::int8_t* high, std::
     lanes[r.value] = zero_ints();
     if constexpr (r.value < kRows)
       each_vector([&](std::size_t i) QUIRE_LAMBDA {
-        lanes[r.value] = most_unsigned(lanes[r.value], as_ints(size_of(z(r.value, i))));
+        const Lanes x = z(r.value, i);
+        lanes[r.value] = most_unsigned(lanes[r.value], as_ints(kTop == 255 ? x : size_of(x)));
       });
   });
   const __m128i bits = most_lane_of(lanes);
-  const __m128i finite = _mm_cmplt_epi32(bits, _mm_set1_epi32(0x7f800000));
+  const __m128i finite = _mm_cmpeq_epi32(bits, _mm_min_epu32(bits, _mm_set1_epi32(0x7f7fffff)));
   const __m128 a = _mm_castsi128_ps(bits), top = _mm_set1_ps(static_cast<float>(kTop));
   const __m128 coded =
       _mm_and_ps(_mm_cmpge_ps(a, _mm_set1_ps(kEncodedLeast)), _mm_castsi128_ps(finite));

@@ -22,9 +22,8 @@ QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, s
                                const float* weights, WeightTile<kTerms, kRows>& tile) {
   for (std::size_t g = 0; g < encoded_groups(p); ++g) {
     const auto weighted = [&](int r, std::size_t i) QUIRE_LAMBDA {
-      const Lanes x = mul(load(weights + r * kEncodedUnit + 16 * i),
-                          load(scales.scales + g * kEncodedUnit + 16 * i));
-      return kTerms == 1 ? size_of(x) : x;
+      return mul(load(weights + r * kEncodedUnit + 16 * i),
+                 load(scales.scales + g * kEncodedUnit + 16 * i));
     };
     Integers whole[kRows];
     to_integers<kTerms == 2 ? kTwoTerms : 255, kVectors>(vectors, weighted, tile.bytes[g][0][0],
@@ -34,7 +33,7 @@ QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, s
       tile.scale[r][g] = whole[r].scale * p.half;
       tile.centre[r][g] = -p.centre_twice * whole[r].sum;
       tile.base[r][g] = 0;
-      if (p.scales != EncodedScale::slot_pair) continue;
+      if (p.scales != EncodedScales::slot_pair) continue;
       Lanes sum = zero();
       for (std::size_t i = 0; i < vectors; ++i)
         sum = fma(load(weights + r * kEncodedUnit + 16 * i),

@@ -222,8 +222,8 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
       float z[kEncodedUnit], offsets[kEncodedUnit];
       std::int32_t i[kEncodedUnit];
       for (std::uint32_t t = 0; t < slots; ++t) {
-        z[t] = w[t] * page_of(t).scale(g, t % tokens);
-        if (p.kind == Kind::codes && p.terms == 1) z[t] = std::fabs(z[t]);
+        const float scale = page_of(t).scale(g, t % tokens);
+        z[t] = w[t] * (p.kind == Kind::codes && p.terms == 1 ? std::fabs(scale) : scale);
       }
       float scale = 0, base = 0;
       if (p.kind == Kind::codes) {
