@@ -78,6 +78,9 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
     r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
   }
   TRY(const Format* format, find_format(r->kv_format_));
+  if (!format->exact)
+    return Error{Code::unsupported, "KV format " + std::string(format->name) +
+                                        ": attention reads f32, f16 and bf16 only"};
   const Geometry geometry = r->model_->geometry(options.tokens_per_block, format);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
