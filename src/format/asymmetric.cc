@@ -34,6 +34,7 @@ AsymmetricScale asymmetric_scale(const float* x, std::size_t stride, std::uint32
     least = std::min(least, clean(x[i * stride]));
     largest = std::max(largest, clean(x[i * stride]));
   }
+  least += 0.0f;  // of two zeros the positive one, whichever came first
   std::uint16_t bottom = f32_to_f16(least);
   if (f16_to_f32(bottom) > least) bottom = f16_below(bottom);
   const float range = largest - f16_to_f32(bottom);

@@ -29,14 +29,16 @@ void flip_signs(std::uint64_t seed, std::uint32_t dim, float* x) {
     if (mix64(seed + d / 64) >> d % 64 & 1) x[d] = -x[d];
 }
 
+void flip_basis_signs(std::uint32_t dim, float* x) { flip_signs(kSeed, dim, x); }
+
 void to_basis(Basis basis, std::uint32_t dim, float* x) {
-  if (basis == Basis::signed_hadamard) flip_signs(kSeed, dim, x);
+  if (basis == Basis::signed_hadamard) flip_basis_signs(dim, x);
   if (basis != Basis::plain) hadamard(dim, x);
 }
 
 void from_basis(Basis basis, std::uint32_t dim, float* x) {
   if (basis != Basis::plain) hadamard(dim, x);
-  if (basis == Basis::signed_hadamard) flip_signs(kSeed, dim, x);
+  if (basis == Basis::signed_hadamard) flip_basis_signs(dim, x);
 }
 
 }  // namespace quire

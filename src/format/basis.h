@@ -24,6 +24,7 @@ enum class Basis : std::uint8_t {
 void to_basis(Basis basis, std::uint32_t dim, float* x);
 void from_basis(Basis basis, std::uint32_t dim, float* x);
 
+void flip_basis_signs(std::uint32_t dim, float* x);  // D
 // D with another seed: x[d] changes sign where bit d of the seed's stream is set.
 void flip_signs(std::uint64_t seed, std::uint32_t dim, float* x);
 

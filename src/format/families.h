@@ -2,6 +2,7 @@
 #pragma once
 
 #include "format/codes.h"
+#include "format/levels.h"
 
 namespace quire {
 

@@ -60,7 +60,7 @@ void decode(const Codec& c, Side side, Rows rows, const std::byte* page, float* 
       const std::uint32_t code = codes.get(slot, d);
       const float scale = e4m3_to_f32(take<std::uint8_t>(page, scales, rows, d / kGroup, slot));
       out[std::size_t{slot} * rows.dim + d] =
-          (code & 8 ? -kLevels[code & 7] : kLevels[code]) * (scale * whole);
+          static_cast<float>(kNvfp4Levels[code] - 12) * 0.5f * (scale * whole);
     }
   }
 }

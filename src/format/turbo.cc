@@ -1,6 +1,8 @@
 // turbo-4, turbo-3: the MSE form of TurboQuant. A key is rotated (H D), its coordinates divided by
 // its norm are nearly N(0, 1/dim) whatever the key was, and each is stored as the nearest level of
-// the Lloyd-Max quantizer for a Gaussian. Values are asymmetric per (token, head).
+// the Lloyd-Max quantizer for a Gaussian; the levels are rounded to multiples of 1/127 of the
+// largest, so that products with them are integers (0.4 % more error). Values are asymmetric per
+// (token, head).
 //
 // Decoded, the levels' vector is brought to the key's own norm ("norm correction"). That norm is
 // known when encoding, so the stored scale is already |key| / |levels|: one product per key at
@@ -13,15 +15,9 @@
 namespace quire {
 namespace {
 
-// The positive half, unit variance (Lloyd-Max; the levels are symmetric).
-constexpr float kLevels3[] = {0.2451f, 0.7560f, 1.3439f, 2.1519f};
-constexpr float kLevels4[] = {0.1284f, 0.3880f, 0.6568f, 0.9423f,
-                              1.2562f, 1.6180f, 2.0690f, 2.7326f};
-
 float level(std::uint32_t bits, std::uint32_t code) {
-  const std::uint32_t half = 1u << (bits - 1);
-  const float* levels = bits == 3 ? kLevels3 : kLevels4;
-  return code < half ? -levels[half - 1 - code] : levels[code - half];
+  return bits == 3 ? static_cast<float>(kTurboLevels3[code] - 128) * kTurboUnit3
+                   : static_cast<float>(kTurboLevels4[code] - 128) * kTurboUnit4;
 }
 
 // Nearest level; halfway goes up.

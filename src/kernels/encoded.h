@@ -24,8 +24,9 @@
 // Codes (all but floats). An element is x = (2 c - C) * h * scale + offset: c the code, or where
 // levels are not even the integer level it stands for; C and h constants of the codec; scale and
 // offset as f32. A vector of numbers z is made integer by its largest magnitude a: z = (a / M) * i,
-// i = round(z * (M / a)), M = 127 for codes of up to 4 bits and 127 * 128 for others ("two terms",
-// 128 * high + low, each a byte). Its error is then far below that of the codes.
+// i = round(z * (M / a)). M is 127 for codes of up to 4 bits, 255 if those are values and z is
+// never negative, and 127 * 128 for other codes, the keys of kivi-4 and the values of q4_0 ("two
+// terms", i = 128 * high + low, each a byte). The error is then far below that of the codes.
 //   keys    z is a block of the query in the codec's basis: the dimensions of one scale, 128 at
 //           most. s = 0; for each block: s = fma(float(sum of i * (2 c - C)) * (a / M * h),
 //           scale[t], s), and for codecs with offsets s = fma(sum of z, offset[t], s)
@@ -75,12 +76,13 @@ struct EncodedPart {
   EncodedKind kind;
   EncodedScales scales;
   std::uint32_t bits, terms;
-  std::uint32_t group;         // dimensions of one scale
-  std::uint32_t block;         // dimensions whose query has one scale
-  std::int32_t centre_twice;   // C
-  float half;                  // h
-  const std::uint8_t* levels;  // 16 of them, or null: the code itself
-  std::size_t scales_at, exponents_at, plane_at[2];
+  float top;                                      // M
+  std::uint32_t group;                            // dimensions of one scale
+  std::uint32_t block;                            // keys: dimensions whose query has one scale
+  std::int32_t centre_twice;                      // C
+  float half;                                     // h
+  const std::uint8_t* levels;                     // 16 of them, or null: the code itself
+  std::size_t scales_at, exponents_at, plane_at;  // plane_at: of the last bit of 3 or 5
 };
 
 EncodedPart encoded_part(const Codec& codec, Side side, Rows rows);  // check_rows() holds
