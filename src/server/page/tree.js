@@ -164,6 +164,7 @@ class TreeView {
     view.classList.toggle("pinned", pinned(node));
     view.classList.toggle("thin", h < 15 || w < 22);
     view.classList.toggle("tall", h > 46);
+    inner.style.setProperty("--lines", Math.max(1, Math.floor((h - 12) / 16.2)));  // 6 px above, and no line cut in half
     view.classList.toggle("narrow", w < 110);
     inner.children[0].textContent = quoted(node);
     inner.children[1].textContent = tokens(node.tokens);
