@@ -24,9 +24,10 @@
 // Codes (all but floats). An element is x = (2 c - C) * h * scale + offset: c the code, or where
 // levels are not even the integer level it stands for; C and h constants of the codec; scale and
 // offset as f32. A vector of numbers z is made integer by its largest magnitude a: z = (a / M) * i,
-// i = round(z * (M / a)). M is 127 for codes of up to 4 bits, 255 if those are values and z is
-// never negative, and 127 * 128 for other codes, the keys of kivi-4 and the values of q4_0 ("two
-// terms", i = 128 * high + low, each a byte). The error is then far below that of the codes.
+// i = round(z * (M / a)). M is 127 for codes of up to 4 bits, 255 if those are values (z is not
+// negative then: its sign is dropped), and 127 * 128 for other codes, the keys of kivi-4 and the
+// values of q4_0 ("two terms", i = 128 * high + low, each a byte). The error is then far below that
+// of the codes.
 //   keys    z is a block of the query in the codec's basis: the dimensions of one scale, 128 at
 //           most. s = 0; for each block: s = fma(float(sum of i * (2 c - C)) * (a / M * h),
 //           scale[t], s), and for codecs with offsets s = fma(sum of z, offset[t], s)

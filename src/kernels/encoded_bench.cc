@@ -56,8 +56,9 @@ class Store {
     const float keep[kHeads] = {1, 1, 1}, take[kHeads] = {1, 1, 1};
     const std::byte* lane = memory_.get() + (layer * kHeads + head) * page_bytes();
     for (std::uint32_t slot = begin; slot < end; slot += kEncodedUnit) {
-      EncodedUnit k{.page_count = 2, .next_count = slot + kEncodedUnit < end ? 2u : 0u};
-      EncodedUnit v = k;
+      EncodedUnit k{}, v{};
+      k.page_count = v.page_count = 2;
+      k.next_count = v.next_count = slot + kEncodedUnit < end ? 2 : 0;
       k.next_bytes = keys_.page_bytes, v.next_bytes = values_.page_bytes;
       for (std::uint32_t i = 0; i < 2; ++i) {
         k.pages[i] = lane + (slot / 32 + i) * block_bytes();
@@ -66,7 +67,7 @@ class Store {
         v.next[i] = k.next[i] + keys_.page_bytes;
       }
       e.scores(keys_, k, prepared, kHeads, weights);
-      for (float& w : weights) w = 1 / (1 + w * w);  // stands for the softmax
+      for (float& w : weights) w *= w;  // stands for the softmax
       e.add_values(values_, v, weights, kHeads, keep, take, out);
     }
     e.finish(values_, kHeads, out);

@@ -191,18 +191,41 @@ QUIRE_INLINE __m256i high_8(Ints a) {
 #endif
 }
 
-QUIRE_INLINE std::int32_t add_lanes(Ints x) {
+QUIRE_INLINE __m128i add_halves(Ints x) {  // four sums of four lanes
   const __m256i a = _mm256_add_epi32(low_8(x), high_8(x));
-  const __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-  const __m128i c = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+  return _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
 }
-QUIRE_INLINE std::uint32_t most_lane(Ints x) {
+QUIRE_INLINE __m128i most_halves(Ints x) {
   const __m256i a = _mm256_max_epu32(low_8(x), high_8(x));
-  const __m128i b = _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-  const __m128i c = _mm_max_epu32(b, _mm_shuffle_epi32(b, 0x4e));
-  return static_cast<std::uint32_t>(
-      _mm_cvtsi128_si32(_mm_max_epu32(c, _mm_shuffle_epi32(c, 0xb1))));
+  return _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+}
+// The sum, and the largest, of the lanes of each of four.
+QUIRE_INLINE __m128i add_lanes_of(const Ints (&x)[4]) {
+  const __m128i a = add_halves(x[0]), b = add_halves(x[1]), c = add_halves(x[2]),
+                d = add_halves(x[3]);
+  const __m128i ab = _mm_add_epi32(_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
+  const __m128i cd = _mm_add_epi32(_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
+  return _mm_add_epi32(_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd));
+}
+QUIRE_INLINE __m128i most_lane_of(const Ints (&x)[4]) {
+  const __m128i a = most_halves(x[0]), b = most_halves(x[1]), c = most_halves(x[2]),
+                d = most_halves(x[3]);
+  const __m128i ab = _mm_max_epu32(_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
+  const __m128i cd = _mm_max_epu32(_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
+  return _mm_max_epu32(_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd));
+}
+
+// The bytes of 64 ints, each within 0..255 or -128..127.
+template <bool kUnsigned>
+QUIRE_INLINE void store_bytes(std::int8_t* p, const Ints (&x)[4]) {
+#ifdef __AVX512F__
+  const Ints ab = _mm512_packs_epi32(x[0], x[1]), cd = _mm512_packs_epi32(x[2], x[3]);
+  const Ints bytes = kUnsigned ? _mm512_packus_epi16(ab, cd) : _mm512_packs_epi16(ab, cd);
+  const Ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  store_ints(p, _mm512_permutexvar_epi32(order, bytes));
+#else
+  for (int i = 0; i < 4; ++i) store_low_bytes(p + 16 * i, x[i]);
+#endif
 }
 
 }  // namespace

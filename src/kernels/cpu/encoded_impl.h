@@ -56,8 +56,7 @@ void scores(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prep
 void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weights,
                 std::uint32_t n, const float* keep, const float* take, float* out) {
   const auto by = [&](auto f) { f(p, unit, weights, n, keep, take, out); };
-  const bool codes = p.kind == EncodedKind::codes;
-  const bool fits = p.rows.tokens % 16 == 0 && p.rows.dim % (codes ? 64 : 16) == 0;
+  const bool fits = p.rows.tokens % 16 == 0 && p.rows.dim % 16 == 0;
   if (!fits) return by(kEncodedScalar.add_values);
   switch (p.kind) {
     case EncodedKind::f32:

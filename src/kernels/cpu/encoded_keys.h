@@ -12,6 +12,9 @@ enum class KeyScales { slot, pair, query };
 
 using ConstRow = PreparedRow<const std::byte>;
 
+template <int kTerms>
+inline constexpr int kKeyTop = kTerms == 2 ? kTwoTerms : 127;
+
 struct KeyGroups {  // 16 slots each
   const std::byte *low[kEncodedUnit / 16], *last[kEncodedUnit / 16];
   std::uint32_t count = 0;
@@ -59,9 +62,7 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
         });
         each<kRows>([&](auto r) QUIRE_LAMBDA {
           each<kTerms>([&](auto term) QUIRE_LAMBDA {
-            std::int32_t four;
-            __builtin_memcpy(&four, rows[r.value].bytes + term.value * dim + 4 * (at + j.value), 4);
-            const Ints by = all_ints(four);
+            const Ints by = four_bytes(rows[r.value].bytes + term.value * dim + 4 * (at + j.value));
             each<kV>([&](auto v) QUIRE_LAMBDA {
               Ints& sum = sums[r.value][v.value][term.value];
               sum = dot<kSmall>(sum, codes[v.value], by);
@@ -138,7 +139,7 @@ void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::by
   for (std::uint32_t i = 0; i < unit.page_count; ++i) {
     KeyGroups groups;
     add_groups(p, unit.pages[i], groups);
-    alignas(64) float steps[kCodecDimMax], offsets[kCodecDimMax], z[kCodecDimMax];
+    alignas(64) float steps[kCodecDimMax], offsets[kCodecDimMax];
     const auto* halves = reinterpret_cast<const F16*>(unit.pages[i] + p.scales_at);
     for (std::size_t d = 0; d < dim; d += 16) {
       const Lanes step = load(halves + d);
@@ -146,24 +147,29 @@ void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::by
       store(offsets + d, fma(centre, step, load(halves + dim + d)));
     }
     each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
-      std::int8_t bytes[count.value][2 * kCodecDimMax];
+      std::int8_t bytes[count.value * 2 * kCodecDimMax];
+      const float* q[count.value];
+      Integers whole[count.value];
       float scale[count.value], base[count.value];
       std::int32_t middle[count.value];
       ConstRow rows[count.value];
       for (int r = 0; r < count.value; ++r) {
-        const auto* q = reinterpret_cast<const float*>(prepared + (at + r) * p.prepared_bytes);
+        q[r] = reinterpret_cast<const float*>(prepared + (at + r) * p.prepared_bytes);
         Lanes sum = zero();
-        for (std::size_t d = 0; d < dim; d += 16) {
-          const Lanes x = load(q + d);
-          store(z + d, mul(x, load(steps + d)));
-          sum = fma(x, load(offsets + d), sum);
-        }
-        const Integers whole =
-            to_integers < kTerms == 2 ? kTwoTerms : 127 > (z, dim, bytes[r], bytes[r] + dim);
-        scale[r] = whole.scale * p.half;
+        for (std::size_t d = 0; d < dim; d += 16) sum = fma(load(q[r] + d), load(offsets + d), sum);
         base[r] = add_lanes(sum);
-        middle[r] = -p.centre_twice * whole.sum;
-        rows[r] = {&scale[r], &base[r], &middle[r], bytes[r]};
+      }
+      const auto scaled = [&](int r, std::size_t v) QUIRE_LAMBDA {
+        return mul(load(q[r] + 16 * v), load(steps + 16 * v));
+      };
+      if (dim == 64)
+        to_integers<kKeyTop<kTerms>, 4>(4, scaled, bytes, bytes + dim, 2 * dim, whole);
+      else
+        to_integers<kKeyTop<kTerms>, 0>(dim / 16, scaled, bytes, bytes + dim, 2 * dim, whole);
+      for (int r = 0; r < count.value; ++r) {
+        scale[r] = whole[r].scale * p.half;
+        middle[r] = -p.centre_twice * whole[r].sum;
+        rows[r] = {&scale[r], &base[r], &middle[r], bytes + 2 * r * dim};
       }
       score_groups<kBits, 0, KeyScales::query, kTerms, count.value>(
           p, groups, rows, steps, offsets, ahead, dots + at * kEncodedUnit + i * p.rows.tokens);
@@ -175,14 +181,15 @@ template <int kTerms>
 void prepare_codes(const EncodedPart& p, const float* q, const PreparedRow<std::byte>& row) {
   for (std::uint32_t d = 0, b = 0; d < p.rows.dim; d += p.block, ++b) {
     const std::uint32_t size = least(p.block, p.rows.dim - d);
-    const Integers whole = to_integers < kTerms == 2
-                               ? kTwoTerms
-                               : 127 > (q + d, size, row.bytes + d, row.bytes + p.rows.dim + d);
+    Integers whole[1];
+    to_integers<kKeyTop<kTerms>, 0>(
+        size / 16, [&](int, std::size_t i) QUIRE_LAMBDA { return load(q + d + 16 * i); },
+        row.bytes + d, row.bytes + p.rows.dim + d, 0, whole);
     Lanes sum = zero();
     for (std::uint32_t i = 0; i < size; i += 16) sum = add(sum, load(q + d + i));
-    row.scale[b] = whole.scale * p.half;
+    row.scale[b] = whole[0].scale * p.half;
     row.sum[b] = add_lanes(sum);
-    row.centre[b] = -p.centre_twice * whole.sum;
+    row.centre[b] = -p.centre_twice * whole[0].sum;
   }
 }
 

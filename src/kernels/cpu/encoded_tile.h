@@ -90,11 +90,31 @@ struct Planes {
       return either(code, both(moved, all_bytes(1 << kLow)));
     }
   }
+
+  // Code vector `index` of the values of a page.
+  QUIRE_INLINE static Ints unpack_at(const std::byte* page, std::size_t last_plane,
+                                     std::size_t index) {
+    const auto take = [&](std::size_t plane, int bits) QUIRE_LAMBDA {
+      const std::size_t per = 8 / bits;
+      const Ints loaded = load_ints(page + plane + index / per * 64);
+      return both(drop_bits(loaded, static_cast<int>(index % per) * bits),
+                  all_bytes((1 << bits) - 1));
+    };
+    if constexpr (!kLast) return take(0, kLow);
+    return either(take(0, kLow), shift_left<kLow>(take(last_plane, 1)));
+  }
 };
 
 // Whether codes, or the levels they stand for, are at most 128.
 template <int kBits, bool kLevels, int kTop>
 inline constexpr bool kSmallCodes = kLevels ? kTop <= 128 : kBits < 8;
+
+// Four bytes of a query, or of the weights of four slots, in every lane.
+QUIRE_INLINE Ints four_bytes(const std::int8_t* p) {
+  std::int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return all_ints(four);
+}
 
 // 2 * sum, of one or two terms.
 template <int kTerms>
@@ -155,38 +175,73 @@ struct Integers {
   std::int32_t sum;
 };
 
-// n, a multiple of 16, numbers of z; bytes of the high terms, and of the low ones at `low`.
-template <int kTop>
-QUIRE_INLINE Integers to_integers(const float* z, std::size_t n, std::int8_t* high,
-                                  std::int8_t* low) {
-  constexpr int kTerms = kTop > 255 ? 2 : 1;
-  Ints most = zero_ints();
-  for (std::size_t i = 0; i < n; i += 16)
-    most = most_unsigned(most, both(as_ints(load(z + i)), all_ints(0x7fffffff)));
-  const std::uint32_t bits = most_lane(most);
-  float a;
-  __builtin_memcpy(&a, &bits, 4);
-  if (!(a >= kEncodedLeast) || bits >= 0x7f800000u) {
-    for (std::size_t i = 0; i < n; i += 16) {
-      store_low_bytes(high + i, zero_ints());
-      if constexpr (kTerms == 2) store_low_bytes(low + i, zero_ints());
-    }
-    return {bits >= 0x7f800000u ? __builtin_nanf("") : 0.0f, 0};
-  }
-  const Lanes by = all(static_cast<float>(kTop) / a);
-  Ints sum = zero_ints();
-  for (std::size_t i = 0; i < n; i += 16) {
-    const Ints x = rounded(mul(load(z + i), by));
-    sum = add(sum, x);
-    if constexpr (kTerms == 2) {
-      const Ints h = shift_right<7>(add(x, all_ints(64)));
-      store_low_bytes(high + i, h);
-      store_low_bytes(low + i, sub(x, shift_left<7>(h)));
+// kRows vectors of 16 * vectors numbers, z(row, i) the i-th 16 of one, as bytes: high terms at
+// high + row * stride, low ones at low + row * stride. The steps across lanes are taken for four
+// rows at once. kVectors, unless 0, is `vectors`.
+template <int kTop, int kVectors, int kRows, class Z>
+QUIRE_INLINE void to_integers(std::size_t vectors, Z z, std::int8_t* high, std::int8_t* low,
+                              std::size_t stride, Integers (&out)[kRows]) {
+  constexpr bool kTwo = kTop > 255;
+  const auto each_vector = [&](auto f) QUIRE_LAMBDA {
+    if constexpr (kVectors != 0)
+      each<kVectors>([&](auto i) QUIRE_LAMBDA { f(std::size_t{i.value}); });
+    else
+      for (std::size_t i = 0; i < vectors; ++i) f(i);
+  };
+  Ints lanes[4];
+  each<4>([&](auto r) QUIRE_LAMBDA {
+    lanes[r.value] = zero_ints();
+    if constexpr (r.value < kRows)
+      each_vector([&](std::size_t i) QUIRE_LAMBDA {
+        lanes[r.value] = most_unsigned(lanes[r.value], as_ints(size_of(z(r.value, i))));
+      });
+  });
+  const __m128i bits = most_lane_of(lanes);
+  const __m128i finite = _mm_cmplt_epi32(bits, _mm_set1_epi32(0x7f800000));
+  const __m128 a = _mm_castsi128_ps(bits), top = _mm_set1_ps(static_cast<float>(kTop));
+  const __m128 coded =
+      _mm_and_ps(_mm_cmpge_ps(a, _mm_set1_ps(kEncodedLeast)), _mm_castsi128_ps(finite));
+  alignas(16) float by[4], scale[4];
+  alignas(16) std::int32_t sums[4];
+  _mm_store_ps(by, _mm_div_ps(top, a));
+  const __m128 other = _mm_andnot_ps(_mm_castsi128_ps(finite), _mm_set1_ps(__builtin_nanf("")));
+  _mm_store_ps(scale, _mm_or_ps(_mm_and_ps(coded, _mm_div_ps(a, top)), other));
+  const int usual = _mm_movemask_ps(coded);
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    std::int8_t *highs = high + r.value * stride, *lows = low + r.value * stride;
+    Ints sum = zero_ints();
+    if (usual >> r.value & 1) {
+      const Lanes factor = all(by[r.value]);
+      const auto code = [&](std::size_t i) QUIRE_LAMBDA {
+        const Ints x = rounded(mul(z(r.value, i), factor));
+        sum = add(sum, x);
+        return x;
+      };
+      if constexpr (kVectors == 4 && !kTwo) {
+        const Ints x[4] = {code(0), code(1), code(2), code(3)};
+        store_bytes<(kTop > 127)>(highs, x);
+      } else {
+        each_vector([&](std::size_t i) QUIRE_LAMBDA {
+          const Ints x = code(i);
+          if constexpr (kTwo) {
+            const Ints h = shift_right<7>(add(x, all_ints(64)));
+            store_low_bytes(highs + 16 * i, h);
+            store_low_bytes(lows + 16 * i, sub(x, shift_left<7>(h)));
+          } else {
+            store_low_bytes(highs + 16 * i, x);
+          }
+        });
+      }
     } else {
-      store_low_bytes(high + i, x);
+      for (std::size_t i = 0; i < vectors; ++i) {
+        store_low_bytes(highs + 16 * i, zero_ints());
+        if constexpr (kTwo) store_low_bytes(lows + 16 * i, zero_ints());
+      }
     }
-  }
-  return {a / static_cast<float>(kTop), add_lanes(sum)};
+    lanes[r.value] = sum;
+  });
+  _mm_store_si128(reinterpret_cast<__m128i*>(sums), add_lanes_of(lanes));
+  for (int r = 0; r < kRows; ++r) out[r] = {scale[r], sums[r]};
 }
 
 // x[i ^ distance] for distance 1, 2, 4, 8.

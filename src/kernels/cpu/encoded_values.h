@@ -12,41 +12,62 @@ inline constexpr std::uint32_t kChunk = 4;  // vectors of 16 dimensions that are
 // The weights of some rows, times the scales of one group after the other, as bytes.
 template <int kTerms, int kRows>
 struct WeightTile {
-  std::int8_t bytes[kRows][kCodecDimMax / 16][kTerms][kEncodedUnit];
+  std::int8_t bytes[kCodecDimMax / 16][kRows][kTerms][kEncodedUnit];
   float scale[kRows][kCodecDimMax / 16], base[kRows][kCodecDimMax / 16];
   std::int32_t centre[kRows][kCodecDimMax / 16];
 };
 
-template <int kTerms, int kRows>
-QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, std::size_t slots,
+template <int kVectors, int kTerms, int kRows>
+QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, std::size_t vectors,
                                const float* weights, WeightTile<kTerms, kRows>& tile) {
-  const std::size_t groups = encoded_groups(p);
-  for (int r = 0; r < kRows; ++r) {
-    const float* w = weights + r * kEncodedUnit;
-    for (std::size_t g = 0; g < groups; ++g) {
-      alignas(64) float z[kEncodedUnit];
-      for (std::size_t t = 0; t < slots; t += 16)
-        store(z + t, mul(load(w + t), load(scales.scales + g * kEncodedUnit + t)));
-      auto& bytes = tile.bytes[r][g];
-      constexpr int kM = kTerms == 2 ? kTwoTerms : 255;
-      const Integers whole = to_integers<kM>(z, slots, bytes[0], bytes[kTerms - 1]);
-      tile.scale[r][g] = whole.scale * p.half;
-      tile.centre[r][g] = -p.centre_twice * whole.sum;
+  for (std::size_t g = 0; g < encoded_groups(p); ++g) {
+    const auto weighted = [&](int r, std::size_t i) QUIRE_LAMBDA {
+      const Lanes x = mul(load(weights + r * kEncodedUnit + 16 * i),
+                          load(scales.scales + g * kEncodedUnit + 16 * i));
+      return kTerms == 1 ? size_of(x) : x;
+    };
+    Integers whole[kRows];
+    to_integers<kTerms == 2 ? kTwoTerms : 255, kVectors>(vectors, weighted, tile.bytes[g][0][0],
+                                                         tile.bytes[g][0][kTerms - 1],
+                                                         kTerms * kEncodedUnit, whole);
+    for (int r = 0; r < kRows; ++r) {
+      tile.scale[r][g] = whole[r].scale * p.half;
+      tile.centre[r][g] = -p.centre_twice * whole[r].sum;
       tile.base[r][g] = 0;
       if (p.scales != EncodedScale::slot_pair) continue;
       Lanes sum = zero();
-      for (std::size_t t = 0; t < slots; t += 16)
-        sum = fma(load(w + t), load(scales.offsets + g * kEncodedUnit + t), sum);
+      for (std::size_t i = 0; i < vectors; ++i)
+        sum = fma(load(weights + r * kEncodedUnit + 16 * i),
+                  load(scales.offsets + g * kEncodedUnit + 16 * i), sum);
       tile.base[r][g] = add_lanes(sum);
     }
   }
 }
 
+// Adds four slots of codes times their weights, which are unsigned where there is one term; codes
+// are small then.
+template <bool kSmall, int kTerms>
+QUIRE_INLINE Ints weigh(Ints sum, Ints codes, Ints weights) {
+  if constexpr (kTerms == 1)
+    return dot<true>(sum, weights, codes);
+  else
+    return dot<kSmall>(sum, codes, weights);
+}
+
+// The sums of 16 dimensions into one row's output.
+template <int kTerms, int kRows>
+QUIRE_INLINE void take_in(const Ints (&sums)[kTerms], const WeightTile<kTerms, kRows>& tile, int r,
+                          std::size_t g, float keep, float take, float* out) {
+  const Lanes sum = to_floats(add(twice(sums), all_ints(tile.centre[r][g])));
+  const Lanes o = fma(sum, all(tile.scale[r][g]), all(tile.base[r][g]));
+  store(out, fma(o, all(take), mul(load(out), all(keep))));
+}
+
 // Dimensions [16 first, 16 first + 64); kShare vectors of them have one scale.
 template <int kBits, int kTop, int kTerms, int kShare, int kRows>
-QUIRE_INLINE void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t first,
-                              const WeightTile<kTerms, kRows>& tile, Ahead& ahead,
-                              const float* keep, const float* take, float* out) {
+void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t first,
+                 const WeightTile<kTerms, kRows>& tile, Ahead& ahead, const float* keep,
+                 const float* take, float* out) {
   using P = Planes<kBits>;
   constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
   const std::size_t dim = p.rows.dim, chunks = dim / 64, quads = p.rows.tokens / 4;
@@ -77,16 +98,11 @@ QUIRE_INLINE void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std
       each<kRows>([&](auto r) QUIRE_LAMBDA {
         each<kChunk / kShare>([&](auto g) QUIRE_LAMBDA {
           each<kTerms>([&](auto term) QUIRE_LAMBDA {
-            std::int32_t four;
-            __builtin_memcpy(&four, &tile.bytes[r.value][group + g.value][term.value][slot], 4);
-            const Ints by = all_ints(four);
+            const Ints by = four_bytes(&tile.bytes[group + g.value][r.value][term.value][slot]);
             each<kShare>([&](auto k) QUIRE_LAMBDA {
               constexpr int kV = g.value * kShare + k.value;
               Ints& sum = sums[r.value][kV][term.value];
-              if constexpr (kTerms == 1)
-                sum = dot<true>(sum, by, codes[kV]);  // weights are unsigned, codes small
-              else
-                sum = dot<kSmall>(sum, codes[kV], by);
+              sum = weigh<kSmall, kTerms>(sum, codes[kV], by);
             });
           });
         });
@@ -94,13 +110,43 @@ QUIRE_INLINE void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std
     }
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kChunk>([&](auto v) QUIRE_LAMBDA {
-      const std::size_t g = group + v.value / kShare;
-      const Lanes sum =
-          to_floats(add(twice(sums[r.value][v.value]), all_ints(tile.centre[r.value][g])));
-      const Lanes o = fma(sum, all(tile.scale[r.value][g]), all(tile.base[r.value][g]));
-      float* to = out + r.value * dim + 16 * (first + v.value);
-      store(to, fma(o, all(take[r.value]), mul(load(to), all(keep[r.value]))));
+      take_in(sums[r.value][v.value], tile, r.value, group + v.value / kShare, keep[r.value],
+              take[r.value], out + r.value * dim + 16 * (first + v.value));
     });
+  });
+}
+
+// Dimensions [16 first, 16 first + 16), for heads that are not made of 64.
+template <int kBits, int kTop, int kTerms, int kRows>
+void value_vector(const EncodedPart& p, const EncodedUnit& unit, std::size_t first,
+                  const WeightTile<kTerms, kRows>& tile, Ahead& ahead, const float* keep,
+                  const float* take, float* out) {
+  using P = Planes<kBits>;
+  constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
+  const std::size_t dim = p.rows.dim, group = 16 * first / p.group;
+  Table levels{};
+  if constexpr (kLevels) levels = table_of(p.levels);
+  Ints sums[kRows][kTerms];
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    for (Ints& sum : sums[r.value]) sum = zero_ints();
+  });
+  for (std::uint32_t i = 0; i < unit.page_count; ++i)
+    for (std::size_t quad = 0; quad < p.rows.tokens / 4; ++quad) {
+      ahead.step();
+      Ints codes = P::unpack_at(unit.pages[i], p.plane_at, quad * (dim / 16) + first);
+      if constexpr (kLevels) codes = look_up(levels, codes);
+      const std::size_t slot = i * p.rows.tokens + 4 * quad;
+      each<kRows>([&](auto r) QUIRE_LAMBDA {
+        each<kTerms>([&](auto term) QUIRE_LAMBDA {
+          Ints& sum = sums[r.value][term.value];
+          sum = weigh<kSmall, kTerms>(sum, codes,
+                                      four_bytes(&tile.bytes[group][r.value][term.value][slot]));
+        });
+      });
+    }
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    take_in(sums[r.value], tile, r.value, group, keep[r.value], take[r.value],
+            out + r.value * dim + 16 * first);
   });
 }
 
@@ -110,13 +156,21 @@ void value_codes(const EncodedPart& p, const EncodedUnit& unit, const float* wei
   const std::size_t dim = p.rows.dim, slots = unit.page_count * p.rows.tokens;
   UnitScales scales;
   expand_scales(p, unit, scales);
-  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * dim / 64 * slots / 4 + 1);
+  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * (dim + 63) / 64 * slots / 4);
   each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
     WeightTile<kTerms, count.value> tile;
-    fill_weights(p, scales, slots, weights + at * kEncodedUnit, tile);
-    for (std::size_t v = 0; v < dim / 16; v += kChunk)
-      value_chunk<kBits, kTop, kTerms, kShare, count.value>(p, unit, v, tile, ahead, keep + at,
-                                                            take + at, out + at * dim);
+    if (slots == kEncodedUnit)
+      fill_weights<kEncodedUnit / 16>(p, scales, slots / 16, weights + at * kEncodedUnit, tile);
+    else
+      fill_weights<0>(p, scales, slots / 16, weights + at * kEncodedUnit, tile);
+    const auto by = [&](auto f, std::size_t step) QUIRE_LAMBDA {
+      for (std::size_t v = 0; v < dim / 16; v += step)
+        f(p, unit, v, tile, ahead, keep + at, take + at, out + at * dim);
+    };
+    if (dim % 64 == 0)
+      by(value_chunk<kBits, kTop, kTerms, kShare, count.value>, kChunk);
+    else
+      by(value_vector<kBits, kTop, kTerms, count.value>, 1);
   });
 }
 

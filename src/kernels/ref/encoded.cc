@@ -221,7 +221,10 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
     for (std::uint32_t g = 0; g < encoded_groups(p); ++g) {
       float z[kEncodedUnit], offsets[kEncodedUnit];
       std::int32_t i[kEncodedUnit];
-      for (std::uint32_t t = 0; t < slots; ++t) z[t] = w[t] * page_of(t).scale(g, t % tokens);
+      for (std::uint32_t t = 0; t < slots; ++t) {
+        z[t] = w[t] * page_of(t).scale(g, t % tokens);
+        if (p.kind == Kind::codes && p.terms == 1) z[t] = std::fabs(z[t]);
+      }
       float scale = 0, base = 0;
       if (p.kind == Kind::codes) {
         scale = to_integers(z, slots, p.top, i) * p.half;
