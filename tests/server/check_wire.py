@@ -249,6 +249,16 @@ class Cache(unittest.TestCase):
         self.assertEqual(SERVER.call("DELETE", f"/v1/kv/pins/{cached['id']}")[0], 200)
         self.assertTrue(again["id"].startswith("cmpl-"))
 
+    def test_previews_begin_where_prompts_part(self):
+        rules = "Rules for all of us: be brief, be kind, and never hurry. "  # more than a block of bytes
+        for question in ("Where is the river?", "Who wrote this letter?"):
+            SERVER.post("/v1/completions", ask(prompt=rules * 3 + question + " " * 64))
+        previews = [n["text_preview"] for n in SERVER.get("/v1/kv/tree?limit=1000&depth=9")["nodes"]]
+        self.assertTrue(any(p.startswith("Rules for all of us") for p in previews), previews)
+        parted = [p for p in previews if "river" in p or "letter" in p]
+        self.assertEqual(len(parted), 2, previews)
+        self.assertTrue(all(len(p.encode()) <= 80 for p in previews))
+
     def test_requests_are_explained(self):
         first = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "a" * 300 + "Friday" + "b" * 100}]}
         second = {"model": "m", "max_tokens": 2,
