@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <future>
 
 #include "server/bad_words.h"
 #include "server/grammar_masks.h"
@@ -62,8 +63,14 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   };
   Server* const self = server.get();
   server->events_ = std::make_unique<EventPump>(*self);
+  // A client may have been waiting for the port: its request waits until everything is in place.
+  std::promise<void> ready;
   TRY(server->http_,
-      HttpServer::start(http, [self](std::shared_ptr<Exchange> x) { self->handle(std::move(x)); }));
+      HttpServer::start(http, [self, go = ready.get_future().share()](std::shared_ptr<Exchange> x) {
+        go.wait();
+        self->handle(std::move(x));
+      }));
+  ready.set_value();
   return server;
 }
 
