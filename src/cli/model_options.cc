@@ -16,19 +16,18 @@ constexpr const char* kDefaultModel = "smollm2-135m-instruct-q4_1.gguf";
 
 }  // namespace
 
-void add_storage_options(CLI::App& app, KvStorageCli& o) {
-  app.add_option("--cache-type-k", o.keys, "format of keys alone (as --kv-format)")->group(kRare);
-  app.add_option("--cache-type-v", o.values, "format of values alone (as --kv-format)")
-      ->group(kRare);
-  app.add_option("--kv-recent-exact", o.recent_exact,
-                 "lossy formats: last tokens that are read as they were written (0)")
-      ->group(kRare);
-  app.add_option("--kv-sinks", o.sinks, "lossy formats: first tokens that stay so too (0)")
-      ->group(kRare);
-  app.add_flag("--allow-lossy", o.allow_lossy, "needed by --kv-format planned")->group(kRare);
-  app.add_option("--kv-skip-layers", o.skip_layers, "lossy formats: layers that stay f16, 0,1,29")
-      ->delimiter(',')
-      ->group(kRare);
+void add_storage_options(CLI::App& app, KvStorageCli& o, bool rare) {
+  CLI::Option* const options[] = {
+      app.add_option("--cache-type-k", o.keys, "format of keys alone"),
+      app.add_option("--cache-type-v", o.values, "format of values alone"),
+      app.add_option("--kv-recent-exact", o.recent_exact,
+                     "lossy formats: last tokens that are read as they were written (0)"),
+      app.add_option("--kv-sinks", o.sinks, "lossy formats: first tokens that stay so too (0)"),
+      app.add_option("--kv-skip-layers", o.skip_layers,
+                     "lossy formats: layers that stay f16, 0,1,29")
+          ->delimiter(',')};
+  if (rare)
+    for (CLI::Option* option : options) option->group(kRare);
 }
 
 std::string plan_path(const std::string& model) {
@@ -48,7 +47,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("-c,--ctx-size,--max-model-len", o.context, "context in tokens (the model's)");
   app.add_option("--kv-format,--kv-cache-dtype", o.kv_format,
                  "format of cached keys and values (f16)");
-  add_storage_options(app, o.kv);
+  add_storage_options(app, o.kv, true);
+  app.add_flag("--allow-lossy", o.kv.allow_lossy, "needed by --kv-format planned")->group(kRare);
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")

@@ -17,7 +17,7 @@ struct KvStorageCli {
   std::vector<std::uint32_t> skip_layers;
   bool allow_lossy = false;
 };
-void add_storage_options(CLI::App& app, KvStorageCli& options);
+void add_storage_options(CLI::App& app, KvStorageCli& options, bool rare);
 // "auto" stays as it is where neither keys nor values are named.
 std::string format_name(const std::string& kv_format, const KvStorageCli& options);
 

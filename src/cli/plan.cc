@@ -172,7 +172,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--memory", o->memory, "for weights and cache, e.g. 80GiB: solves for the rest");
   app.add_option("--weights", o->weights, "size of the weights (from the model)");
   app.add_option("-f,--format", o->format, "cache format (f16)");
-  add_storage_options(app, o->kv);
+  add_storage_options(app, o->kv, false);
   app.add_option("--shared-prefix", o->shared_prefix, "first tokens that sequences have in common");
   app.add_option("--prefix-groups", o->prefix_groups, "how many different shared prefixes (1)");
   app.add_option("--block-size", o->block_size, "tokens per block (32)")

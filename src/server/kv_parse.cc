@@ -132,7 +132,7 @@ void parse_format(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& p
     if (const Json* skip = object->find("skip_layers")) {
       const bool numbers =
           skip->is_array() && skip->size() <= 4096 &&
-          std::ranges::all_of(*skip, [](const Json& l) { return l.is_number_unsigned(); });
+          std::ranges::all_of(*skip, [](const Json& l) { return l.is_number_integer() && l >= 0; });
       if (!numbers) return object->refuse("skip_layers", "must be a list of layer numbers");
       for (const Json& l : *skip)
         storage->skip_layers.push_back(static_cast<std::uint32_t>(

@@ -22,7 +22,7 @@ import unittest
 
 QUIRE, WRITE_TINY = sys.argv[1:3]
 MODEL = os.environ.get("QUIRE_TEST_MODEL") or (sys.argv[3] if len(sys.argv) > 3 else "")
-COMMANDS = "serve run chat bench show plan selftest eval tokenize detokenize template completion version".split()
+COMMANDS = "serve run chat bench show plan selftest eval probe tokenize detokenize template completion version".split()
 HURRY = 60  # seconds; a busy machine must not fail a test
 
 folder = tempfile.TemporaryDirectory()
