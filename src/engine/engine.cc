@@ -130,7 +130,7 @@ void Engine::admit(Job& job) {
   stats_.prompt_tokens_waited += job.waited;
   stats_.prompt_tokens_computed += prompt - job.cached;
   ++stats_.missed[static_cast<std::size_t>(got.reason)];
-  stats_.saved_prefill_seconds += job.cached * token_seconds_;
+  stats_.saved_prefill_seconds += job.cached * prefill_cost_.token_seconds();
   stats_.queue_seconds.add(since(job.submitted));
   stats_.lookup_seconds.add(static_cast<double>(job.lookup) * 1e-9);
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
@@ -210,7 +210,7 @@ void Engine::complete(Job& job) {
             .lookup_seconds = seconds(job.lookup),
             .token_gap_median = job.gaps.quantile(0.5),
             .token_gap_99 = job.gaps.quantile(0.99),
-            .saved_prefill_seconds = job.cached * token_seconds_,
+            .saved_prefill_seconds = job.cached * prefill_cost_.token_seconds(),
             .leases = job.leases,
             .lease_problem = job.lease_problem};
   stats_.request_seconds.add(since(job.submitted));
@@ -271,6 +271,24 @@ void Engine::sweep() {
   over_.clear();
 }
 
+// What the step tells of the cost of a prompt token. The cache hears of it when it has changed
+// noticeably: a jitter would only shuffle the order of eviction.
+void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
+  double positions = 0;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const auto count = static_cast<double>(items_[i].tokens.size());
+    positions += count * (rows_[i].past + count / 2);
+  }
+  prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));
+  const double now = prefill_cost_.token_seconds();
+  log_.token_seconds = now;
+  if (now < 0.8 * cost_told_ || now > 1.25 * cost_told_) {
+    cost_told_ = now;
+    runtime_.cache().set_recompute_cost(prefill_cost_.token_ns(),
+                                        prefill_cost_.token_position_ns());
+  }
+}
+
 bool Engine::step() {
   const Nanoseconds started = now_ = clock_.now();
   expire();
@@ -295,11 +313,7 @@ bool Engine::step() {
   now_ = computed;
   std::uint32_t rows = 0;
   for (const StepItem& item : items_) rows += static_cast<std::uint32_t>(item.tokens.size());
-  if (rows >= 64) {
-    const double lately = static_cast<double>(forward) * 1e-9 / rows;
-    token_seconds_ = token_seconds_ == 0 ? lately : 0.9 * token_seconds_ + 0.1 * lately;
-    log_.token_seconds = token_seconds_;
-  }
+  measure(rows, forward);
   for (std::size_t i = 0; i < rows_.size(); ++i)
     line_.charge(rows_[i].job->entry.tenant, items_[i].tokens.size());
   use_logits(logits);

@@ -22,6 +22,7 @@
 
 #include "engine/explain.h"
 #include "engine/job.h"
+#include "engine/prefill_cost.h"
 #include "engine/runtime.h"
 #include "engine/scheduler.h"
 #include "engine/service.h"
@@ -84,6 +85,7 @@ class Engine {
   void fail(Job& job, FailureKind kind, std::string message);
   void end(Job& job, Reason reason);
   void sweep();  // forgets the jobs that are over
+  void measure(std::uint32_t rows, Nanoseconds forward);
   void expire();
   void note(const Job& job, Reason reason, std::uint32_t tokens = 0, std::uint64_t bytes = 0);
   double since(Nanoseconds from) const { return static_cast<double>(now_ - from) * 1e-9; }
@@ -100,7 +102,8 @@ class Engine {
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
   void preempt(Job& job);
-  Preempt cheaper_preemption(const Sequence& s) const;
+  double wanted_tokens(const Job& victim);
+  Preempt cheaper_preemption(const Sequence& s, double wanted) const;
 
   // engine_sample.cc
   void use_logits(std::span<float> logits);
@@ -127,7 +130,8 @@ class Engine {
   Nanoseconds now_ = 0;
   bool told_ = false;
   ServiceStats stats_;
-  double token_seconds_ = 0;  // of a prompt token, lately
+  PrefillCost prefill_cost_;
+  double cost_told_ = 0;  // to the cache, of a token
 
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;

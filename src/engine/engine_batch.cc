@@ -213,10 +213,11 @@ bool Engine::make_room() {
 }
 
 void Engine::preempt(Job& job) {
+  const double wanted = wanted_tokens(job);
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);
     if (b.done) continue;
-    const Preempt how = cheaper_preemption(*b.sequence);
+    const Preempt how = cheaper_preemption(*b.sequence, wanted);
     runtime_.cache().preempt(*b.sequence, how);
     ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);
   }
@@ -231,26 +232,54 @@ void Engine::preempt(Job& job) {
   line_.add(job.id, job.entry);
 }
 
-// In tokens to compute again. Recompute loses the unfinished block for certain, and of the whole
-// ones, which stay cached, as many as the pressure takes. Parking loses all or nothing, and what
-// others had cached goes first, which is wanted again as often as prompts hit.
-Preempt Engine::cheaper_preemption(const Sequence& s) const {
+// Room that the others will take before one of them ends, in tokens: prompts to be read and as many
+// tokens of every answer as the shortest has left, beyond the blocks they have.
+double Engine::wanted_tokens(const Job& victim) {
+  const auto for_each_other = [&](auto visit) {
+    for (Job* job : running_)
+      for (std::uint32_t i = 0; job != &victim && i < job->attached; ++i)
+        if (!job->branch(i).done) visit(*job, i);
+  };
+  std::uint32_t least = 0xffffffffu;
+  for_each_other([&](Job& job, std::uint32_t i) {
+    least = std::min(least, job.request.tokens_max - job.generated_by(i));
+  });
+  const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
+  double wanted = 0;
+  for_each_other([&](Job& job, std::uint32_t i) {
+    const Branch b = job.branch(i);
+    const std::uint32_t length = b.sequence->length(),
+                        has = (length + per_block - 1) / per_block * per_block;
+    const std::uint64_t end = std::uint64_t{length} + b.unread() + least;
+    wanted += static_cast<double>(end - std::min<std::uint64_t>(end, has));
+  });
+  return wanted;
+}
+
+Preempt Engine::cheaper_preemption(const Sequence& s, double wanted) const {
+  if (options_.preempt) return *options_.preempt;
   const CacheStats c = runtime_.cache().stats();
   const Geometry& g = runtime_.geometry();
   const double length = std::max(s.length(), 1u);
-  const double whole = std::min<double>(s.published_blocks() * g.tokens_per_block, length);
-  const double tokens_cached =
-      static_cast<double>(c.cached_bytes) * length /
-      static_cast<double>(std::max<std::uint64_t>(sequence_bytes(g, s.length()), 1));
-  double needed = 0;
-  for (const StepItem& item : items_) needed += static_cast<double>(item.tokens.size());
-  const double pressure = std::min(1.0, needed / (tokens_cached + length));
-  const double hit_rate = c.tokens_queried == 0 ? 0
-                                                : static_cast<double>(c.tokens_hit) /
-                                                      static_cast<double>(c.tokens_queried);
-  const double recompute = (length - whole) + whole * pressure;
-  const double park = length * pressure + std::min(needed, tokens_cached) * hit_rate;
-  return park < recompute ? Preempt::park : Preempt::recompute;
+  const double token_bytes =
+      static_cast<double>(std::max<std::uint64_t>(sequence_bytes(g, s.length()), 1)) / length;
+  const std::uint64_t held = c.referenced_bytes + c.fenced_bytes + c.cached_bytes;
+  const GivingWay giving{
+      .length = length,
+      .whole = std::min<double>(s.published_blocks() * g.tokens_per_block, length),
+      .free = static_cast<double>(c.budget_bytes - std::min(c.budget_bytes, held)) / token_bytes,
+      .cached = static_cast<double>(c.cached_bytes - std::min(c.cached_bytes, c.pinned_bytes)) /
+                token_bytes,
+      .wanted = wanted,
+      .reuse = c.tokens_queried == 0
+                   ? 0
+                   : static_cast<double>(c.tokens_hit) / static_cast<double>(c.tokens_queried)};
+  const auto cost = [&](const PreemptLoss& loss) {
+    return prefill_cost_.ns(length - loss.own, length) +
+           prefill_cost_.ns(0, length) / length * loss.others;
+  };
+  return cost(loss_of_park(giving)) < cost(loss_of_recompute(giving)) ? Preempt::park
+                                                                      : Preempt::recompute;
 }
 
 }  // namespace quire

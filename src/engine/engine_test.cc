@@ -424,30 +424,6 @@ TEST(Engine, WhatWasCutToFitFits) {
   }
 }
 
-TEST(Engine, PreemptsWithoutChangingAnswers) {
-  TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20}, {.step_tokens = 256});
-  std::vector<std::shared_ptr<MemorySink>> sinks;
-  const auto make = [](std::uint32_t i) {
-    Request r = request(text_of(100 + 7 * i, 20 + i), 300);  // 12 x 400 tokens; 4096 fit
-    r.sampling = {.temperature = i % 2 ? 1.f : 0.f, .seed = i};
-    r.choices = 1 + i % 2;
-    if (i % 4 == 3) r.kv.write = KvWrite::none;
-    return r;
-  };
-  for (std::uint32_t i = 0; i < 12; ++i) sinks.push_back(e.submit(make(i)));
-  e.run();
-  std::uint32_t preemptions = 0;
-  for (std::uint32_t i = 0; i < 12; ++i) {
-    expect_same(*sinks[i], alone(make(i)));
-    EXPECT_LE(sinks[i]->result->preemptions, 5u);
-    preemptions += sinks[i]->result->preemptions;
-  }
-  EXPECT_GT(preemptions, 0u);
-  const ServiceStats& s = e.engine->stats();
-  EXPECT_GT(s.preemptions_parked + s.preemptions_recompute, 0u);
-  e.expect_empty();
-}
-
 TEST(Engine, PinsThatLeaveNoRoomAreAnErrorNotAHang) {
   TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20});
   Request pin = request(text_of(2000, 30), 0);

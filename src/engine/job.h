@@ -107,6 +107,10 @@ struct Job {
     Answer& a = answers[i];
     return {&a.sequence, a.next == kNoToken ? nullptr : &a.next, a.done};
   }
+  std::uint32_t generated_by(std::uint32_t i) {
+    return beams ? static_cast<std::uint32_t>(beams->open()[i].tokens.size())
+                 : answers[i].generated;
+  }
 };
 
 // Checks the request and makes a job of it: everything that needs no engine, so that the submitting

@@ -54,9 +54,10 @@ void TokenCounts::add_prompt(std::span<const TokenId> tokens) {
 
 void TokenCounts::add_generated(TokenId token) { ++counts_[token].generated; }
 
-Sampler::Sampler(const VectorKernels& vector, std::uint32_t vocabulary) : vector_(vector) {
+Sampler::Sampler(const VectorKernels& vector, std::uint32_t vocabulary)
+    : vector_(vector), nucleus_(vector, vocabulary) {
   candidates_.reserve(vocabulary);
-  values_.reserve(vocabulary);
+  parts_.reserve(vocabulary / 256 + 1);
 }
 
 double Sampler::log_sum_exp(std::span<const float> logits) const {
@@ -70,32 +71,10 @@ double Sampler::log_sum_exp(std::span<const float> logits, float max) const {
 
 // Fills candidates_ with the `count` best (or all), best first; ties by id.
 void Sampler::take_best(std::span<const float> logits, std::size_t count) {
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
+  nucleus_.keep_best(logits, count);
   candidates_.clear();
-  if (count < 64) {  // a small heap whose top is the worst kept: one pass, almost no writes
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      const Candidate c{logits[i], static_cast<TokenId>(i), 0};
-      if (candidates_.size() == count && !better(c, candidates_.front())) continue;
-      if (candidates_.size() == count) {
-        std::pop_heap(candidates_.begin(), candidates_.end(), better);
-        candidates_.pop_back();
-      }
-      candidates_.push_back(c);
-      std::push_heap(candidates_.begin(), candidates_.end(), better);
-    }
-    std::sort_heap(candidates_.begin(), candidates_.end(), better);
-    return;
-  }
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    candidates_.push_back({logits[i], static_cast<TokenId>(i), 0});
-  if (count < candidates_.size()) {
-    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
-    std::nth_element(candidates_.begin(), end, candidates_.end(), better);
-    candidates_.erase(end, candidates_.end());
-  }
-  std::sort(candidates_.begin(), candidates_.end(), better);
+  for (std::size_t i = 0; i < nucleus_.tokens().size(); ++i)
+    candidates_.push_back({nucleus_.values()[i], nucleus_.tokens()[i], 0});
 }
 
 std::vector<TokenLogprob> Sampler::top(std::span<const float> logits, std::uint32_t count) {
@@ -164,81 +143,35 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
   return chosen;
 }
 
-// From the whole distribution in scaled_, in the order of ids: first the chunk, then the token.
-TokenId Sampler::draw_unsorted(double unit) const {
-  constexpr std::size_t kChunk = 256;
-  const auto n = scaled_.size();
-  const auto mass = [&](std::size_t chunk) {
-    const std::size_t first = chunk * kChunk;
-    return static_cast<double>(vector_.sum_exp(
-        &scaled_[first], 0, static_cast<std::uint32_t>(std::min(kChunk, n - first))));
-  };
+// The place in `values` that a draw falls on: first the part, then the value.
+std::size_t Sampler::draw_from(std::span<const float> values, double unit) {
+  constexpr std::size_t kPart = 256;
+  const auto n = values.size();
+  parts_.clear();
   double total = 0;
-  for (std::size_t c = 0; c * kChunk < n; ++c) total += mass(c);
+  for (std::size_t first = 0; first < n; first += kPart) {
+    parts_.push_back(
+        vector_.sum_exp(&values[first], 0, static_cast<std::uint32_t>(std::min(kPart, n - first))));
+    total += parts_.back();
+  }
   double left = unit * total;
-  TokenId last = 0;  // with any mass: where rounding left nothing of the draw
-  for (std::size_t c = 0; c * kChunk < n; ++c) {
-    const double here = mass(c);
-    if (here == 0) continue;
-    last = static_cast<TokenId>(c * kChunk);
-    if (left >= here) {
-      left -= here;
+  std::size_t last = 0;  // with any mass: where rounding left nothing of the draw
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    if (parts_[p] == 0) continue;
+    last = p * kPart;
+    if (left >= parts_[p]) {
+      left -= parts_[p];
       continue;
     }
-    for (std::size_t i = c * kChunk; i < std::min(n, (c + 1) * kChunk); ++i) {
-      const double w = weight(scaled_[i]);
+    for (std::size_t i = p * kPart; i < std::min(n, (p + 1) * kPart); ++i) {
+      const double w = weight(values[i]);
       if (w == 0) continue;
-      last = static_cast<TokenId>(i);
+      last = i;
       if ((left -= w) < 0) return last;
     }
     return last;
   }
-  return static_cast<TokenId>(std::ranges::max_element(scaled_) - scaled_.begin());
-}
-
-// Leaves in scaled_ the fewest best tokens that together weigh `mass`; the others become
-// impossible. Looks at the head of the distribution first, and in growing parts, as most are steep.
-void Sampler::keep_mass(double mass) {
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
-  const auto sum = [&](std::size_t from, std::size_t to) {
-    values_.clear();
-    for (std::size_t i = from; i < to; ++i) values_.push_back(candidates_[i].logit);
-    return static_cast<double>(
-        vector_.sum_exp(values_.data(), 0, static_cast<std::uint32_t>(values_.size())));
-  };
-  for (float reach = 4;; reach *= 2) {
-    candidates_.clear();
-    for (std::size_t i = 0; i < scaled_.size(); ++i)
-      if (scaled_[i] >= -reach) candidates_.push_back({scaled_[i], static_cast<TokenId>(i), 0});
-    if (reach > 100 || sum(0, candidates_.size()) >= mass) break;
-  }
-  std::size_t from = 0, part = 64;
-  for (double kept = 0;; part *= 4) {
-    const std::size_t to = std::min(from + part, candidates_.size());
-    const auto at = [&](std::size_t i) {
-      return candidates_.begin() + static_cast<std::ptrdiff_t>(i);
-    };
-    if (to < candidates_.size()) std::nth_element(at(from), at(to), candidates_.end(), better);
-    const double here = sum(from, to);
-    if (kept + here < mass && to < candidates_.size()) {
-      kept += here;
-      from = to;
-      continue;
-    }
-    std::sort(at(from), at(to), better);
-    std::size_t last = from;
-    for (std::size_t i = from; i < to; ++i) {
-      last = i;
-      if ((kept += weight(candidates_[i].logit)) >= mass) break;
-    }
-    const Candidate cut = candidates_[last];
-    for (std::size_t i = 0; i < scaled_.size(); ++i)
-      if (scaled_[i] < cut.logit || (scaled_[i] == cut.logit && i > cut.token))
-        scaled_[i] = -INFINITY;
-    return;
-  }
+  return static_cast<std::size_t>(std::ranges::max_element(values) - values.begin());
 }
 
 TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, double unit) {
@@ -247,16 +180,20 @@ TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, d
   scaled_.resize(n);
   for (std::size_t i = 0; i < n; ++i) scaled_[i] = (logits[i] - max) * inverse;
   if (o.top_k == 0 && o.typical_p >= 1) {
-    if (o.top_p < 1) keep_mass(o.top_p * vector_.sum_exp(scaled_.data(), 0, n));
-    if (o.min_p > 0) {
-      const float floor = std::log(o.min_p);
-      for (float& x : scaled_)
-        if (x < floor) x = -INFINITY;
+    if (o.top_p >= 1 && o.min_p == 0) return static_cast<TokenId>(draw_from(scaled_, unit));
+    const float floor = std::log(o.min_p);
+    if (o.top_p < 1) {
+      nucleus_.keep_mass(scaled_, o.top_p * vector_.sum_exp(scaled_.data(), 0, n));
+      nucleus_.keep_above(floor);
+    } else {
+      nucleus_.keep_above(scaled_, floor);
     }
-    return draw_unsorted(unit);
+    if (nucleus_.tokens().empty()) return 0;  // nothing may be drawn
+    return nucleus_.tokens()[draw_from(nucleus_.values(), unit)];
   }
 
   take_best(scaled_, o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : n);
+  if (candidates_.empty()) return 0;  // as above
   double total = 0;
   for (Candidate& c : candidates_) total += c.weight = weight(c.logit);
 

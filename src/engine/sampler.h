@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "base/token.h"
+#include "engine/nucleus.h"
 #include "kernels/vector.h"
 
 namespace quire {
@@ -88,16 +89,16 @@ class Sampler {
   void shape(std::span<float> logits, const SamplingOptions& options,
              const TokenCounts& counts) const;
   TokenId draw(std::span<const float> logits, const SamplingOptions& options, double unit);
-  TokenId draw_unsorted(double unit) const;
-  void keep_mass(double mass);
+  std::size_t draw_from(std::span<const float> values, double unit);
   double weight(float scaled) const {  // exp, the same on every machine
     return vector_.sum_exp(&scaled, 0, 1);
   }
 
   const VectorKernels& vector_;
   std::vector<Candidate> candidates_;  // best first after take_best
-  std::vector<float> values_;          // scratch of keep_mass
-  std::vector<float> scaled_;          // logits less the largest, over temperature
+  Nucleus nucleus_;
+  std::vector<double> parts_;  // scratch of draw_from
+  std::vector<float> scaled_;  // logits less the largest, over temperature
 };
 
 }  // namespace quire

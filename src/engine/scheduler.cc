@@ -106,6 +106,21 @@ std::optional<std::size_t> pick_victim(std::span<const Running> running) {
   return last;
 }
 
+PreemptLoss loss_of_recompute(const GivingWay& g) {
+  const double unfinished = g.length - g.whole, cached = g.cached + g.whole;
+  const double taken = std::clamp(g.wanted - g.free - unfinished, 0.0, cached);
+  const double share = cached > 0 ? taken / cached : 0;
+  return {.own = unfinished + share * g.whole, .others = share * g.cached * g.reuse};
+}
+
+PreemptLoss loss_of_park(const GivingWay& g) {
+  const double taken = std::max(0.0, g.wanted - g.free);
+  PreemptLoss loss{.others = std::min(taken, g.cached) * g.reuse};
+  if (taken > g.cached)  // then it is unparked: the unfinished block goes, whole ones as needed
+    loss.own = std::min(g.length, std::max(g.length - g.whole, taken - g.cached));
+  return loss;
+}
+
 void share_rows(std::uint32_t budget, std::span<Reading> readings,
                 std::vector<std::uint32_t>& order) {
   order.resize(readings.size());

@@ -120,6 +120,27 @@ struct Running {
 // protected one. Its index, or none.
 std::optional<std::size_t> pick_victim(std::span<const Running> running);
 
+// A sequence that is to give way, and what presses. All in tokens.
+struct GivingWay {
+  double length = 0;  // that it holds
+  double whole = 0;   // of these, in published blocks: they stay cached when it lets go
+  double free = 0;    // room for so many more
+  double cached = 0;  // of others, held by nobody
+  double wanted = 0;  // room that those who go on will take until it can come back
+  double reuse = 0;   // share of what is cached that is asked for again
+};
+
+// What is to be computed again afterwards: the end of the sequence, and of what others had cached.
+struct PreemptLoss {
+  double own = 0, others = 0;
+};
+
+// Letting go loses the unfinished block for certain; whole ones are cached like any other's, and
+// the room is taken from all of them alike.
+PreemptLoss loss_of_recompute(const GivingWay& g);
+// Parked blocks are taken last, after everything that others have cached.
+PreemptLoss loss_of_park(const GivingWay& g);
+
 // A prompt being read: how many rows of this step it gets.
 struct Reading {
   std::uint32_t remaining = 0;

@@ -226,6 +226,42 @@ TEST(PickVictim, TheLastToComeGivesWayTheFirstNever) {
   EXPECT_EQ(pick_victim(std::span(running).first(1)), std::nullopt);
 }
 
+TEST(PreemptLoss, ParkingKeepsItsOwnAtTheCostOfOthers) {
+  const auto total = [](const PreemptLoss& loss) { return loss.own + loss.others; };
+  const auto parks = [&](const GivingWay& g) {
+    return total(loss_of_park(g)) < total(loss_of_recompute(g));
+  };
+  // There is room for the others meanwhile: parking loses nothing.
+  EXPECT_EQ(total(loss_of_park({.length = 900, .free = 50, .wanted = 40})), 0);
+  EXPECT_TRUE(parks({.length = 900, .whole = 896, .free = 50, .wanted = 40}));
+  // What is in nobody's way and wanted by nobody again goes first.
+  EXPECT_TRUE(parks({.length = 900, .whole = 896, .cached = 500, .wanted = 400, .reuse = 0.01}));
+  // The others want again what they have cached; the own unfinished block is a small loss.
+  EXPECT_FALSE(parks({.length = 900, .whole = 896, .cached = 500, .wanted = 400, .reuse = 1}));
+  // Nothing of it is published: letting go loses all of it, whatever others have.
+  EXPECT_TRUE(parks({.length = 900, .whole = 0, .cached = 500, .wanted = 400, .reuse = 1}));
+  // The room is needed anyway, so there is nothing to be had from parking.
+  EXPECT_FALSE(parks({.length = 900, .whole = 896, .wanted = 2000}));
+  EXPECT_EQ(loss_of_park({.length = 900, .whole = 896, .wanted = 2000}).own, 900);
+  EXPECT_EQ(loss_of_recompute({.length = 900, .whole = 896, .wanted = 2000}).own, 900);
+  // Nobody loses more than there is.
+  Random random(1);
+  for (int i = 0; i < 2000; ++i) {
+    GivingWay g{.length = 1.0 + static_cast<double>(random.below(1000)),
+                .free = static_cast<double>(random.below(200)),
+                .cached = static_cast<double>(random.below(2000)),
+                .wanted = static_cast<double>(random.below(4000)),
+                .reuse = random.unit()};
+    g.whole = static_cast<double>(random.below(static_cast<std::uint64_t>(g.length) + 1));
+    for (const PreemptLoss& loss : {loss_of_park(g), loss_of_recompute(g)}) {
+      EXPECT_GE(loss.own, 0);
+      EXPECT_LE(loss.own, g.length);
+      EXPECT_GE(loss.others, 0);
+      EXPECT_LE(loss.others, g.cached * g.reuse);
+    }
+  }
+}
+
 TEST(ShareRows, ShortPromptsFirstLongOnesNotNever) {
   std::vector<std::uint32_t> order;
   std::vector<Reading> r = {{.remaining = 5000}, {.remaining = 30}};

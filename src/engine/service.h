@@ -17,6 +17,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -37,6 +38,7 @@ struct ServiceOptions {
   std::uint32_t queue_max = 512;     // --max-queue: requests that wait
   std::uint32_t queue_max_per_tenant = 0;  // 0: as many as all together
   std::uint32_t preemptions_max = 5;       // per request; then it is left alone
+  std::optional<Preempt> preempt = {};     // how; none: the way that costs less
   std::uint32_t requests_kept = 1024;      // --explain-keep
   // How long a request waits for another one that computes the prefix they share, counted anew
   // with every block it gets on by.

@@ -30,6 +30,7 @@ struct Client {
   std::vector<AnswerText> texts;  // by choice
   std::vector<std::string> out;
   bool cancelled = false;
+  std::uint64_t submitted = 0;  // at this step
 };
 
 class TraceTest : public ::testing::TestWithParam<const char*> {
@@ -169,7 +170,7 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
                {.step_tokens = 96, .sequences_max = 48});
   std::deque<std::unique_ptr<Client>> clients;
   std::deque<std::pair<std::uint64_t, std::pair<JobId, std::uint32_t>>> stops;  // step, choice
-  std::uint64_t submitted = 0, steps = 0, compared = 0;
+  std::uint64_t submitted = 0, steps = 0, compared = 0, longest = 0;
   while (submitted < requests || e.engine->has_jobs()) {
     if (submitted < requests && clients.size() < 120)
       for (std::uint64_t burst = random_.chance(0.1) ? random_.below(40) : random_.below(3);
@@ -181,6 +182,7 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
           if (client->texts[choice].add(t, client->out[choice]))
             stops.push_back({steps + random_.below(3), {client->job, choice}});
         };
+        c->submitted = steps;
         c->job = e.submit(copy(c->request), c->sink);
         clients.push_back(std::move(c));
       }
@@ -198,6 +200,8 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
       ASSERT_TRUE(e.engine->step());
     }
     if (++steps % 64 == 0) e.runtime->cache().check();
+    for (const auto& c : clients)
+      if (!c->sink->over()) longest = std::max(longest, steps - c->submitted);
     while (!clients.empty() && clients.front()->sink->over()) {
       expect_as_alone(*clients.front());
       if (HasFatalFailure()) FAIL() << "request " << compared;
@@ -213,6 +217,9 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   }
   const ServiceStats& s = e.engine->stats();
   EXPECT_EQ(s.requests_running + s.requests_waiting + s.sequences_running, 0u);
+  // At most 160 are here at once, none of more than 140 tokens: nobody is left standing.
+  EXPECT_LT(longest, 2000u);
+  RecordProperty("longest", static_cast<int>(longest));
   RecordProperty("preemptions", static_cast<int>(preemptions_));
   RecordProperty("parked", static_cast<int>(s.preemptions_parked));
   RecordProperty("recomputed", static_cast<int>(s.preemptions_recompute));

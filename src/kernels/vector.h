@@ -34,6 +34,8 @@ struct VectorKernels {
   std::uint32_t (*argmax)(const float* x, std::uint32_t n);  // ties: the lowest
   // sum of exp(x[i] - max), in f32 by the lanes above
   float (*sum_exp)(const float* x, float max, std::uint32_t n);
+  // The places of all x[i] >= floor, in order; returns their number, up to n
+  std::uint32_t (*above)(const float* x, float floor, std::uint32_t n, std::uint32_t* out);
 };
 
 const VectorKernels& vector_kernels(Isa isa);

@@ -141,6 +141,27 @@ TEST(Vector, ArgmaxTakesTheFirstOfEquals) {
   }
 }
 
+TEST(Vector, AboveFindsTheSamePlacesEverywhere) {
+  Random random(5);
+  for (const std::uint32_t n : {1u, 7u, 16u, 17u, 1000u, 5003u}) {
+    Floats x(n);
+    for (float& v : x) v = static_cast<float>(random.below(9)) - 4;
+    x[n / 2] = NAN;
+    x[n - 1] = -kInf;
+    for (const float floor : {-kInf, -2.0f, 3.0f, kInf}) {
+      std::vector<std::uint32_t> expected;
+      for (std::uint32_t i = 0; i < n; ++i)
+        if (x[i] >= floor) expected.push_back(i);
+      for (const Isa isa : kIsas) {
+        if (!cpu_has(isa)) continue;
+        std::vector<std::uint32_t> places(n);
+        places.resize(vector_kernels(isa).above(x.data(), floor, n, places.data()));
+        EXPECT_EQ(places, expected) << n << " above " << floor;
+      }
+    }
+  }
+}
+
 // |got - wanted| in units of wanted's last place.
 double ulps(float got, double wanted) {
   const int exponent = std::max(std::ilogb(wanted), -126);

@@ -157,19 +157,6 @@ class Clients(unittest.TestCase):
             t.join()
         self.assertEqual(together, alone)
 
-
-    def test_hundreds_of_streams_are_all_right(self):
-        count = 200
-        with Server(QUIRE, MODEL, "--max-queue", 4 * count) as server:
-            alone = server.post("/v1/completions", ask(max_tokens=30))["choices"][0]["text"]
-            wires = [Wire(server) for _ in range(count)]
-            for wire in wires:
-                wire.post("/v1/completions", ask(max_tokens=30, stream=True))
-            for wire in wires:
-                data = unchunk(wire.until(b"\r\n0\r\n\r\n").split(b"\r\n\r\n", 1)[1])
-                self.assertEqual("".join(json.loads(e)["choices"][0]["text"] for e in events(data)[:-1]), alone)
-                wire.close()
-
     def test_a_full_queue_is_429(self):
         with Server(QUIRE, MODEL, "--max-queue", 2, "--max-num-seqs", 1) as server:
             wires = [Wire(server) for _ in range(12)]

@@ -132,5 +132,17 @@ float sum_exp(const float* x, float max_value, std::uint32_t n) {
   return add_lanes(sum);
 }
 
+std::uint32_t above(const float* x, float floor, std::uint32_t n, std::uint32_t* out) {
+  const Lanes least_value = all(floor);
+  std::uint32_t found = 0;
+  each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
+    std::uint32_t bits = at_least_bits(load_some(x + i, count), least_value);
+    if (count < 16) bits &= (1u << count) - 1u;
+    for (; bits != 0; bits &= bits - 1)
+      out[found++] = i + static_cast<std::uint32_t>(__builtin_ctz(bits));
+  });
+  return found;
+}
+
 }  // namespace
 }  // namespace quire

@@ -71,9 +71,16 @@ float sum_exp(const float* x, float max_value, std::uint32_t n) {
   return ref::add_lanes(lanes);
 }
 
+std::uint32_t above(const float* x, float floor, std::uint32_t n, std::uint32_t* out) {
+  std::uint32_t found = 0;
+  for (std::uint32_t i = 0; i < n; ++i)
+    if (x[i] >= floor) out[found++] = i;
+  return found;
+}
+
 }  // namespace
 
-extern const VectorKernels kVectorScalar = {rms_norm, rope,    add, silu_mul, gelu_mul,
-                                            scale,    softcap, max, argmax,   sum_exp};
+extern const VectorKernels kVectorScalar = {rms_norm, rope, add,    silu_mul, gelu_mul, scale,
+                                            softcap,  max,  argmax, sum_exp,  above};
 
 }  // namespace quire

@@ -1,0 +1,123 @@
+// Who gives way when memory is short: how often, in which way, and that it changes no answer.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/random.h"
+#include "engine/engine_testing.h"
+
+namespace quire {
+namespace {
+
+TinyOptions tiny() { return {.layers = 2}; }  // 4096 tokens take 2 MiB
+
+std::vector<TokenId> text_of(std::size_t length, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<TokenId> tokens(length);
+  for (TokenId& t : tokens) t = 'a' + static_cast<TokenId>(random.below(26));
+  return tokens;
+}
+
+Request request(std::vector<TokenId> prompt, std::uint32_t tokens_max = 8) {
+  Request r;
+  r.prompt = std::move(prompt);
+  r.tokens_max = tokens_max;
+  r.ignore_end = true;
+  return r;
+}
+
+void expect_as_alone(const MemorySink& sink, const Request& r) {
+  static TinyRuntime runtime(tiny());
+  ASSERT_TRUE(sink.result) << (sink.failure ? sink.failure->message : "not over");
+  auto alone = generate(*runtime, r.prompt, alone_options(r));
+  ASSERT_TRUE(alone.ok()) << alone.error().message;
+  for (std::size_t c = 0; c < sink.told.size(); ++c)
+    EXPECT_EQ(sink.told[c].ids(), alone.value().answers[c].tokens) << "choice " << c;
+}
+
+TEST(Preempt, ChangesNoAnswer) {
+  TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20}, {.step_tokens = 256});
+  std::vector<std::shared_ptr<MemorySink>> sinks;
+  const auto make = [](std::uint32_t i) {
+    Request r = request(text_of(100 + 7 * i, 20 + i), 300);  // 12 x 400 tokens; 4096 fit
+    r.sampling = {.temperature = i % 2 ? 1.f : 0.f, .seed = i};
+    r.choices = 1 + i % 2;
+    if (i % 4 == 3) r.kv.write = KvWrite::none;
+    return r;
+  };
+  for (std::uint32_t i = 0; i < 12; ++i) sinks.push_back(e.submit(make(i)));
+  e.run();
+  std::uint32_t preemptions = 0;
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    expect_as_alone(*sinks[i], make(i));
+    EXPECT_LE(sinks[i]->result->preemptions, 5u);
+    preemptions += sinks[i]->result->preemptions;
+  }
+  EXPECT_GT(preemptions, 0u);
+  const ServiceStats& s = e.engine->stats();
+  EXPECT_GT(s.preemptions_parked + s.preemptions_recompute, 0u);
+  e.expect_empty();
+}
+
+// A request of low priority against others that never end to come, each of which grows until there
+// is no room for it: it gives way as often as it may, then it is let finish.
+TEST(Preempt, NobodyGivesWayMoreThanFiveTimes) {
+  const auto preemptions_of_last = [](std::uint32_t preemptions_max) {
+    TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20},
+                 {.step_tokens = 256, .preemptions_max = preemptions_max});
+    const auto low = [] { return request(text_of(64, 1), 2000); };
+    const auto make = [](std::uint64_t i) {
+      Request r = request(text_of(64, 100 + i), 900 + 50 * (i % 5));
+      r.priority = 1'000'000;  // longer ago than anybody waits here
+      return r;
+    };
+    const auto sink = e.submit(low());
+    std::vector<std::shared_ptr<MemorySink>> others;
+    std::size_t over = 0;
+    for (int steps = 0; !sink->over() && steps < 40000; ++steps) {
+      over = static_cast<std::size_t>(
+          std::ranges::count_if(others, [](const auto& other) { return other->over(); }));
+      while (others.size() < over + 5) others.push_back(e.submit(make(others.size())));
+      EXPECT_TRUE(e.engine->step());
+    }
+    EXPECT_TRUE(sink->over()) << "it never came to its end";
+    if (preemptions_max == 5) {
+      expect_as_alone(*sink, low());
+      e.run();
+      for (std::size_t i = 0; i < others.size(); ++i) expect_as_alone(*others[i], make(i));
+      e.expect_empty();
+    }
+    return sink->result ? sink->result->preemptions : 0;
+  };
+  EXPECT_EQ(preemptions_of_last(5), 5u);
+  EXPECT_EQ(preemptions_of_last(2), 2u);
+  EXPECT_GT(preemptions_of_last(1000), 5u);  // so that it was the bound that held
+}
+
+// An answer needs its next block, and there is none; the other is nearly at its end and needs no
+// more. None of its blocks is published, so that it had better keep them.
+TEST(Preempt, ParksWhatWouldBeComputedAgainForNothing) {
+  const auto rows = [](std::optional<Preempt> how) {
+    TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20}, {.step_tokens = 256, .preempt = how});
+    const auto make = [](std::uint32_t prompt, std::uint32_t answer) {
+      Request r = request(text_of(prompt, prompt), answer);
+      r.kv.write = KvWrite::none;
+      return r;
+    };
+    const auto first = e.submit(make(64, 670)), second = e.submit(make(2720, 800));
+    e.run();
+    expect_as_alone(*first, make(64, 670));
+    expect_as_alone(*second, make(2720, 800));
+    EXPECT_EQ(second->result->preemptions, 1u);
+    const ServiceStats& s = e.engine->stats();
+    EXPECT_EQ(s.preemptions_parked, how == Preempt::recompute ? 0u : 1u);
+    return s.step_rows;
+  };
+  const std::uint64_t parked = rows(Preempt::park), recomputed = rows(Preempt::recompute);
+  EXPECT_EQ(parked, 64u + 670 - 1 + 2720 + 800 - 1);  // nothing twice
+  EXPECT_GT(recomputed, parked + 2720);
+  EXPECT_EQ(rows({}), parked);
+}
+
+}  // namespace
+}  // namespace quire
