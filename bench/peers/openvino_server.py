@@ -3,35 +3,16 @@
 The package has an engine (continuous batching, prefix caching) and no server in Python, so this is the thinnest that
 streams: one thread steps the engine, one reads and writes sockets. Token ids or text, greedy, fixed length.
 """
-import argparse
 import asyncio
 import json
 import os
 import threading
 
-import numpy as np
-import openvino
-import openvino_genai
-
+from openvino_engine import VERSION, add_request, arguments, open_pipeline
 from server import announce
 
-parser = argparse.ArgumentParser()
-parser.add_argument("model")
-parser.add_argument("--threads", type=int, default=2)
-parser.add_argument("--kv", default="", help="KV precision; empty for its own default (u8)")
-parser.add_argument("--chunk", type=int, default=512, help="most tokens in one step")
-parser.add_argument("--cache-gb", type=int, default=4)
-args = parser.parse_args()
-
-scheduler = openvino_genai.SchedulerConfig()
-scheduler.cache_size = args.cache_gb
-scheduler.max_num_batched_tokens = args.chunk
-scheduler.max_num_seqs = 64
-scheduler.enable_prefix_caching = True
-properties = {"INFERENCE_NUM_THREADS": args.threads}
-if args.kv:
-    properties["KV_CACHE_PRECISION"] = args.kv
-pipeline = openvino_genai.ContinuousBatchingPipeline(args.model, scheduler, "CPU", properties)
+args = arguments()
+pipeline = open_pipeline(args, prefix_caching=True)
 tokenizer = pipeline.get_tokenizer()
 texts = {}  # of a token alone: decoding one by one in every step would cost the engine its thread
 
@@ -62,11 +43,8 @@ class Engine(threading.Thread):
                     self.wake.wait()
                 new, self.waiting = self.waiting, []
             for ids, count, queue in new:
-                config = openvino_genai.GenerationConfig()
-                config.max_new_tokens = config.min_new_tokens = count
-                config.ignore_eos, config.do_sample, config.apply_chat_template = True, False, False
                 self.count += 1
-                handle = pipeline.add_request(self.count, openvino.Tensor(np.array([ids], np.int64)), config)
+                handle = add_request(pipeline, self.count, ids, count)
                 self.running[self.count] = (handle, queue, count)
             pipeline.step()
             told = []
@@ -151,8 +129,7 @@ async def main():
     engine.start()
     server = await asyncio.start_server(lambda r, w: connection(engine, r, w), "127.0.0.1", 0)
     url = "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
-    version = f"openvino-genai {openvino_genai.get_version()}"
-    threading.Thread(target=announce, args=(version, url), daemon=True).start()
+    threading.Thread(target=announce, args=(VERSION, url), daemon=True).start()
     async with server:
         await server.serve_forever()
 

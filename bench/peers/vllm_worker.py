@@ -12,7 +12,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{args.threads - 1}")
 import vllm
 
-from worker import prompt, rate_between_tokens, serve
+from worker import serve_generator
 
 
 def main():
@@ -36,16 +36,7 @@ def main():
                 arrived += [time.perf_counter()] * (len(output.outputs[0].token_ids) - len(arrived))
         return start, times
 
-    def prefill(tokens, salt):
-        start, times = generate([prompt(tokens, salt)], 1)
-        return tokens / (times[0][0] - start)
-
-    def decode(depth, batch, count):
-        _, times = generate([prompt(depth, sequence) for sequence in range(batch)], count + 1)
-        return rate_between_tokens(times)
-
-    prefill(16, 0)
-    serve(f"vllm-cpu {vllm.__version__}", {"prefill": prefill, "decode": decode})
+    serve_generator(f"vllm-cpu {vllm.__version__}", generate)
 
 
 if __name__ == "__main__":

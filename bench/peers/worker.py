@@ -38,3 +38,17 @@ def serve(version, works):
         request = json.loads(line)
         work = works[request.pop("work")]
         print(json.dumps({"tokens_per_second": work(**request)}), file=answers, flush=True)
+
+
+def serve_generator(name, generate):
+    """Serves an engine that is a function: generate(prompts, count) gives the start and each token's time of arrival."""
+    def prefill(tokens, salt):
+        start, times = generate([prompt(tokens, salt)], 1)
+        return tokens / (times[0][0] - start)
+
+    def decode(depth, batch, count):
+        _, times = generate([prompt(depth, sequence) for sequence in range(batch)], count + 1)
+        return rate_between_tokens(times)
+
+    prefill(16, 0)
+    serve(name, {"prefill": prefill, "decode": decode})

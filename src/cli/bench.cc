@@ -190,7 +190,8 @@ extern const Command kBench = {
     "  quire bench prefill model.gguf --prompt 2048\n"
     "  quire bench decode model.gguf --depth 7000 -n 32 --kv-format f16 --json\n"
     "  quire bench batch model.gguf --batch 32 --depth 256\n"
-    "  quire bench serve --help                    servers under load",
+    "  quire bench serve --help                    servers under load\n"
+    "  quire bench kv                              the cache alone",
     declare};
 
 }  // namespace quire::cli

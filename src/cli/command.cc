@@ -13,6 +13,7 @@ QUIRE_COMMAND(Chat);
 
 QUIRE_COMMAND(Bench);
 QUIRE_COMMAND(BenchServe);
+QUIRE_COMMAND(BenchKv);
 QUIRE_COMMAND(Show);
 QUIRE_COMMAND(Plan);
 QUIRE_COMMAND(Eval);
@@ -25,9 +26,9 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kServe,      kRun,      kChat,       kBench,  kBenchServe,
-                                kShow,       kPlan,     kSelftest,   kEval,   kTokenize,
-                                kDetokenize, kTemplate, kCompletion, kVersion};
+  static const Command all[] = {kServe,    kRun,        kChat,     kBench,      kBenchServe,
+                                kBenchKv,  kShow,       kPlan,     kSelftest,   kEval,
+                                kTokenize, kDetokenize, kTemplate, kCompletion, kVersion};
   return all;
 }
 

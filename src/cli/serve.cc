@@ -25,7 +25,7 @@ struct Options {
   ModelOptionsCli model;
   ServiceOptions service;
   std::vector<std::string> names, cors;
-  std::string host = "127.0.0.1", api_key_file, api_key, access_log, max_body = "32MiB";
+  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB";
   std::uint16_t port = 8080;
   std::uint32_t connections = 8192;
   double drain = 30;
@@ -100,6 +100,8 @@ int serve(const Options& o) {
   if (!path.ok()) return fail(path.error());
   const auto body = parse_size(o.max_body);
   if (!body.ok()) return fail(body.error());
+  auto traces = TracerOptions::from_environment(std::getenv, o.otlp);
+  if (!traces.ok()) return fail(traces.error());
   const sigset_t signals = block_signals();  // before any thread is there
   allow_descriptors();
 
@@ -108,6 +110,8 @@ int serve(const Options& o) {
   if (!runtime.ok()) return fail(runtime.error());
   ServiceOptions service_options = o.service;
   service_options.step_tokens = std::min(service_options.step_tokens, o.model.batch_rows);
+  if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())
+    service_options.queue_max_per_tenant = (service_options.queue_max + 1) / 2;
   auto service = Service::start(std::move(runtime.value()), service_options);
   if (!service.ok()) return fail(service.error());
   const Runtime& r = service.value()->runtime();
@@ -127,6 +131,7 @@ int serve(const Options& o) {
   options.show_text = !o.no_text;
   options.metrics = !o.no_metrics;
   options.metrics_auth = o.metrics_auth;
+  options.traces = std::move(traces.value());
   const std::string name = options.models.front();
   const std::string kv =
       fmt::format("{} {}x{} {:.1f}GiB", r.kv_format(), r.geometry().tokens_per_block, "tokens",
@@ -170,11 +175,18 @@ std::function<int()> declare(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
   app.add_option("--max-queue", o->service.queue_max, "requests that wait (512)")
       ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--max-queue-per-tenant", o->service.queue_max_per_tenant,
+                 "of one tenant (half of all where there are keys)")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kRare);
   app.add_option("--step-tokens", o->service.step_tokens, "rows of one step (512)")
       ->check(CLI::Range(1, 65536));
   app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");
+  app.add_option("--otlp", o->otlp,
+                 "URL of an OpenTelemetry collector for traces (OTEL_EXPORTER_OTLP_ENDPOINT)")
+      ->group(kRare);
   app.add_option("--drain", o->drain, "seconds to finish in after Ctrl-C (30)")
-      ->check(CLI::Range(0, 86400));
+      ->check(CLI::Range(0.0, 86400.0));
   app.add_option("--cors-origins", o->cors, "origins of web pages that may call")
       ->delimiter(',')
       ->group(kRare);

@@ -34,6 +34,12 @@ RootId Engine::root_of(const Job& job) {
   const Result<RootId> root = runtime_.tenant_root(job.request.kv.tenant);
   CHECK(root.ok());
   roots_.emplace(job.request.kv.tenant, root.value());
+  if (tenant_roots_.size() < ServiceStats::kTenantsMax) {
+    tenant_roots_.push_back(root.value());
+    auto names = *stats_.tenants;
+    names.push_back(job.request.kv.tenant);
+    stats_.tenants = std::make_shared<const std::vector<std::string>>(std::move(names));
+  }
   return root.value();
 }
 
@@ -95,7 +101,9 @@ void Engine::admit(Job& job) {
   job.leave_queue();
   const bool first = job.admitted == 0;
   const std::uint32_t at = job.first_open();
+  const Nanoseconds before = clock_.now();
   const Attached got = runtime_.cache().attach(*job.branch(at).sequence);
+  job.lookup += clock_.now() - before;
   job.placed = false;
   --placed_;
   job.attached = at + 1;
@@ -124,6 +132,7 @@ void Engine::admit(Job& job) {
   ++stats_.missed[static_cast<std::size_t>(got.reason)];
   stats_.saved_prefill_seconds += job.cached * prefill_cost_.token_seconds();
   stats_.queue_seconds.add(since(job.submitted));
+  stats_.lookup_seconds.add(static_cast<double>(job.lookup) * 1e-9);
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
     record->admitted = now_;
     record->cached_tokens = job.cached;
@@ -197,6 +206,10 @@ void Engine::complete(Job& job) {
             .prefill_seconds = seconds(read - job.admitted),
             .first_token_seconds = job.first_token > 0 ? seconds(read - job.submitted) : 0,
             .decode_seconds = seconds(now_ - read),
+            .submitted = job.submitted,
+            .lookup_seconds = seconds(job.lookup),
+            .token_gap_median = job.gaps.quantile(0.5),
+            .token_gap_99 = job.gaps.quantile(0.99),
             .saved_prefill_seconds = job.cached * prefill_cost_.token_seconds(),
             .leases = job.leases,
             .lease_problem = job.lease_problem};
@@ -320,9 +333,12 @@ const ServiceStats& Engine::stats() {
   stats_.requests_waiting = static_cast<std::uint32_t>(line_.size());
   stats_.sequences_running = branches_;
   stats_.cache = runtime_.cache().stats();
+  stats_.block_times = runtime_.cache().block_times();
   const CacheStats& c = stats_.cache;
   stats_.kv_usage = std::min(1.0, static_cast<double>(c.referenced_bytes + c.pinned_bytes) /
                                       static_cast<double>(c.budget_bytes));
+  for (std::size_t i = 0; i < tenant_roots_.size(); ++i)
+    stats_.tenant_bytes[i] = runtime_.cache().cached_bytes(tenant_roots_[i]);
   return stats_;
 }
 

@@ -124,8 +124,9 @@ class Engine {
   std::vector<Job*> running_;  // in order of admission
   std::set<std::pair<Nanoseconds, JobId>> deadlines_;
   std::unordered_map<std::string, RootId> roots_;
-  std::vector<JobId> over_;   // to be swept
-  std::uint32_t placed_ = 0;  // waiting jobs with a cursor in the index
+  std::vector<RootId> tenant_roots_;  // in the order of ServiceStats::tenants
+  std::vector<JobId> over_;           // to be swept
+  std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
   ServiceStats stats_;

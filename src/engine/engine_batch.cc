@@ -113,6 +113,7 @@ void Engine::resume_branches(Job& job) {
 
 // Gives a waiting job its cursor in the prefix index.
 void Engine::place(Job& job) {
+  const Nanoseconds before = clock_.now();
   const Request& r = job.request;
   const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
   Result<Sequence> opened = runtime_.cache().open(
@@ -129,6 +130,7 @@ void Engine::place(Job& job) {
   job.answers.reserve(r.choices);
   job.answers.emplace_back().sequence = std::move(opened.value());
   runtime_.cache().place(job.answers[0].sequence, r.prompt, job.keys);
+  job.lookup += clock_.now() - before;
   job.placed = true;
   ++placed_;
 }

@@ -101,5 +101,3 @@ BENCHMARK(top_k)->Arg(32)->Iterations(30)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace quire
-
-BENCHMARK_MAIN();

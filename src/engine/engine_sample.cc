@@ -164,7 +164,10 @@ void Engine::tell_token(Job& job, std::uint32_t index, const Choice& choice, Nan
     job.first_token = now_;
     stats_.first_token_seconds.add(since(job.submitted));
   }
-  if (last > 0) stats_.inter_token_seconds.add(since(last));
+  if (last > 0) {
+    stats_.inter_token_seconds.add(since(last));
+    job.gaps.add(since(last));
+  }
   last = now_;
   ++job.generated;
   ++stats_.tokens_generated;

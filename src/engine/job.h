@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/histogram.h"
 #include "engine/beams.h"
 #include "engine/explain.h"
 #include "engine/request.h"
@@ -77,6 +78,8 @@ struct Job {
   Nanoseconds submitted = 0, deadline = 0, admitted = 0, first_token = 0;
   std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
   std::uint64_t kv_bytes = 0;
+  Nanoseconds lookup = 0;  // spent on finding its prefix
+  GapSketch gaps;          // between the tokens of an answer
   Reason reason = Reason::none;
   std::vector<PromptLogprob> prompt_logprobs;
   std::vector<LeaseId> leases;

@@ -149,6 +149,9 @@ struct Done {
   BlockKey node;               // of the last whole block of its prompt; zero: there is none
   Reason reason = Reason::none;
   double queue_seconds = 0, prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
+  Nanoseconds submitted = 0;                      // on the engine's clock
+  double lookup_seconds = 0;                      // finding its prefix in the index
+  double token_gap_median = 0, token_gap_99 = 0;  // seconds between tokens of one choice
   double saved_prefill_seconds = 0;  // estimate: what the cached tokens would have cost
   std::vector<LeaseId> leases;       // one per Retention that could be taken
   std::string lease_problem;         // why one could not

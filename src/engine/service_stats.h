@@ -5,35 +5,17 @@
 //   s.tokens_generated; s.first_token_seconds.sum; s.cache.tokens_hit;
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <span>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "base/histogram.h"
 #include "engine/request.h"
 #include "kv/cache.h"
 
 namespace quire {
-
-// Counts of values by fixed upper bounds; the last bucket is everything above.
-struct Histogram {
-  static constexpr std::size_t kBucketsMax = 24;
-
-  Histogram() = default;
-  explicit Histogram(std::span<const double> upper_bounds) : bounds(upper_bounds) {}
-
-  void add(double value) {
-    const auto at = std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin();
-    ++counts[static_cast<std::size_t>(at)];
-    sum += value;
-    ++count;
-  }
-
-  std::span<const double> bounds;  // of static storage
-  std::array<std::uint64_t, kBucketsMax + 1> counts{};
-  double sum = 0;
-  std::uint64_t count = 0;
-};
 
 struct ServiceStats {
   ServiceStats();
@@ -65,10 +47,16 @@ struct ServiceStats {
   Histogram queue_seconds, prefill_seconds, decode_seconds, inference_seconds;
   Histogram request_prompt_tokens, request_generated_tokens, request_computed_tokens;
   Histogram request_choices, request_tokens_max, rows_per_step;
+  Histogram lookup_seconds;  // matching a prompt with the prefix index, and taking what it has
 
   // Of the cache, at the same moment.
   CacheStats cache{};
+  BlockTimes block_times;
   double kv_usage = 0;  // share of the budget that running answers and pins hold
+  // Bytes in the prefix index of the tenants seen first. The names are replaced, never changed.
+  static constexpr std::size_t kTenantsMax = 100;
+  std::shared_ptr<const std::vector<std::string>> tenants;
+  std::array<std::uint64_t, kTenantsMax> tenant_bytes{};
 };
 
 }  // namespace quire

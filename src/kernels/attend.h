@@ -1,30 +1,36 @@
 // kernels/attend.h - attention over paged keys and values, in one fixed order of sums.
 //
-// Slots are taken in units of kUnit, aligned to absolute slot numbers. For one query head and row,
-// a unit gives
-//   s[j] = scale * dot         dot: fma over the dimensions in order, f32, from 0;  masked slots do
-//   not take part m = max s,  p[j] = exp(s[j] - m),  l = sum of p by 16 lanes (slot mod 16) and the
-//   tree of kernels/vector.h o[d] = fma over the slots in order of p[j] * v[j][d], from 0
+// Slots are taken in units of kAttendUnit, aligned to absolute slot numbers. For one query head and
+// row, a unit gives
+//   s[j] = dot(scale * q, k[j])      slots the row does not see take no part
+//   m = max s,  p[j] = exp(s[j] - m),  l = sum of p by 16 lanes (slot mod 16) and the tree of
+//   kernels/vector.h,  o[d] = fma over the slots in order of p[j] * v[j][d], from 0
 // Units merge left to right into their split of kAttendSplit slots, splits left to right into the
 // row; a split and a row start as (-inf, 0, 0):
 //   merge (m, l, o) with (m', l', o'):  M = max(m, m'), a = exp(m - M), b = exp(m' - M),
 //   l = fma(l', b, l * a),  o[d] = fma(o'[d], b, o[d] * a)
-// and the result is o[d] / l. That is the f32 arithmetic. In the bf16 arithmetic, for rows of 16
-// bits, p (where it is multiplied by v) and v are rounded to bf16 first, slots are taken in pairs,
-// the odd one before the even one (1, 0, 3, 2, ...), and p is 0 below 2^-64; scores stay in f32, as
-// rounded keys would move them too far. With values of at least 2^-26 (f16 has no smaller ones,
-// store_value sees to it in bf16) no sum is ever subnormal, which VDPBF16PS would flush.
+// and the result is o[d] / l.
 //
-// Nothing depends on batch, chunk or thread count: a task may walk one
-// split or all, one row or many. Slots a row does not see are never multiplied in, so they may hold
-// anything, NaN included.
+// In the f32 arithmetic dot is an fma over the dimensions in order, from 0. The narrow arithmetic,
+// for rows of 16 bits, is twice as fast where the machine has 16-bit products:
+//   dot    of integers. With x = scale * q and t = max |x|, a query is round(x * (4095 / t)); with
+//          2^e the power of two at or below max |k|, a key is round(k * (4096 / 2^e)). Products are
+//          summed in 32 bits, which cannot overflow over kScoreRun dimensions; runs are added as
+//          floats, in order, then times 2^e / 4096, then times t / 4095. Keys of f16 lose nothing in
+//          their largest elements. (Keys in bf16 were tried: scores moved too far.)
+//   p, v   where they are multiplied are rounded to bf16, slots are taken in pairs, the odd one
+//          before the even one (1, 0, 3, 2, ...), and p is 0 below 2^-64. With values of at least
+//          2^-26 (f16 has no smaller ones, store_value sees to it in bf16) no sum is ever
+//          subnormal, which VDPBF16PS would flush.
+//
+// Nothing depends on batch, chunk or thread count: a task may walk one split or all, one row or
+// many. Slots a row does not see are never multiplied in, so they may hold anything, NaN included.
 //
 // One step, once its keys and values are stored (the plan serves every layer of the group):
 //
-//   plan_attention(kv, shape, plan);                                    // partials:
-//   plan.partial_count * partial_floats for (task : plan.tasks) kernels.attend(step, task,
-//   scratch);        // any thread, any order for (merge : plan.merges) kernels.merge(step, merge);
-//   // after all tasks; none in most steps
+//   plan_attention(kv, shape, plan);    // partials: plan.partial_count * partial_floats
+//   for (task : plan.tasks) kernels.attend(step, task, scratch);   // any thread, any order
+//   for (merge : plan.merges) kernels.merge(step, merge);          // after all; mostly none
 #pragma once
 
 #include <cstddef>
@@ -37,13 +43,13 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kAttendVersion = 2;  // bumped when the bits of an answer may change
+inline constexpr std::uint32_t kAttendVersion = 3;  // bumped when the bits of an answer may change
 inline constexpr std::uint32_t kAttendUnit = 64;
 inline constexpr std::uint32_t kAttendSplit = 512;
 inline constexpr float kBf16ValueMin = 0x1p-26f;  // smaller ones are stored as 0 in rows of bf16
 inline constexpr std::uint32_t kAllSplits = 0xffffffffu;
 
-enum class AttendArithmetic : std::uint8_t { f32, bf16 };
+enum class AttendArithmetic : std::uint8_t { f32, narrow };
 
 // The layer at hand. All query heads of a KV head are taken together, so that each K/V byte is read
 // once.
@@ -51,7 +57,7 @@ struct AttendShape {
   std::uint32_t query_heads, kv_heads, head_dim;
   float scale;
   RowType rows;                                         // element type of the pages (exact formats)
-  AttendArithmetic arithmetic = AttendArithmetic::f32;  // bf16 only for rows of 16 bits
+  AttendArithmetic arithmetic = AttendArithmetic::f32;  // narrow only for rows of 16 bits
   std::uint32_t layer_index;  // within the group: lane = layer_index * kv_heads + kv_head
   std::size_t page_bytes, key_bytes;
 };

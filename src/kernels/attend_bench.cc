@@ -276,5 +276,3 @@ BENCHMARK(prefill)
 
 }  // namespace
 }  // namespace quire
-
-BENCHMARK_MAIN();

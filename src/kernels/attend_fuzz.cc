@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::uint32_t far = choose.below(5) == 4 ? 480 : 0;
     c.sequences.push_back({far + choose.below(140), 1 + choose.below(far != 0 ? 3 : 12)});
   } while (!choose.empty() && c.sequences.size() < 3);
-  if (c.rows != RowType::f32 && choose.below(2) == 1) c.arithmetic = AttendArithmetic::bf16;
+  if (c.rows != RowType::f32 && choose.below(2) == 1) c.arithmetic = AttendArithmetic::narrow;
   AttendWorld world(c);
   const auto wanted = world.run(Isa::scalar, 1, AttendWorld::Tasks::whole);
   for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::bf16})

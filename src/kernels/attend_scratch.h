@@ -15,9 +15,12 @@ inline constexpr std::uint32_t kAttendTileHeads = 96;  // pairs in a tile, unles
 struct AttendScratch {
   float *queries, *split_out, *row_out;  // [pairs][dim]
   float* weights;                        // [pairs][unit]: scores, then exp
-  // Of the bf16 arithmetic, two numbers to a word:
-  std::uint32_t* narrow_weights;                                           // [pairs][unit / 2]
-  std::uint32_t* value_image;                                              // [unit / 2][dim]
+  // Of the narrow arithmetic, two numbers to a word:
+  std::uint32_t* query_words;     // [pairs][dim / 2], in the place of queries
+  std::uint32_t* narrow_weights;  // [pairs][unit / 2]
+  std::uint32_t* value_image;     // [unit / 2][dim]
+  std::uint32_t* key_image;       // [dim / 2][unit]
+  float* query_scale;             // [pairs]
   float *split_max, *split_sum, *row_max, *row_sum, *unit_max, *unit_sum;  // [pairs]
   float *keep, *take;  // [pairs]: a and b of a merge
 };
@@ -26,7 +29,7 @@ namespace {
 constexpr std::size_t attend_padded(std::size_t pairs) { return (pairs + 15) / 16 * 16 + 16; }
 
 constexpr std::size_t attend_scratch_floats(std::size_t pairs, std::size_t dim) {
-  return pairs * (3 * dim + 64 + 32) + 32 * dim + 8 * attend_padded(pairs);
+  return pairs * (3 * dim + 64 + 32) + 64 * dim + 9 * attend_padded(pairs);
 }
 
 inline AttendScratch attend_scratch(float* at, std::size_t pairs, std::size_t dim) {
@@ -37,11 +40,14 @@ inline AttendScratch attend_scratch(float* at, std::size_t pairs, std::size_t di
     return here;
   };
   s.queries = take(pairs * dim);
+  s.query_words = reinterpret_cast<std::uint32_t*>(s.queries);
   s.split_out = take(pairs * dim);
   s.row_out = take(pairs * dim);
   s.weights = take(pairs * 64);
   s.narrow_weights = reinterpret_cast<std::uint32_t*>(take(pairs * 32));
   s.value_image = reinterpret_cast<std::uint32_t*>(take(32 * dim));
+  s.key_image = reinterpret_cast<std::uint32_t*>(take(32 * dim));
+  s.query_scale = take(attend_padded(pairs));
   s.split_max = take(attend_padded(pairs));
   s.split_sum = take(attend_padded(pairs));
   s.row_max = take(attend_padded(pairs));

@@ -21,8 +21,8 @@ struct Reading {
 constexpr Reading kReadings[] = {{RowType::f32, AttendArithmetic::f32},
                                  {RowType::f16, AttendArithmetic::f32},
                                  {RowType::bf16, AttendArithmetic::f32},
-                                 {RowType::f16, AttendArithmetic::bf16},
-                                 {RowType::bf16, AttendArithmetic::bf16}};
+                                 {RowType::f16, AttendArithmetic::narrow},
+                                 {RowType::bf16, AttendArithmetic::narrow}};
 
 std::string name_of(const AttendCase& c) {
   return "rows " + std::to_string(static_cast<int>(c.rows)) + ", arithmetic " +
@@ -55,10 +55,10 @@ float rounded(RowType type, float x) {
 }
 
 float taken(const AttendCase& c, float x) {
-  return c.arithmetic == AttendArithmetic::bf16 ? rounded(RowType::bf16, x) : x;
+  return c.arithmetic == AttendArithmetic::narrow ? rounded(RowType::bf16, x) : x;
 }
 
-// Softmax attention in double, from its definition; in the bf16 arithmetic of rounded numbers.
+// Softmax attention in double, from its definition; in the narrow arithmetic of rounded values.
 Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
   Rows out;
   const std::size_t dim = c.head_dim, kv_width = c.kv_heads * dim;
@@ -119,7 +119,7 @@ TEST(Attend, ReferenceIsSoftmaxAttention) {
         AttendWorld world(c);
         EXPECT_LT(worst_difference(world.run(Isa::scalar, 1, Tasks::planned),
                                    attention_in_double(c, world)),
-                  arithmetic == AttendArithmetic::bf16 ? 2 * 0x1p-8 : 1e-5);
+                  arithmetic == AttendArithmetic::narrow ? 2 * 0x1p-8 : 1e-5);
       }
 }
 
@@ -177,15 +177,46 @@ TEST(Attend, LongRowsCutIntoSplitsGiveTheSameBits) {
 }
 
 TEST(Attend, HugeAndTinyScoresStayFiniteAndEqual) {
-  for (const float spread : {1e-18f, 30.0f, 1e4f}) {
-    const AttendCase c{
-        .rows = RowType::f32, .heads_per_kv = 3, .sequences = {{600, 8}}, .spread = spread};
-    AttendWorld world(c);
-    const Rows wanted = world.run(Isa::scalar, 1, Tasks::whole);
-    for (const float x : wanted[0]) ASSERT_TRUE(std::isfinite(x)) << spread;
-    for (const Isa isa : fast_isas())
-      EXPECT_TRUE(same_bits(wanted, world.run(isa, 8, Tasks::planned))) << spread;
-  }
+  for (const auto [rows, arithmetic] : kReadings)
+    for (const float spread : {1e-18f, 30.0f, 1e4f}) {
+      const AttendCase c{.rows = rows,
+                         .heads_per_kv = 3,
+                         .sequences = {{600, 8}},
+                         .arithmetic = arithmetic,
+                         .spread = spread};
+      AttendWorld world(c);
+      const Rows wanted = world.run(Isa::scalar, 1, Tasks::whole);
+      for (const float x : wanted[0]) ASSERT_TRUE(std::isfinite(x)) << spread;
+      for (const Isa isa : fast_isas())
+        for (const std::uint32_t chunk : {1u, 8u})
+          EXPECT_TRUE(same_bits(wanted, world.run(isa, chunk, Tasks::planned))) << spread;
+    }
+}
+
+// A key or query that is not finite must not come out as a plausible number.
+TEST(Attend, NotANumberStaysOne) {
+  for (const auto [rows, arithmetic] : kReadings)
+    for (const float bad : {NAN, INFINITY, -INFINITY})
+      for (const bool in_key : {true, false}) {
+        // In f32 an infinite key may be infinitely far from a query, and then weighs nothing.
+        if (!std::isnan(bad) && arithmetic == AttendArithmetic::f32) continue;
+        const AttendCase c{
+            .rows = rows, .heads_per_kv = 3, .sequences = {{70, 8}}, .arithmetic = arithmetic};
+        AttendWorld world(c);
+        (in_key ? world.keys(0)[72 * 64 + 5] : world.queries(0)[2 * world.width() + 5]) = bad;
+        for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::bf16}) {
+          if (!cpu_has(isa)) continue;
+          const Rows out = world.run(isa, 8, Tasks::planned);
+          const auto whole = [&](std::size_t row) {
+            return std::all_of(&out[0][row * world.width()], &out[0][row * world.width() + 64],
+                               [](float x) { return std::isfinite(x); });
+          };
+          SCOPED_TRACE(name_of(c) + ", " + std::string(isa_name(isa)));
+          EXPECT_TRUE(whole(1));
+          EXPECT_FALSE(whole(2));
+          EXPECT_EQ(whole(3), !in_key);
+        }
+      }
 }
 
 TEST(Attend, PlanCoversEveryRowOnceAndPutsLongTasksFirst) {

@@ -68,6 +68,8 @@ class AttendWorld {
 
   const AttendShape& shape() const { return shape_; }
   std::size_t width() const { return std::size_t{shape_.query_heads} * shape_.head_dim; }
+  std::vector<float>& keys(std::size_t sequence) { return keys_[sequence]; }
+  std::vector<float>& queries(std::size_t sequence) { return queries_[sequence]; }
   const std::vector<float>& keys(std::size_t sequence) const { return keys_[sequence]; }
   const std::vector<float>& values(std::size_t sequence) const { return values_[sequence]; }
   const std::vector<float>& queries(std::size_t sequence) const { return queries_[sequence]; }

@@ -24,8 +24,7 @@ enum class GroupKind : std::uint8_t {
 
 struct LayerGroup {
   GroupKind kind = GroupKind::full;
-  std::vector<std::uint32_t>
-      layers;  // the model's layer numbers, ascending; layers that share KV name only the owner
+  std::vector<std::uint32_t> layers;  // of the model, ascending; shared KV names only its owner
   std::uint32_t kv_heads = 0, key_dim = 0, value_dim = 0;
   std::uint32_t window = 0;       // tokens a query sees, itself included; 0 = all
   std::uint64_t state_bytes = 0;  // kind state only, per layer
@@ -48,10 +47,9 @@ struct Geometry {
     return {tokens_per_block, g.key_dim, g.value_dim};
   }
   std::size_t key_bytes(const LayerGroup& g) const { return g.format->key_bytes(page_shape(g)); }
-  std::size_t page_bytes(const LayerGroup& g) const;  // keys, then values, rounded up to 64
-  std::size_t block_bytes(
-      const LayerGroup& g) const;  // all lanes, rounded up to 256; the arena's size class
-  double bytes_per_token(const LayerGroup& g) const;  // block_bytes / P
+  std::size_t page_bytes(const LayerGroup& g) const;   // keys, then values, rounded up to 64
+  std::size_t block_bytes(const LayerGroup& g) const;  // all lanes, rounded up to 256
+  double bytes_per_token(const LayerGroup& g) const;   // block_bytes / P
 };
 
 }  // namespace quire

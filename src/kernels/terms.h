@@ -2,8 +2,8 @@
 // version.
 //
 // exp(x) = 2^n * e^r with n = round(x / ln 2), r = x - n * ln 2 in two fused steps, and
-//   e^r = 1 + r + r^2 * (kExp2 + r * (kExp3 + ...)), Horner by fma; minimax on |r| <=
-//   ln(2)/2, 3.1e-9 relative.
+//   e^r = 1 + r + r^2 * (kExp2 + r * (kExp3 + ...)), Horner by fma; minimax on |r| <= ln(2)/2,
+//   3.1e-9 relative.
 // Below kExpMin the result is 0 (so no subnormals), above kExpMax infinity.
 // tanh(x) for |x| < kTanhSmall is x + x^3 * (kTanh3 + x^2 * (kTanh5 + ...)), 4.4e-9 relative;
 // beyond, (1 - e) / (1 + e) with e = exp(-2|x|) and the sign of x. Coefficients were fitted by
@@ -13,8 +13,13 @@
 namespace quire {
 
 inline constexpr float kExpMin = -87.3f, kExpMax = 88.37f;
-// Weights of the bf16 arithmetic are 0 below 2^-64, so that none of its sums is subnormal.
+// The narrow arithmetic of kernels/attend.h: weights are 0 below 2^-64, so that none of its sums is
+// subnormal; a key's largest element lies in [kKeyUnits, 2 kKeyUnits), a query's is kQueryUnits, so
+// that sums of kScoreRun products fit into 32 bits.
 inline constexpr float kNarrowExpMin = -44.3614f;
+inline constexpr float kKeyUnits = 4096, kKeyPowerMin = 0x1p-100f;
+inline constexpr float kQueryUnits = 4095, kQueryMin = 0x1p-100f;
+inline constexpr unsigned kScoreRun = 64;
 inline constexpr float kLog2E = 0x1.715476p+0f;
 inline constexpr float kLn2High = 0x1.62e430p-1f, kLn2Low = -0x1.05c610p-29f;
 // 1.5 * 2^23 + 127: adding it rounds to an integer and leaves n + 127 in the low bits, ready to be

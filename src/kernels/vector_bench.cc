@@ -93,5 +93,3 @@ BENCHMARK(softcap)->Apply(logit_sizes);
 
 }  // namespace
 }  // namespace quire
-
-BENCHMARK_MAIN();

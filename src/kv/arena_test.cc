@@ -144,6 +144,28 @@ TEST(Arena, FullerSlabsAreFilledFirstSoThatOthersEmpty) {
   EXPECT_EQ(s.arena->slab_of(s.held.back()), first);  // only now
 }
 
+TEST(Arena, TheEmptiestSlabIsNeitherFullNorDraining) {
+  TestArena s(8);
+  const SizeClass c = s.arena->size_class(4096);  // 16 per page
+  EXPECT_FALSE(s.arena->emptiest_slab(c));
+  for (int i = 0; i < 32; ++i) ASSERT_TRUE(s.take(c));
+  EXPECT_FALSE(s.arena->emptiest_slab(c));  // both are full
+  const SlabId first = s.arena->slab_of(s.held[0]), second = s.arena->slab_of(s.held[16]);
+  const auto free_last = [&](std::size_t begin, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      s.arena->free(s.held[begin]);
+      s.held.erase(s.held.begin() + static_cast<std::ptrdiff_t>(begin));
+    }
+  };
+  free_last(0, 4);
+  EXPECT_EQ(s.arena->emptiest_slab(c), first);
+  free_last(12, 10);
+  EXPECT_EQ(s.arena->emptiest_slab(c), second);
+  s.arena->drain(second);
+  EXPECT_EQ(s.arena->emptiest_slab(c), first);
+  s.arena->stop_draining(second);
+}
+
 TEST(Arena, ADrainingSlabHandsOutNothingAndReturnsWhenItsLastExtentIsFreed) {
   TestArena s(4);
   const SizeClass c = s.arena->size_class(16384);

@@ -33,6 +33,7 @@
 #include "kernels/geometry.h"
 #include "kernels/kv_view.h"
 #include "kv/arena.h"
+#include "kv/block_times.h"
 #include "kv/journal.h"
 #include "kv/key.h"
 #include "kv/memory.h"
@@ -231,6 +232,8 @@ class KvCache {
                         bool force = false);  // the node and all below it; force takes pins too
   Evicted clear(bool force = false);
   CacheStats stats() const;
+  const BlockTimes& block_times() const;
+  std::uint64_t cached_bytes(RootId root) const;  // of its blocks in the index, in use or not
   const Journal& journal() const;
   void note(
       JournalRecord record);  // a decision about a request, taken outside; stamped with the time

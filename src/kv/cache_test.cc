@@ -239,5 +239,36 @@ TEST_F(CacheTest, TwoStepsInFlightCommitInOrder) {
   expect_rows(a);
 }
 
+TEST_F(CacheTest, BlocksAreTimedFromStoredToEvicted) {
+  const Nanoseconds second = 1'000'000'000;
+  const auto prompt = tokens_from(1, 9);
+  run(prompt).close();  // two blocks
+  clock.advance(4 * second);
+  run(prompt).close();
+  clock.advance(30 * second);
+  cache->clear();
+  const BlockTimes& t = cache->block_times();
+  EXPECT_EQ(t.reuse_gap.count, 2u);
+  EXPECT_DOUBLE_EQ(t.reuse_gap.sum, 2 * 4);
+  EXPECT_EQ(t.lifetime.count, 2u);
+  EXPECT_DOUBLE_EQ(t.lifetime.sum, 2 * 34);
+  EXPECT_DOUBLE_EQ(t.idle_before_evict.sum, 2 * 30);
+}
+
+TEST_F(CacheTest, BytesAreCountedByRoot) {
+  RootIdentity id = identity();
+  id.tenant = "other";
+  const RootId other = cache->root(id, geometry).value();
+  run(tokens_from(1, 17)).close();  // four blocks
+  const std::uint64_t bytes = cache->cached_bytes(root);
+  EXPECT_EQ(bytes, cache->stats().cached_bytes);
+  EXPECT_EQ(cache->cached_bytes(other), 0u);
+  root = other;
+  run(tokens_from(1, 9)).close();
+  EXPECT_EQ(cache->cached_bytes(other), bytes / 2);
+  cache->clear();
+  EXPECT_EQ(cache->cached_bytes(other), 0u);
+}
+
 }  // namespace
 }  // namespace quire

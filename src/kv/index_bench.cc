@@ -121,5 +121,3 @@ BENCHMARK(longest_child);
 BENCHMARK_CAPTURE(match_100k_tokens, scattered, true)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
-
-BENCHMARK_MAIN();

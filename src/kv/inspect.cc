@@ -206,6 +206,10 @@ Evicted KvCache::clear(bool force) {
 }
 
 CacheStats KvCache::stats() const { return core_->stats(); }
+const BlockTimes& KvCache::block_times() const { return core_->store.stats().times; }
+std::uint64_t KvCache::cached_bytes(RootId root) const {
+  return core_->store.root_bytes(static_cast<std::uint32_t>(root));
+}
 void KvCache::check() const { core_->check(); }
 
 }  // namespace quire

@@ -22,8 +22,7 @@ struct JournalRecord {
   std::uint64_t request = 0;  // or sequence; 0 when nobody's
   std::uint64_t key = 0;      // prefix of the block key concerned, or 0
   std::uint64_t bytes = 0;
-  std::uint64_t extra =
-      0;  // by reason: the other request, the offset moved from, the block generation
+  std::uint64_t extra = 0;  // by reason: other request, offset moved from, block generation
   std::uint32_t block = 0;  // block index in the sequence, or in the pool
   std::uint32_t tokens = 0;
   std::uint16_t group = 0;

@@ -25,5 +25,3 @@ BENCHMARK(key_chain)->Arg(16)->Arg(32)->Arg(64);
 
 }  // namespace
 }  // namespace quire
-
-BENCHMARK_MAIN();

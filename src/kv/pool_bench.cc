@@ -82,5 +82,3 @@ BENCHMARK(move_block);
 
 }  // namespace
 }  // namespace quire
-
-BENCHMARK_MAIN();

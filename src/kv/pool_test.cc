@@ -282,6 +282,31 @@ TEST_F(BlockPoolTest, ASlabEmptiedByMovingAndEvictingServesAnotherClass) {
   EXPECT_EQ(pool.state(refs[0].id()), BlockState::referenced);
 }
 
+TEST_F(BlockPoolTest, WhatLiesFreeForAWhileIsMovedTogetherAndGivenBack) {
+  std::vector<BlockRef> refs;
+  for (int i = 0; i < 12; ++i) {
+    refs.push_back(pool.take(c));
+    pool.set_owner(refs.back().id(), static_cast<std::uint64_t>(i));
+    std::memset(refs.back().bytes(), i, 16384);
+  }
+  for (const int i : {10, 9, 6, 5, 2, 1}) refs.erase(refs.begin() + i);  // two left in each slab
+  const auto committed = [&] { return arena.stats().committed_bytes; };
+  EXPECT_EQ(committed(), 3 * kPage);
+  pool.tidy();
+  EXPECT_EQ(committed(), 3 * kPage);  // they may be wanted again
+  const std::uint64_t step = pool.submit_step();
+  for (int i = 0; i < 40; ++i) pool.tidy();
+  EXPECT_EQ(committed(), 3 * kPage);  // a step may be reading them
+  pool.complete_step(step);
+  for (int i = 0; i < 40; ++i) pool.tidy();
+  EXPECT_EQ(committed(), 2 * kPage);
+  EXPECT_EQ(heard.events.size(), 2u);
+  constexpr int kLeft[] = {0, 3, 4, 7, 8, 11};
+  for (std::size_t i = 0; i < refs.size(); ++i)
+    EXPECT_TRUE(arena.memory().filled(static_cast<std::size_t>(refs[i].offset()) * kArenaUnit,
+                                      16384, static_cast<std::byte>(kLeft[i])));
+}
+
 TEST_F(BlockPoolTest, CopyDuplicatesAllBytes) {
   BlockRef a = pool.take(c), b = pool.take(c);
   std::memset(a.bytes(), 1, 16384);

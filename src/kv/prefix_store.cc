@@ -5,6 +5,11 @@
 #include "kv/planted.h"
 
 namespace quire {
+namespace {
+
+double seconds(Nanoseconds t) { return static_cast<double>(t) * 1e-9; }
+
+}  // namespace
 
 PrefixStore::PrefixStore(const PrefixStoreOptions& options, BlockPool& pool, Journal& journal)
     : pool_(pool),
@@ -40,6 +45,7 @@ NodeId PrefixStore::add_root(std::uint32_t root, const CacheLayout& layout) {
   }
   nodes_[raw(n)] = {
       .created = now_, .last_used = now_, .layout = &layout, .root = root, .holds = 1};
+  if (root >= root_bytes_.size()) root_bytes_.resize(root + 1);
   return n;
 }
 
@@ -69,7 +75,9 @@ void PrefixStore::put(NodeId n, std::uint32_t group, BlockId b) {
   pool_.set_owner(b, owner_of(n, group));
   block(n, group) = pool_.cache(b);
   ++stats_.blocks;
+  root_bytes_[nodes_[raw(n)].root] += pool_.bytes(b);
   if (index_.present(n) == 0) {
+    nodes_[raw(n)].created = now_;  // the node may be older: announced, or emptied before
     const NodeId above = index_.parent(n);
     if (nodes_[raw(above)].stocked++ == 0) refresh(above);
   }
@@ -107,6 +115,7 @@ void PrefixStore::unanchor(NodeId n) {
 void PrefixStore::touch(NodeId n, std::uint8_t priority, Nanoseconds lease_until, bool hit) {
   CacheNode& node = nodes_[raw(n)];
   node.hits += hit;
+  if (hit) stats_.times.reuse_gap.add(seconds(now_ - node.last_used));
   node.last_used = now_;
   node.priority = std::max(node.priority, priority);
   if (lease_until > node.lease_until) {
@@ -285,6 +294,9 @@ void PrefixStore::drop_block(NodeId n, std::uint32_t group, Reason reason) {
     if (--nodes_[raw(above)].stocked == 0) refresh(above);
   }
   --stats_.blocks;
+  root_bytes_[nodes_[raw(n)].root] -= freed;
+  stats_.times.lifetime.add(seconds(now_ - nodes_[raw(n)].created));
+  stats_.times.idle_before_evict.add(seconds(now_ - nodes_[raw(n)].last_used));
   ++stats_.evicted_blocks;
   stats_.evicted_bytes += freed;
   journal_.add({.time = now_,
@@ -422,9 +434,11 @@ PrefixStore::Swept PrefixStore::sweep(NodeId n, Reason reason, bool force) {
 void PrefixStore::check() const {
   index_.check();
   std::uint64_t in_evictors = 0, in_heap = 0, pinned = 0;
+  std::vector<std::uint64_t> by_root(root_bytes_.size());
   index_.for_each([&](NodeId n) {
     const CacheNode& node = nodes_[raw(n)];
     if (node.pins > 0) pinned += bytes(n);
+    by_root[node.root] += bytes(n);
     for (const Cursor* c = node.cursors; c != nullptr; c = c->next)
       CHECK(c->placed && c->node() == n);
     std::uint32_t stocked = 0;
@@ -454,6 +468,7 @@ void PrefixStore::check() const {
   std::uint64_t listed = 0;
   for (const auto& e : evictors_) listed += e->size();
   CHECK(listed == in_evictors && leased_.size() == in_heap && pinned == stats_.pinned_bytes);
+  CHECK(by_root == root_bytes_);
 }
 
 }  // namespace quire

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "kv/block_times.h"
 #include "kv/cache_layout.h"
 #include "kv/evict/evict.h"
 #include "kv/evict/ghost.h"
@@ -73,6 +74,7 @@ struct PrefixStoreOptions {
 
 struct PrefixStoreStats {
   std::uint64_t blocks = 0, evicted_blocks = 0, evicted_bytes = 0, pinned_bytes = 0;
+  BlockTimes times = {};
 };
 
 class PrefixStore final : public PoolListener {
@@ -107,6 +109,7 @@ class PrefixStore final : public PoolListener {
   void put(NodeId n, std::uint32_t group, BlockId block);
   void became_ready(NodeId n);  // after the last put: cursors above it move on
   std::uint64_t bytes(NodeId n) const;
+  std::uint64_t root_bytes(std::uint32_t root) const { return root_bytes_[root]; }
 
   // Running sequences.
   void anchor(NodeId n) { ++nodes_[raw(n)].holds; }
@@ -205,6 +208,7 @@ class PrefixStore final : public PoolListener {
   std::uint64_t moves_ = 0;
   double last_evicted_density_ = 0;
   PrefixStoreStats stats_;
+  std::vector<std::uint64_t> root_bytes_;           // of cached blocks, by root
   std::vector<std::unique_ptr<Evictor>> evictors_;  // by SizeClass
   std::vector<CacheNode> nodes_;                    // by NodeId; never reallocated
   std::vector<CachedBlock> blocks_;                 // by NodeId and group; never reallocated

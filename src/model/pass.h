@@ -2,10 +2,11 @@
 //
 // Three ways to share the work, chosen by the number of rows; none of them changes a bit, as every
 // row and every output column is computed alike wherever it is computed:
-//   few      (decode)       threads split columns; each prepares the few activation rows for itself
-//   columns  (batches)      threads split columns of the matrices and rows of everything between,
-//   and meet in between rows     (prefill)      each thread takes its rows through whole layers;
-//   they meet only around attention
+//   few      (decode)   threads split columns; each prepares the few activation rows for itself
+//   columns  (batches)  threads split columns of the matrices and rows of everything between, and
+//                       meet in between
+//   rows     (prefill)  each thread takes its rows through whole layers; they meet only around
+//                       attention
 // Once the last layer's keys and values are stored only rows whose logits are wanted go on, in a
 // second Pass.
 #pragma once

@@ -52,10 +52,10 @@ struct Model::State {
   State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w);
 
   Status size_scratch();  // before the first step
-  // bf16 is as good as activations of 8 bits are; with finer ones, or none, f32.
+  // Narrow is as good as activations of 8 bits are; with finer ones, or none, f32.
   AttendArithmetic arithmetic(RowType rows) const {
     return quantized && options.activations == Activations::int8 && rows != RowType::f32
-               ? AttendArithmetic::bf16
+               ? AttendArithmetic::narrow
                : AttendArithmetic::f32;
   }
   void prepare(const Geometry& geometry, const StepRows& step);

@@ -437,21 +437,31 @@ void Generation::over(int status, std::string error_code) {
   pending_.clear();
   GenerationSummary s{.usage = usage(),
                       .choices = std::max(start_.asked.n, start_.asked.best_of),
+                      .response_id = start_.response_id,
                       .status = status,
                       .client_closed = status == 499,
                       .error_code = std::move(error_code)};
+  s.outcome = outcome(start_.asked.kv.policy.reuse, s.usage.prompt, s.usage.cached,
+                      service_.runtime().geometry().tokens_per_block);
+  s.reason = parts_.front()->admitted.reason;
   if (const auto& done = parts_.front()->done) {
+    s.timed = true;
+    s.submitted = done->submitted;
+    s.lookup_ms = ms(done->lookup_seconds);
+    s.tpot_ms_p50 = ms(done->token_gap_median);
+    s.tpot_ms_p99 = ms(done->token_gap_99);
     s.queue_ms = ms(done->queue_seconds);
     s.prefill_ms = ms(done->prefill_seconds);
     s.ttft_ms = ms(done->first_token_seconds);
     s.decode_ms = ms(done->decode_seconds);
-    s.reason = done->reason;
     s.preemptions = done->preemptions;
   }
-  if (const auto& finish = parts_.front()->choices.front().finish)
-    s.finish = *finish == FinishReason::length       ? "length"
-               : *finish == FinishReason::tool_calls ? "tool_calls"
-                                                     : "stop";
+  for (const auto& part : parts_)
+    for (const ChoiceState& c : part->choices)
+      if (c.finish)
+        s.finishes.push_back(*c.finish == FinishReason::length       ? "length"
+                             : *c.finish == FinishReason::tool_calls ? "tool_calls"
+                                                                     : "stop");
   if (start_.ended) std::exchange(start_.ended, nullptr)(s);
 }
 

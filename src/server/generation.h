@@ -44,8 +44,13 @@ class Mailbox {
 struct GenerationSummary {
   Usage usage;
   std::uint32_t choices = 0, preemptions = 0;
-  std::string finish = {};  // of the first choice
-  double queue_ms = 0, prefill_ms = 0, ttft_ms = 0, decode_ms = 0;
+  std::string response_id = {};
+  std::vector<std::string> finishes = {};  // of the choices that ended
+  bool timed = false;                      // the engine finished it: the times are there
+  Nanoseconds submitted = 0;               // on SteadyClock
+  double queue_ms = 0, lookup_ms = 0, prefill_ms = 0, ttft_ms = 0, decode_ms = 0;
+  double tpot_ms_p50 = 0, tpot_ms_p99 = 0;
+  std::string_view outcome = "miss";
   Reason reason = Reason::none;
   int status = 200;
   bool client_closed = false;
@@ -58,7 +63,7 @@ struct GenerationStart {
   std::vector<Request> requests = {};  // one per prompt
   StopStrings stops = {};
   std::unique_ptr<Dialect> dialect = {};
-  std::string request_id = {};
+  std::string request_id = {}, response_id = {};
   std::function<void(const GenerationSummary&)> ended = {};
 };
 

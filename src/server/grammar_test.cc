@@ -114,7 +114,7 @@ TEST_F(GrammarMasksTest, ManyMayAskAtOnceAndAShutdownAnswersAll) {
   for (int i = 0; i < 200; ++i)
     masks_->make({.kind = AskedGrammar::Kind::regex, .text = "a{1," + std::to_string(i + 1) + "}"},
                  [&](GrammarMaker::Made made) {
-                   if (!made.ok()) EXPECT_EQ(made.error().code, Code::unavailable);
+                   EXPECT_TRUE(made.ok() || made.error().code == Code::unavailable);
                    ++answered;
                  });
   masks_.reset();

@@ -146,11 +146,13 @@ void EventPump::fetch(const std::shared_ptr<EventStream>& stream) {
         }
         return batch;
       },
-      [stream](const Batch& batch) {
+      [this, stream](const Batch& batch) {
         stream->fetching = false;
         std::string text;
-        if (!stream->from_now && batch.first > stream->next)
+        if (!stream->from_now && batch.first > stream->next) {
+          dropped_ += batch.first - stream->next;
           text += sse(dump({{"from", stream->next}, {"to", batch.first}}), "gap");
+        }
         for (const Batch::Item& item : batch.items)
           if (stream->types.empty() || stream->types.contains(event_type(item.record.reason)))
             text += event_text(item, batch.now);

@@ -5,6 +5,7 @@
 // needs; then it is told of the gap.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -31,8 +32,9 @@ class EventPump {
   explicit EventPump(Server& server);
   ~EventPump();
 
-  void add(std::shared_ptr<EventStream> stream);  // connection's thread
-  void end_all();                                 // any thread: the server shuts down
+  void add(std::shared_ptr<EventStream> stream);      // connection's thread
+  void end_all();                                     // any thread: the server shuts down
+  std::uint64_t dropped() const { return dropped_; }  // events lost in gaps
 
  private:
   void loop();
@@ -43,6 +45,7 @@ class EventPump {
   std::condition_variable changed_;
   std::vector<std::weak_ptr<EventStream>> streams_;
   bool stopping_ = false;
+  std::atomic<std::uint64_t> dropped_{0};
   std::thread thread_;
 };
 

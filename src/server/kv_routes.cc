@@ -100,6 +100,10 @@ Json Server::statistics() const {
       if (cause.starts_with("evicted_")) cause.remove_prefix(8);
       evictions[std::string(cause)] = c.evictions[i];
     }
+  Json tenants = Json::array();
+  for (std::size_t i = 0; i < s.tenants->size(); ++i)
+    tenants.push_back(
+        {{"id", (*s.tenants)[i]}, {"used_bytes", s.tenant_bytes[i]}, {"quota_bytes", nullptr}});
   const auto rate = [](double hit, double asked) { return asked > 0 ? hit / asked : 0; };
   const HitHistory::Rates rates = hits_.rates(SteadyClock().now(), c.tokens_queried, c.tokens_hit);
   return {
@@ -149,7 +153,7 @@ Json Server::statistics() const {
       {"prompt_tokens_cached", s.prompt_tokens_cached},
       {"preemptions", s.preemptions_recompute + s.preemptions_parked},
       {"saved_prefill_seconds", s.saved_prefill_seconds},
-      {"tenants", Json::array()}};
+      {"tenants", std::move(tenants)}};
 }
 
 void get_kv_stats(Server& server, std::shared_ptr<Call> call) {

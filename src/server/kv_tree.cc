@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kBlocksMax = 100'000;  // copied from the cache at most
 constexpr std::size_t kPreviewTokens = 64, kPreviewBytes = 80;
+constexpr std::size_t kSharedBytes = 40;  // that a preview repeats of its neighbours', at most
 
 // One block, copied between two steps of the engine.
 struct Block {
@@ -70,11 +71,27 @@ Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool tex
 struct Run {
   const Block* first;
   const Block* last;
+  const Block* second = nullptr;
   std::size_t parent = SIZE_MAX;  // run it hangs on
   std::uint32_t blocks = 0, tokens = 0, hits = 0, refs = 0, depth = 1;
   std::uint64_t bytes = 0, tokens_saved = 0;
+  std::size_t shared = 0;  // tokens that its first block has in common with another one here
   std::vector<std::size_t> children = {};
 };
+
+// Runs that begin at one place: what they have in common would make their previews look the same.
+void compare_heads(std::vector<Run>& runs, std::vector<std::size_t> siblings) {
+  const auto head = [&](std::size_t i) -> const std::vector<TokenId>& {
+    return runs[i].first->head;
+  };
+  std::ranges::sort(siblings, [&](std::size_t a, std::size_t b) { return head(a) < head(b); });
+  for (std::size_t i = 1; i < siblings.size(); ++i) {
+    const auto &a = head(siblings[i - 1]), &b = head(siblings[i]);
+    const auto same = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+    for (const std::size_t one : {siblings[i - 1], siblings[i]})
+      if (same < head(one).size()) runs[one].shared = std::max(runs[one].shared, same);
+  }
+}
 
 std::vector<Run> make_runs(const std::vector<Block>& blocks) {
   std::unordered_map<BlockKey, std::uint32_t, BlockKeyHash> children;
@@ -98,7 +115,7 @@ std::vector<Run> make_runs(const std::vector<Block>& blocks) {
     }
     Run& r = runs[at];
     r.last = &b;
-    ++r.blocks;
+    if (++r.blocks == 2) r.second = &b;
     r.tokens += b.tokens;
     r.hits = std::max(r.hits, b.hits);
     r.refs = std::max(r.refs, b.sequences);
@@ -106,13 +123,23 @@ std::vector<Run> make_runs(const std::vector<Block>& blocks) {
     r.tokens_saved += std::uint64_t{b.hits} * b.tokens;
     run_of[b.key] = at;
   }
+  std::vector<std::size_t> first;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].parent == SIZE_MAX) first.push_back(i);
+    compare_heads(runs, runs[i].children);
+  }
+  compare_heads(runs, std::move(first));
   return runs;
 }
 
 std::string preview(const Tokenizer& tokenizer, const Run& run) {
-  std::string text;
+  std::vector<TokenId> tokens = run.first->head;
+  if (run.second) tokens.insert(tokens.end(), run.second->head.begin(), run.second->head.end());
+  const std::span<const TokenId> all = tokens;
+  const bool skips = tokenizer.decode(all.first(run.shared)).size() > kSharedBytes;
+  std::string text = skips ? "…" : "";
   Utf8Stream utf8;
-  utf8.add(tokenizer.decode(run.first->head), text);
+  utf8.add(tokenizer.decode(all.subspan(skips ? run.shared : 0)), text);
   if (text.size() > kPreviewBytes) {
     std::size_t cut = kPreviewBytes - 3;
     while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;

@@ -144,6 +144,13 @@ void add_latencies(Page& page, const ServiceStats& s) {
       {"vllm:request_params_n", "Choices asked for.", s.request_choices},
       {"vllm:request_params_max_tokens", "Most tokens asked for.", s.request_tokens_max},
       {"vllm:iteration_tokens_total", "Rows of one step.", s.rows_per_step},
+      {"vllm:kv_block_lifetime_seconds", "From storing a block to evicting it.",
+       s.block_times.lifetime},
+      {"vllm:kv_block_idle_before_evict_seconds", "From a block's last use to evicting it.",
+       s.block_times.idle_before_evict},
+      {"vllm:kv_block_reuse_gap_seconds", "From one use of a block to the next hit.",
+       s.block_times.reuse_gap},
+      {"kv_lookup_seconds", "Finding a prompt's prefix in the index.", s.lookup_seconds},
   };
   for (const auto& h : all) page.histogram(h.name, h.help, h.values);
 }
@@ -199,6 +206,10 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   const Labels path{{"from", kTier}, {"to", "disk"}};  // there is one tier: nothing moves yet
   page.counter("kv_transfers_total", "Blocks moved between tiers.", 0, path);
   page.counter("kv_transfer_bytes_total", "Bytes moved between tiers.", 0, path);
+
+  page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by whose they are.");
+  for (std::size_t i = 0; i < s.tenants->size(); ++i)
+    page.sample(number(s.tenant_bytes[i]), {{"tenant", (*s.tenants)[i]}, {"tier", kTier}});
 
   page.open("kv_evictions_total", MetricType::Counter, "Blocks that left memory, by cause.");
   for (std::size_t i = 0; i < kReasonCount; ++i)
@@ -288,7 +299,7 @@ std::string_view metrics_content_type(MetricsFormat format) {
 }
 
 std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& stats,
-                           const AnswerCounts& answers, MetricsFormat format) {
+                           const ServerCounts& counts, MetricsFormat format) {
   Page page(identity);
   add_requests(page, stats);
   add_tokens(page, stats);
@@ -296,8 +307,14 @@ std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& 
   add_cache(page, stats, identity);
   add_process(page, stats, identity);
   page.open("http_requests_total", MetricType::Counter, "HTTP answers by route and status.");
-  for (const auto& [key, count] : answers)
+  for (const auto& [key, count] : counts.answers)
     page.sample(number(count), {{"route", key.first}, {"code", std::to_string(key.second)}});
+  page.counter("kv_events_dropped_total", "Events that subscribers were too slow for.",
+               number(counts.events_dropped));
+  page.counter("trace_spans_total", "Spans that the trace collector took.",
+               number(counts.spans_sent));
+  page.counter("trace_spans_dropped_total", "Spans that could not be delivered.",
+               number(counts.spans_dropped));
   const std::string text = prometheus::TextSerializer().Serialize(page.families());
   return format == MetricsFormat::open_metrics ? as_open_metrics(text) : text;
 }

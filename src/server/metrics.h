@@ -5,7 +5,7 @@
 //
 //   const MetricsFormat format = metrics_format(request.header("accept"));
 //   x->respond({.headers = {{"Content-Type", std::string(metrics_content_type(format))}},
-//               .body = render_metrics(identity, service.snapshot(), answers, format)});
+//               .body = render_metrics(identity, service.snapshot(), counts, format)});
 #pragma once
 
 #include <map>
@@ -33,8 +33,15 @@ std::string_view metrics_content_type(MetricsFormat format);
 // not be able to make new series.
 using AnswerCounts = std::map<std::pair<std::string, int>, std::uint64_t>;
 
+// What the server itself counts.
+struct ServerCounts {
+  AnswerCounts answers = {};
+  std::uint64_t events_dropped = 0;                 // that subscribers were too slow for
+  std::uint64_t spans_sent = 0, spans_dropped = 0;  // of traces
+};
+
 std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& stats,
-                           const AnswerCounts& answers,
+                           const ServerCounts& counts,
                            MetricsFormat format = MetricsFormat::prometheus);
 
 }  // namespace quire

@@ -27,17 +27,21 @@ ServiceStats some_stats() {
   s.cache.evictions[static_cast<std::size_t>(Reason::evicted_capacity)] = 9;
   s.kv_usage = 0.15;
   for (const double v : {0.0005, 0.03, 0.03, 1000.0}) s.first_token_seconds.add(v);
+  s.block_times.reuse_gap.add(7);
+  s.lookup_seconds.add(3e-6);
+  s.tenants = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"", "acme"});
+  s.tenant_bytes[1] = 4096;
   return s;
 }
 
 std::string render(const ServiceStats& s, MetricsFormat format = MetricsFormat::prometheus,
-                   const AnswerCounts& answers = {}) {
+                   const ServerCounts& counts = {}) {
   const MetricsIdentity identity{.model_name = "m \"q\"",
                                  .version = "1",
                                  .kv_format = "f16",
                                  .block_size = 32,
                                  .block_bytes = 64};
-  return render_metrics(identity, s, answers, format);
+  return render_metrics(identity, s, counts, format);
 }
 
 // "name{labels}" -> value; every sample line must read so, and no series may come twice.
@@ -79,6 +83,9 @@ TEST(Metrics, ValuesAreTheSnapshots) {
       at("vllm:cache_config_info", R"(,block_size="32",num_gpu_blocks="1000",cache_dtype="f16",)"
                                    R"(enable_prefix_caching="True")"),
       1);
+  EXPECT_EQ(at("kv_tenant_bytes", R"(,tenant="acme",tier="cpu")"), 4096);
+  EXPECT_EQ(at("vllm:kv_block_reuse_gap_seconds_sum"), 7);
+  EXPECT_EQ(at("kv_lookup_seconds_bucket", R"(,le="5e-06")"), 1);
   EXPECT_EQ(at("vllm:time_to_first_token_seconds_bucket", R"(,le="0.04")"), 3) << "cumulative";
   EXPECT_EQ(at("vllm:time_to_first_token_seconds_bucket", R"(,le="+Inf")"), 4);
   EXPECT_EQ(at("vllm:time_to_first_token_seconds_count"), 4);
@@ -86,10 +93,12 @@ TEST(Metrics, ValuesAreTheSnapshots) {
 }
 
 TEST(Metrics, RequestsAreCountedByRouteAndStatus) {
-  const auto all = samples(render(some_stats(), MetricsFormat::prometheus,
-                                  {{{"/v1/models", 200}, 2}, {{"/v1/models", 404}, 1}}));
+  const auto all = samples(render(
+      some_stats(), MetricsFormat::prometheus,
+      {.answers = {{{"/v1/models", 200}, 2}, {{"/v1/models", 404}, 1}}, .events_dropped = 17}));
   EXPECT_EQ(all.at("http_requests_total{" + kLabels + R"(,route="/v1/models",code="200"})"), 2);
   EXPECT_EQ(all.at("http_requests_total{" + kLabels + R"(,route="/v1/models",code="404"})"), 1);
+  EXPECT_EQ(all.at("kv_events_dropped_total{" + kLabels + "}"), 17);
 }
 
 TEST(Metrics, OpenMetricsNamesCounterFamiliesWithoutTheSuffix) {
@@ -110,11 +119,19 @@ TEST(Metrics, TheScraperChoosesTheFormat) {
 
 #if defined(NDEBUG) && !defined(QUIRE_SANITIZED)
 TEST(Metrics, AScrapeTakesLessThanAMillisecond) {
-  const ServiceStats s = some_stats();
+  ServiceStats s = some_stats();  // the largest page there can be, nearly
+  std::vector<std::string> tenants;
+  while (tenants.size() < ServiceStats::kTenantsMax)
+    tenants.push_back("tenant-" + std::to_string(tenants.size()));
+  s.tenants = std::make_shared<std::vector<std::string>>(std::move(tenants));
+  ServerCounts counts;
+  for (const int status : {200, 400, 401, 404, 429})
+    for (int route = 0; route < 40; ++route)
+      counts.answers[{"/v1/route/" + std::to_string(route), status}] = 1;
   double best = 1;
   for (int i = 0; i < 50; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    ASSERT_GT(render(s).size(), 1000u);
+    ASSERT_GT(render(s, MetricsFormat::prometheus, counts).size(), 1000u);
     best = std::min(
         best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }

@@ -107,8 +107,9 @@ void parse_common(Fields& f, const ParseContext& context, Asked& asked) {
       f.refuse("bad_words", "must be a list of at most 128");
     else
       for (const Json& w : *words) {
-        if (!w.is_string() || w.get_ref<const std::string&>().empty()) {
-          f.refuse("bad_words", "must hold strings");
+        if (!w.is_string() || w.get_ref<const std::string&>().empty() ||
+            w.get_ref<const std::string&>().size() > 256) {
+          f.refuse("bad_words", "must hold strings of 1 to 256 bytes");
           break;
         }
         asked.bad_words.push_back(w.get<std::string>());

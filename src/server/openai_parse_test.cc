@@ -61,6 +61,15 @@ TEST(OpenAiParse, ErrorsNameTheParameter) {
   EXPECT_EQ(bad(chat({{"top_logprobs", 3}})), "top_logprobs 400 invalid_value");
   EXPECT_EQ(bad(chat({{"stop", ""}})), "stop 400 invalid_value");
   EXPECT_EQ(bad(chat({{"stop", std::string(300, 'x')}})), "stop 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"stop", std::vector<std::string>(17, "x")}})), "stop 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"bad_words", {std::string(300, 'x')}}})), "bad_words 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"bad_words", std::vector<std::string>(129, "x")}})),
+            "bad_words 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"stop_token_ids", std::vector<int>(1025, 5)}})),
+            "stop_token_ids 400 invalid_value");
+  Json many = Json::object();
+  for (int i = 0; i <= 1024; ++i) many[std::to_string(i)] = 0;
+  EXPECT_EQ(bad(chat({{"logit_bias", many}})), "logit_bias 400 invalid_value");
   EXPECT_EQ(bad(chat({{"logit_bias", {{"1000", 1}}}})), "logit_bias 400 invalid_value");
   EXPECT_EQ(bad(chat({{"logit_bias", {{"5", 101}}}})), "logit_bias 400 invalid_value");
   EXPECT_EQ(bad(chat({{"stream_options", {{"include_usage", true}}}})),

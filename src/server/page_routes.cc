@@ -34,9 +34,9 @@ void get_metrics(Server& server, std::shared_ptr<Call> call) {
                                  .block_size = runtime.geometry().tokens_per_block,
                                  .block_bytes = std::max<std::uint64_t>(block_bytes, 1)};
   const MetricsFormat format = metrics_format(call->request().header("accept"));
-  call->exchange->respond({.headers = {{"Content-Type", std::string(metrics_content_type(format))}},
-                           .body = render_metrics(identity, server.service().snapshot(),
-                                                  server.answers_by_route(), format)});
+  call->exchange->respond(
+      {.headers = {{"Content-Type", std::string(metrics_content_type(format))}},
+       .body = render_metrics(identity, server.service().snapshot(), server.counts(), format)});
 }
 
 }  // namespace quire

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <future>
 
 #include "server/bad_words.h"
 #include "server/grammar_masks.h"
@@ -39,6 +40,11 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   server->keys_ = std::move(keys);
   if (!server->options_.access_log.empty())
     TRY_STATUS(server->log_.open(server->options_.access_log));
+  if (server->options_.traces) {
+    TracerOptions traces = *server->options_.traces;
+    traces.resource["service.version"] = server->options_.version;
+    TRY(server->tracer_, Tracer::start(std::move(traces)));
+  }
   HttpServerOptions http = server->options_.http;
   http.threads = 1;  // the cores belong to the model; a mailbox wakes one thread
   http.refuse = [](int status, std::string message) {
@@ -57,8 +63,14 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   };
   Server* const self = server.get();
   server->events_ = std::make_unique<EventPump>(*self);
+  // A client may have been waiting for the port: its request waits until everything is in place.
+  std::promise<void> ready;
   TRY(server->http_,
-      HttpServer::start(http, [self](std::shared_ptr<Exchange> x) { self->handle(std::move(x)); }));
+      HttpServer::start(http, [self, go = ready.get_future().share()](std::shared_ptr<Exchange> x) {
+        go.wait();
+        self->handle(std::move(x));
+      }));
+  ready.set_value();
   return server;
 }
 
@@ -139,12 +151,14 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   const std::string_view given = x->request().header("x-request-id");
   call->id = good_request_id(given) ? std::string(given) : "req_" + random_hex(24);
   x->common_headers = {{"x-request-id", call->id}, {"request-id", call->id}};
+  call->bytes_in = x->request().body.size();
+  begin_trace(*call);
   add_cors(*x);
   ++under_way_;
   call->presence = std::shared_ptr<void>(nullptr, [this](void*) { --under_way_; });
   x->answered = [this, call](int status) {
     count(call->route ? std::string(call->route->pattern) : "other", status);
-    if (!call->logs_itself) log_plain(*call, status);
+    if (!call->logs_itself) report_plain(*call, status);
   };
 
   HttpRequest& request = x->request();
@@ -233,6 +247,7 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
   }
   const std::string short_id = call->id.starts_with("req_") ? call->id.substr(4) : call->id;
   start.request_id = call->id;
+  start.response_id = (start.asked.chat ? "chatcmpl-" : "cmpl-") + short_id;
   start.dialect =
       std::make_unique<OpenAiDialect>(start.asked,
                                       ResponseHead{.id = short_id,
@@ -242,7 +257,7 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
                                       runtime().tokenizer());
   call->logs_itself = true;
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
-    log_generation(*call, asked, s);
+    report_generation(*call, asked, s);
   };
   std::make_shared<Generation>(*service_, *mailbox_, call->exchange, std::move(start))->submit();
 }
@@ -251,57 +266,61 @@ void Server::count(const std::string& route, int status) {
   const CacheStats cache = service_->snapshot().cache;
   hits_.sample(SteadyClock().now(), cache.tokens_queried, cache.tokens_hit);
   std::lock_guard lock(counts_mutex_);
-  ++counts_[{route, status}];
+  ++answers_[{route, status}];
 }
 
-std::map<std::pair<std::string, int>, std::uint64_t> Server::answers_by_route() const {
+ServerCounts Server::counts() const {
+  ServerCounts c{.events_dropped = events_->dropped()};
+  if (tracer_) {
+    c.spans_sent = tracer_->sent();
+    c.spans_dropped = tracer_->dropped();
+  }
   std::lock_guard lock(counts_mutex_);
-  return counts_;
+  c.answers = answers_;
+  return c;
 }
 
-void Server::log_plain(const Call& call, int status) {
-  if (!log_.on()) return;
-  log_.write({{"ts", rfc3339(unix_now_ns())},
-              {"level", status >= 500 ? "error" : "info"},
-              {"request_id", call.id},
-              {"tenant", call.caller.tenant},
-              {"key_id", call.caller.key_id},
-              {"method", call.exchange->request().method},
-              {"route", call.route ? call.route->pattern : std::string_view("other")},
-              {"status", status},
-              {"total_ms", static_cast<double>(SteadyClock().now() - call.began) / 1e6}});
+Origin Call::origin() const {
+  return {.request_id = id,
+          .tenant = caller.tenant,
+          .key_id = caller.key_id,
+          .method = exchange->request().method,
+          .route = route ? route->pattern : std::string_view("other"),
+          .began = began,
+          .bytes_in = bytes_in,
+          .trace = trace,
+          .span_id = span_id};
 }
 
-void Server::log_generation(const Call& call, const Asked& asked, const GenerationSummary& s) {
-  if (!log_.on()) return;
-  const double total_ms = static_cast<double>(SteadyClock().now() - call.began) / 1e6;
-  log_.write({{"ts", rfc3339(unix_now_ns())},
-              {"level", s.status >= 500 ? "error" : "info"},
-              {"request_id", call.id},
-              {"tenant", asked.kv.policy.tenant},
-              {"key_id", call.caller.key_id},
-              {"dialect", "openai"},
-              {"route", call.route->pattern},
-              {"status", s.status},
-              {"stream", asked.stream},
-              {"model", asked.model},
-              {"prompt_tokens", s.usage.prompt},
-              {"cached_tokens", s.usage.cached},
-              {"written_tokens", s.usage.written},
-              {"completion_tokens", s.usage.completion},
-              {"n", s.choices},
-              {"finish", s.finish},
-              {"queue_ms", s.queue_ms},
-              {"prefill_ms", s.prefill_ms},
-              {"ttft_ms", s.ttft_ms},
-              {"decode_ms", s.decode_ms},
-              {"total_ms", total_ms},
-              {"kv_reason", reason_name(s.reason)},
-              {"kv_format", runtime().kv_format()},
-              {"preemptions", s.preemptions},
-              {"client_closed", s.client_closed},
-              {"bytes_out", call.exchange->bytes_sent()},
-              {"error_code", s.error_code}});
+ServedBy Server::served_by() const {
+  return {model(), runtime().kv_format(), options_.http.host, http_->port()};
+}
+
+void Server::begin_trace(Call& call) const {
+  if (!tracer_) return;
+  const HttpRequest& r = call.exchange->request();
+  auto given = parse_traceparent(r.header("traceparent"), r.header("tracestate"));
+  const bool came = given.has_value();
+  call.trace = came ? std::move(*given) : TraceContext{.trace_id = random_hex(32)};
+  call.span_id = random_hex(16);
+  if (!tracer_->samples(call.trace, came)) call.trace = {};
+}
+
+void Server::report_plain(const Call& call, int status) {
+  const Nanoseconds now = SteadyClock().now();
+  const bool traced = !call.trace.trace_id.empty() && call.route != nullptr &&
+                      !operation_name(call.route->pattern).empty();
+  if (traced) tracer_->add({refused_span(call.origin(), served_by(), status, now)});
+  if (log_.on()) log_.write(plain_line(call.origin(), status, now));
+}
+
+void Server::report_generation(const Call& call, const Asked& asked, const GenerationSummary& s) {
+  const Nanoseconds now = SteadyClock().now();
+  if (!call.trace.trace_id.empty())
+    tracer_->add(generation_spans(call.origin(), asked, s, served_by(), now));
+  if (log_.on())
+    log_.write(
+        generation_line(call.origin(), asked, s, served_by(), call.exchange->bytes_sent(), now));
 }
 
 }  // namespace quire

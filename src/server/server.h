@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,9 +18,12 @@
 #include "server/generation.h"
 #include "server/grammar.h"
 #include "server/hit_history.h"
+#include "server/metrics.h"
 #include "server/openai_parse.h"
 #include "server/pin_book.h"
+#include "server/report.h"
 #include "server/router.h"
+#include "server/tracer.h"
 #include "server/worker.h"
 
 namespace quire {
@@ -39,6 +41,7 @@ struct ServerOptions {
   bool strict_fields = false;
   bool show_text = true;  // previews of cached text in /v1/kv/tree
   bool metrics = true, metrics_auth = false;
+  std::optional<TracerOptions> traces = {};  // none: no traces
 };
 
 // One request on its way through a handler.
@@ -49,10 +52,14 @@ struct Call {
   const Route* route = nullptr;
   std::vector<std::string> arguments;  // of the path
   Nanoseconds began = 0;
+  std::uint64_t bytes_in = 0;
+  TraceContext trace;              // empty trace_id: not traced
+  std::string span_id;             // of its own span
   bool logs_itself = false;        // a generation, which knows more
   std::shared_ptr<void> presence;  // counts as under way while it lives
 
   HttpRequest& request() { return exchange->request(); }
+  Origin origin() const;
   void respond(const Json& body, int status = 200) {
     exchange->respond(json_response(body, status));
   }
@@ -88,7 +95,7 @@ class Server {
   const std::string& fingerprint() const { return fingerprint_; }
   std::int64_t model_created() const { return model_created_; }
   HttpCounters http_counters() const { return http_->counters(); }
-  std::map<std::pair<std::string, int>, std::uint64_t> answers_by_route() const;
+  ServerCounts counts() const;
   PinBook& pins() { return pins_; }
   EventPump& events() { return *events_; }
   bool serves(std::string_view model) const;
@@ -114,21 +121,24 @@ class Server {
   void handle(std::shared_ptr<Exchange> exchange);
   void begin(std::shared_ptr<Call> call, GenerationStart start, std::unique_ptr<TokenMask> mask);
   void add_cors(Exchange& exchange) const;
-  void log_plain(const Call& call, int status);
-  void log_generation(const Call& call, const Asked& asked, const GenerationSummary& summary);
+  void begin_trace(Call& call) const;
+  void report_plain(const Call& call, int status);
+  void report_generation(const Call& call, const Asked& asked, const GenerationSummary& summary);
+  ServedBy served_by() const;
   void count(const std::string& route, int status);
 
   ServerOptions options_;
   std::unique_ptr<Service> service_;
   std::shared_ptr<const ApiKeys> keys_;  // replaced by reload(); read with atomic_load
   AccessLog log_;
+  std::unique_ptr<Tracer> tracer_;  // none: no traces
   std::string fingerprint_;
   std::int64_t model_created_ = 0;
   std::atomic<std::uint32_t> under_way_{0};
   HitHistory hits_;
   PinBook pins_;
   mutable std::mutex counts_mutex_;
-  std::map<std::pair<std::string, int>, std::uint64_t> counts_;
+  AnswerCounts answers_;
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<EventPump> events_;

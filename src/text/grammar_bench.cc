@@ -89,5 +89,3 @@ BENCHMARK(compile_tools)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace quire
-
-BENCHMARK_MAIN();

@@ -74,5 +74,3 @@ BENCHMARK(detokenize_smollm2)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace quire
-
-BENCHMARK_MAIN();

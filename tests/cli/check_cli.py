@@ -90,6 +90,13 @@ class Errors(unittest.TestCase):
             with self.subTest(arguments=arguments):
                 self.fails(2, *arguments, says=says, hint=False)
 
+    def test_bench_kv(self):
+        out = json.loads(quire("bench", "kv", "--filter", "^take_release$|key_chain/32", "--json").stdout)
+        self.assertEqual(out["cached_blocks"], 1_000_000)
+        self.assertEqual([row["name"] for row in out["benchmarks"]], ["key_chain/32", "take_release"])
+        self.assertTrue(1 < out["take_release_ns"] < 10_000 and out["keys_mb_per_s"] > 1, out)
+        self.fails(2, "bench", "kv", "--filter", "nothing_like_it", says="nothing_like_it")
+
     def test_bench_serve(self):
         text = quire("bench", "serve", "--help").stdout
         self.assertLessEqual(len(text.splitlines()), 40)

@@ -160,7 +160,7 @@ try:
     print("alone = batched")
 
     # Streamed: the same text, the same calls.
-    for i in range(1, len(requests), 5):
+    for i in [*range(1, len(requests), 5), *(i for i, r in enumerate(requests) if r[0].startswith("tool, "))]:
         name, what, _ = requests[i]
         more = dict(what)
         texts, calls = {}, {}

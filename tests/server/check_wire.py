@@ -26,6 +26,12 @@ BLOCK = 32
 SERVER = None
 
 
+# What a line of the access log has.
+LOGGED = """ts level request_id trace_id tenant key_id dialect route status stream model adapter prompt_tokens cached_tokens
+    cached_by_tier written_tokens completion_tokens n finish queue_ms lookup_ms load_ms prefill_ms ttft_ms tpot_ms_p50 tpot_ms_p99
+    total_ms kv_outcome kv_reason kv_format session preemptions client_closed bytes_in bytes_out error_code""".split()
+
+
 def ask(**more):
     return {"model": "m", "prompt": list(range(60, 160)), "max_tokens": 4, "temperature": 0, "ignore_eos": True, **more}
 
@@ -76,8 +82,13 @@ class Http(unittest.TestCase):
         emoji = Wire(SERVER)
         emoji.post("/v1/completions", {"model": "m", "prompt": "😀é", "echo": True, "max_tokens": 2, "stream": True})
         data = unchunk(emoji.until(b"\r\n0\r\n\r\n").split(b"\r\n\r\n", 1)[1])
+        for event in data.split(b"\n\n")[:-1]:
+            self.assertTrue(event.startswith(b"data: ") and b"\n" not in event, event)
+            event.decode()  # no character is cut
         texts = [json.loads(e)["choices"][0]["text"] for e in events(data)[:-1]]
         self.assertTrue("".join(texts).startswith("😀é"))
+        status, headers, body = SERVER.call("GET", "/v1/models", headers={"Accept-Encoding": "gzip"}, raw=True)
+        self.assertEqual((status, int(headers["Content-Length"])), (200, len(body)))
 
     def test_routes_without_version(self):
         self.assertEqual(SERVER.post("/completions", ask())["object"], "text_completion")
@@ -225,6 +236,16 @@ class Cache(unittest.TestCase):
         self.assertEqual(SERVER.call("DELETE", f"/v1/kv/pins/{cached['id']}")[0], 200)
         self.assertTrue(again["id"].startswith("cmpl-"))
 
+    def test_previews_begin_where_prompts_part(self):
+        rules = "Rules for all of us: be brief, be kind, and never hurry. "  # more than a block of bytes
+        for question in ("Where is the river?", "Who wrote this letter?"):
+            SERVER.post("/v1/completions", ask(prompt=rules * 3 + question + " " * 64))
+        previews = [n["text_preview"] for n in SERVER.get("/v1/kv/tree?limit=1000&depth=9")["nodes"]]
+        self.assertTrue(any(p.startswith("Rules for all of us") for p in previews), previews)
+        parted = [p for p in previews if "river" in p or "letter" in p]
+        self.assertEqual(len(parted), 2, previews)
+        self.assertTrue(all(len(p.encode()) <= 80 for p in previews))
+
     def test_requests_are_explained(self):
         first = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "a" * 300 + "Friday" + "b" * 100}]}
         second = {"model": "m", "max_tokens": 2,
@@ -335,6 +356,57 @@ class Keys(unittest.TestCase):
             self.assertEqual(server.call("POST", "/reset_prefix_cache", {}, headers=admin)[0], 200)
             self.assertEqual(server.call("GET", "/v1/models", headers={"x-api-key": "user-key-a"})[0], 200)
 
+    def test_keys_are_read_again_and_may_come_from_a_descriptor(self):
+        keys, log = f"{folder.name}/changing", f"{folder.name}/reopened"
+        def write(text):
+            with open(keys, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
+                f.write(text)
+        def status(key):
+            return server.call("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})[0]
+        write("first-key-1\n")
+        with Server(QUIRE, MODEL, "--api-key-file", keys, "--access-log", log) as server:
+            self.assertEqual((status("first-key-1"), status("second-key")), (200, 401))
+            write("second-key\n")
+            os.rename(log, log + ".1")
+            server.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: status("second-key") == 200)
+            self.assertEqual(status("first-key-1"), 401)
+            wait_for(lambda: os.path.exists(log) and os.path.getsize(log) > 0)
+            write("short\n")  # not a key: the old ones stay
+            server.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: "line 1" in server.output())
+            self.assertEqual(status("second-key"), 200)
+            for path in (log, log + ".1"):
+                with open(path) as f:
+                    self.assertNotIn("-key", f.read())
+        read, write_end = os.pipe()
+        os.write(write_end, b"key-from-a-pipe\n")
+        os.close(write_end)
+        with Server(QUIRE, MODEL, "--api-key-file", f"/dev/fd/{read}", pass_fds=(read,)) as server:
+            os.close(read)
+            self.assertEqual((status("key-from-a-pipe"), status("another-key")), (200, 401))
+
+    def test_a_tenant_cannot_fill_the_queue(self):
+        keys = f"{folder.name}/two-tenants"
+        with open(keys, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
+            f.write("user-key-a tenant=a\nuser-key-b tenant=b\n")
+        with Server(QUIRE, MODEL, "--api-key-file", keys, "--max-queue", 4, "--max-num-seqs", 1) as server:
+            wires = [Wire(server) for _ in range(8)]
+            for wire in wires:
+                wire.post("/v1/completions", ask(max_tokens=3000), headers="Authorization: Bearer user-key-a\r\n")
+            end = time.monotonic() + HURRY
+            refused = []
+            while len(refused) < 5 and time.monotonic() < end:
+                refused = select.select([wire.socket for wire in wires], [], [], 1)[0]
+            self.assertGreaterEqual(len(refused), 5)  # one runs, two wait
+            other = Wire(server)
+            other.post("/v1/completions", ask(max_tokens=1, stream=True), headers="Authorization: Bearer user-key-b\r\n")
+            self.assertEqual(select.select([other.socket], [], [], 0.5)[0], [])  # it waits; it was not refused
+            for wire in wires:
+                wire.close()
+            self.assertIn(b" 200 ", other.until(b"\r\n"))
+            other.close()
+
     def test_other_machines_need_keys(self):
         done = subprocess.run([QUIRE, "serve", MODEL, "--host", "0.0.0.0", "--port", "0"], capture_output=True, text=True,
                               timeout=HURRY)
@@ -366,6 +438,26 @@ class Signals(unittest.TestCase):
             lines = [json.loads(line) for line in f]
         done = [line for line in lines if line.get("stream")][-1]
         self.assertEqual((done["completion_tokens"], done["route"], done["stream"]), (1500, "/v1/completions", True))
+        self.assertEqual(set(LOGGED) - set(done), set())
+        self.assertLess(0, done["tpot_ms_p50"])
+        self.assertLessEqual(done["tpot_ms_p50"], done["tpot_ms_p99"])
+        self.assertTrue(0 < done["lookup_ms"] < done["total_ms"])
+        self.assertEqual((done["kv_outcome"], done["kv_reason"], done["finish"]), ("miss", "never_seen", "length"))
+        self.assertGreater(done["bytes_out"], done["bytes_in"])
+
+    def test_what_is_not_done_in_time_is_told(self):
+        server = Server(QUIRE, MODEL, "--drain", 0.2)
+        streaming, whole = Wire(server), Wire(server)
+        streaming.post("/v1/completions", ask(max_tokens=3900, stream=True, n=8))
+        whole.post("/v1/completions", ask(max_tokens=3900, n=8))
+        streaming.until(b"data: ")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(HURRY), 0)
+        rest = streaming.rest()
+        self.assertIn(b'"code":"draining"', rest)
+        self.assertNotIn(b'"finish_reason":"stop"', rest)
+        self.assertTrue(rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), rest[-60:])
+        self.assertTrue(whole.rest().startswith(b"HTTP/1.1 503 "))
 
     def test_second_signal_ends_at_once(self):
         server = Server(QUIRE, MODEL)

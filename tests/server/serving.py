@@ -18,12 +18,13 @@ HURRY = 120  # seconds; a busy machine must not fail a test
 
 
 class Server:
-    def __init__(self, quire, model, *arguments, name="m"):
+    def __init__(self, quire, model, *arguments, name="m", environment=None, pass_fds=()):
         self.name = name
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.process = subprocess.Popen(
             [quire, "serve", str(model), "--port", "0", "-a", name, *map(str, arguments)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.log)
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.log, env={**os.environ, **(environment or {})},
+            pass_fds=pass_fds)
         end = time.time() + HURRY
         while True:
             ready = re.search(r"listening on http://127\.0\.0\.1:(\d+) ", self.output())

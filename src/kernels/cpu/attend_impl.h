@@ -58,11 +58,7 @@ class Walk {
   void attend_head(bool last_head) {
     const bool whole = task_.split == kAllSplits;
     const std::uint32_t pairs = task_.row_count * heads_;
-    for (std::uint32_t i = 0; i < task_.row_count; ++i) {
-      const float* from = step_.queries + row_at(i);
-      for (std::size_t d = 0; d < heads_ * dim_; d += 16)
-        store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
-    }
+    for (std::uint32_t i = 0; i < task_.row_count; ++i) take_queries(i);
     if (whole) {
       fill(s_.row_max, pairs, kLowest);
       fill(s_.row_sum, pairs, 0);
@@ -82,6 +78,19 @@ class Walk {
     for (std::uint32_t i = 0; i < task_.row_count; ++i)
       finish(s_.row_out + i * heads_ * dim_, s_.row_sum + i * heads_, heads_, dim_,
              step_.out + row_at(i));
+  }
+
+  void take_queries(std::uint32_t row) {
+    const float* from = step_.queries + row_at(row);
+    if constexpr (kArithmetic == AttendArithmetic::narrow)
+      for (std::uint32_t h = 0; h < heads_; ++h) {
+        const std::size_t pair = row * heads_ + h;
+        s_.query_scale[pair] =
+            word_query(from + h * dim_, shape_.scale, dim_, s_.query_words + pair * dim_ / 2);
+      }
+    else
+      for (std::size_t d = 0; d < heads_ * dim_; d += 16)
+        store(s_.queries + row * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
   }
 
   std::uint32_t row_end(std::uint32_t row) const { return position_ + row + 1; }
@@ -129,7 +138,7 @@ class Walk {
   }
 
   void attend_slots(std::uint32_t first, bool last_head) {
-    if constexpr (kArithmetic == AttendArithmetic::bf16)
+    if constexpr (kArithmetic == AttendArithmetic::narrow)
       attend_narrow(first, last_head);
     else
       attend_wide(first, last_head);
@@ -173,30 +182,36 @@ class Walk {
     const std::uint32_t to = least(row_end(end - 1), stop) - first;
     Prefetch keys = prefetch_next(first, last_head, 0);
     Prefetch values = prefetch_next(first, last_head, shape_.key_bytes);
+    KeyScales scales;
+    scale_keys(unit, dim_, tokens_, scales);
+    const KeyRows<E> key_rows{unit, scales, tokens_};
     if (begin + 1 == end && heads_ <= 6) {
-      attend_rows(first, begin, end, unit, ValueRows<E>{unit, dim_}, keys, values);
+      attend_rows(first, begin, end, scales, key_rows, ValueRows<E>{unit, dim_}, keys, values);
       return;
     }
+    image_keys(key_rows, dim_, s_.key_image);
+    const KeyImage key_image{s_.key_image};
     image_values(unit, from / 16, (to + 15) / 16, dim_, s_.value_image);
     const Image image{s_.value_image, dim_};
     const bool all_whole = row_end(begin) >= stop && row_begin(end - 1) <= first;
     if (all_whole || begin + 1 == end || values_finite(s_.value_image, from, to, dim_)) {
-      attend_rows(first, begin, end, unit, image, keys, values);
+      attend_rows(first, begin, end, scales, key_image, image, keys, values);
     } else {
       for (std::uint32_t row = begin; row < end; ++row)
-        attend_rows(first, row, row + 1, unit, image, keys, values);
+        attend_rows(first, row, row + 1, scales, key_image, image, keys, values);
     }
   }
 
-  template <class V>
-  void attend_rows(std::uint32_t first, std::uint32_t begin, std::uint32_t end, const Unit<E>& unit,
-                   const V& unit_values, Prefetch& keys, Prefetch& values) {
+  template <class K, class V>
+  void attend_rows(std::uint32_t first, std::uint32_t begin, std::uint32_t end,
+                   const KeyScales& scales, const K& unit_keys, const V& unit_values,
+                   Prefetch& keys, Prefetch& values) {
     constexpr std::size_t kWords = kAttendUnit / 2;
     const std::uint32_t stop = first + kAttendUnit;
     const std::uint32_t at = begin * heads_, n = (end - begin) * heads_;
     each_heads(n, [&](auto heads, std::uint32_t i) {
-      scores<heads.value>(unit, s_.queries + (at + i) * dim_, dim_, tokens_, keys,
-                          s_.weights + i * kAttendUnit);
+      word_scores<heads.value>(unit_keys, scales, s_.query_words + (at + i) * dim_ / 2,
+                               s_.query_scale + at + i, dim_, keys, s_.weights + i * kAttendUnit);
     });
     for (std::uint32_t row = begin; row < end; ++row) {
       if (row_begin(row) <= first && row_end(row) >= stop) continue;
@@ -259,8 +274,8 @@ class Walk {
 
 template <class E>
 void attend_16(const AttendStep& step, const AttendTask& task, std::byte* scratch) {
-  if (step.shape.arithmetic == AttendArithmetic::bf16)
-    Walk<E, AttendArithmetic::bf16>(step, task, scratch).run();
+  if (step.shape.arithmetic == AttendArithmetic::narrow)
+    Walk<E, AttendArithmetic::narrow>(step, task, scratch).run();
   else
     Walk<E, AttendArithmetic::f32>(step, task, scratch).run();
 }

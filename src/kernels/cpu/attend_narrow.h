@@ -1,11 +1,11 @@
-// kernels/cpu/attend_narrow.h - outputs in the bf16 arithmetic. For many (row, query head) pairs
+// kernels/cpu/attend_narrow.h - outputs in the narrow arithmetic. For many (row, query head) pairs
 // the values of a unit are turned into pairs of bf16 once (their image), which all of them read; a
 // few read the pages themselves.
 //
 // Values are paired by slot: acc[h][v] += weights[h][i] . values[i][16 v ...] over pairs i.
 #pragma once
 
-#include "kernels/cpu/attend_tile.h"
+#include "kernels/cpu/attend_scores.h"
 #include "kernels/cpu/pairs.h"
 
 namespace quire {

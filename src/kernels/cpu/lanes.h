@@ -80,6 +80,10 @@ QUIRE_INLINE Lanes size_of(Lanes x) { return _mm512_abs_ps(x); }
 QUIRE_INLINE Lanes with_sign(Lanes size, Lanes sign) {
   return _mm512_or_ps(size, _mm512_and_ps(sign, _mm512_set1_ps(-0.0f)));
 }
+// The power of two at or below |x|; infinity for infinity and NaN.
+QUIRE_INLINE Lanes exponent_of(Lanes x) {
+  return _mm512_and_ps(x, _mm512_set1_ps(__builtin_inff()));
+}
 // The low 9 bits of each lane, moved to where a float keeps its exponent.
 QUIRE_INLINE Lanes as_exponent(Lanes x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));
@@ -186,6 +190,10 @@ QUIRE_INLINE Lanes with_sign(Lanes size, Lanes sign) {
   const __m256 bit = _mm256_set1_ps(-0.0f);
   return {_mm256_or_ps(size.low, _mm256_and_ps(sign.low, bit)),
           _mm256_or_ps(size.high, _mm256_and_ps(sign.high, bit))};
+}
+QUIRE_INLINE Lanes exponent_of(Lanes x) {
+  const __m256 bits = _mm256_set1_ps(__builtin_inff());
+  return {_mm256_and_ps(x.low, bits), _mm256_and_ps(x.high, bits)};
 }
 QUIRE_INLINE __m256 as_exponent_8(__m256 x) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));

@@ -1,4 +1,4 @@
-// kernels/cpu/pairs.h - sixteen pairs of bf16 as one value, and the step of the bf16 arithmetic:
+// kernels/cpu/pairs.h - sixteen pairs of bf16 as one value, and a step of the narrow arithmetic:
 //   c = fma(a.odd, b.odd, c), then c = fma(a.even, b.even, c)
 // which VDPBF16PS does in one instruction (twice the rate of f32) and everything else in two. A
 // pair is a 32-bit word, the even element in its low half. Subnormal results, which VDPBF16PS would

@@ -8,6 +8,7 @@
 
 #include "base/half.h"
 #include "kernels/ref/math.h"
+#include "kernels/terms.h"
 
 namespace quire {
 namespace {
@@ -47,9 +48,11 @@ void store_value(const AttendShape& s, std::uint32_t, const float* value, std::u
           s.rows == RowType::bf16 && std::fabs(value[d]) < kBf16ValueMin ? 0 : value[d]);
 }
 
-// As the arithmetic at hand takes a number.
+bool narrow(const AttendShape& s) { return s.arithmetic == AttendArithmetic::narrow; }
+
+// As the arithmetic at hand takes a weight or a value.
 float narrowed(const AttendShape& s, float x) {
-  return s.arithmetic == AttendArithmetic::bf16 ? bf16_to_f32(f32_to_bf16(x)) : x;
+  return narrow(s) ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
 
 // (max, sum, output) of one query head over some slots. `out` is head_dim long.
@@ -80,20 +83,64 @@ struct Lane {
   }
 };
 
+// One query as the arithmetic at hand takes it: times s.scale, in floats or in integers.
+struct Query {
+  const float* from;
+  const std::int32_t* words = nullptr;
+  float word_scale = 0;
+};
+
+Query take_query(const AttendShape& s, const float* from, std::int32_t* words) {
+  if (!narrow(s)) return {from};
+  float top = 0;
+  bool finite = true;
+  for (std::uint32_t d = 0; d < s.head_dim; ++d) {
+    top = std::max(top, std::fabs(s.scale * from[d]));
+    finite &= std::isfinite(s.scale * from[d]);
+  }
+  const float up = top < kQueryMin ? 0 : kQueryUnits / top;
+  for (std::uint32_t d = 0; d < s.head_dim; ++d)
+    words[d] = finite ? static_cast<std::int32_t>(std::nearbyint(s.scale * from[d] * up)) : 0;
+  return {from, words, finite ? top / kQueryUnits : std::numeric_limits<float>::quiet_NaN()};
+}
+
+// `keys` is the page, `slot` within it.
+float score(const AttendShape& s, const Query& q, const std::byte* keys, std::uint32_t tokens,
+            std::uint32_t slot) {
+  const auto key = [&](std::uint32_t d) {
+    return read(s.rows, keys, std::size_t{d} * tokens + slot);
+  };
+  float dot = 0;
+  if (!narrow(s)) {
+    for (std::uint32_t d = 0; d < s.head_dim; ++d) dot = std::fma(s.scale * q.from[d], key(d), dot);
+    return dot;
+  }
+  float top = 0;
+  for (std::uint32_t d = 0; d < s.head_dim; ++d) {
+    if (!std::isfinite(key(d))) return std::numeric_limits<float>::quiet_NaN();
+    top = std::max(top, std::fabs(key(d)));
+  }
+  const float power =
+      std::max(std::bit_cast<float>(std::bit_cast<std::uint32_t>(top) & 0x7f800000u), kKeyPowerMin);
+  for (std::uint32_t first = 0; first < s.head_dim; first += kScoreRun) {
+    std::int32_t sum = 0;
+    for (std::uint32_t d = first; d < std::min(s.head_dim, first + kScoreRun); ++d)
+      sum += q.words[d] * static_cast<std::int32_t>(std::nearbyint(key(d) * (kKeyUnits / power)));
+    dot += static_cast<float>(sum);
+  }
+  return dot * (power * (1 / kKeyUnits)) * q.word_scale;
+}
+
 // Slots [begin, end), all in one unit.
-void attend_unit(const Lane& lane, const float* query, std::uint32_t begin, std::uint32_t end,
+void attend_unit(const Lane& lane, const Query& query, std::uint32_t begin, std::uint32_t end,
                  Partial& unit) {
   const AttendShape& s = lane.step.shape;
   const std::uint32_t tokens = lane.step.kv.tokens_per_block;
-  const std::uint32_t swap = s.arithmetic == AttendArithmetic::bf16 ? 1 : 0;
+  const std::uint32_t swap = narrow(s) ? 1 : 0;
   float weights[kAttendUnit];
   unit.clear(s.head_dim);
   for (std::uint32_t slot = begin; slot < end; ++slot) {
-    const std::byte* keys = lane.page(slot);
-    float dot = 0;
-    for (std::uint32_t d = 0; d < s.head_dim; ++d)
-      dot = std::fma(s.scale * query[d],
-                     read(s.rows, keys, std::size_t{d} * tokens + slot % tokens), dot);
+    const float dot = score(s, query, lane.page(slot), tokens, slot % tokens);
     weights[slot - begin] = dot;
     unit.max = std::max(unit.max, dot);
   }
@@ -118,7 +165,7 @@ void attend_unit(const Lane& lane, const float* query, std::uint32_t begin, std:
 }
 
 // Slots [begin, end), all in one split.
-void attend_split(const Lane& lane, const float* query, std::uint32_t begin, std::uint32_t end,
+void attend_split(const Lane& lane, const Query& query, std::uint32_t begin, std::uint32_t end,
                   Partial& unit, Partial& split) {
   split.clear(lane.step.shape.head_dim);
   for (std::uint32_t from = begin; from < end;) {
@@ -148,12 +195,14 @@ void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t k
     for (std::uint32_t head = 0; head < heads; ++head) {
       const std::size_t at = (sequence.first_row + task.first_row + i) * step.row_stride +
                              std::size_t{kv_head * heads + head} * dim;
+      const Query query =
+          take_query(s, step.queries + at, reinterpret_cast<std::int32_t*>(work + 3 * dim));
       row.clear(dim);
       for (std::uint32_t from = begin; from < end;) {
         const std::uint32_t index = from / kAttendSplit;
         const std::uint32_t to = std::min(end, (index + 1) * kAttendSplit);
         if (task.split == kAllSplits || index - task.split < task.split_count) {
-          attend_split(lane, step.queries + at, from, to, unit, split);
+          attend_split(lane, query, from, to, unit, split);
           if (task.split == kAllSplits) {
             row.merge(split, dim);
           } else {

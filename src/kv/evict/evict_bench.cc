@@ -88,11 +88,7 @@ void ghost(benchmark::State& state) {
   }
 }
 
-}  // namespace
-}  // namespace quire
-
-int main(int argc, char** argv) {
-  using namespace quire;
+const bool kRegistered = [] {
   for (const EvictPolicy* p : evict_policies()) {
     const std::string name(p->name);
     benchmark::RegisterBenchmark(("evict_and_add/" + name).c_str(), evict_and_add, p);
@@ -101,7 +97,9 @@ int main(int argc, char** argv) {
         ->Iterations(3)
         ->Unit(benchmark::kMillisecond);
   }
-  benchmark::RegisterBenchmark("ghost_add_and_miss", ghost);
-  benchmark::Initialize(&argc, argv);
-  benchmark::RunSpecifiedBenchmarks();
-}
+  return true;
+}();
+BENCHMARK(ghost)->Name("ghost_add_and_miss");
+
+}  // namespace
+}  // namespace quire

@@ -27,6 +27,10 @@ const kReasons = {
   block_partial: "All whole blocks were there; the rest of the last one is computed.",
 };
 
+// The everyday ones in a list; the others are called by their names.
+const kBriefly = {none: "", block_partial: "every whole block was there", tokens_diverged: "from there on the words differ",
+                  never_seen: "nobody asked this before", in_flight: "still being computed"};
+
 // As explain would call it, which the list does not say.
 function outcomeOf(r) {
   if (r.error) return "failed";
@@ -74,7 +78,7 @@ const requestsView = {
     const outcome = outcomeOf(r);
     const button = element("button", {ariaExpanded: this.open === id, onclick: () => this.toggle(id), dataset: {id}},
       element("span", {className: `chip ${outcome}`}, words(outcome)),
-      element("span", {className: "why", title: id}, words(r.error || (r.reason === "none" ? "" : r.reason)) || " "),
+      element("span", {className: "why", title: id}, r.error ? words(r.error) : kBriefly[r.reason] ?? words(r.reason)),
       element("span", {className: "num"}, element("span", {className: "share"}, element("i", {style: {width: `${100 * share}%`}})),
               `${tokens(r.cached_tokens)} / ${tokens(r.prompt_tokens)}`),
       element("span", {className: "right"}, ttft ? milliseconds(ttft) : ""),

@@ -1,12 +1,16 @@
-"""The server behind litellm, which brings the older line of OpenAI's client along.
+"""The server behind litellm, which brings the older line of OpenAI's client along, and behind LangChain.
 
-    scripts/python --clients tests/server/check_litellm.py QUIRE WRITE_TINY
+    scripts/python --clients tests/server/check_clients.py QUIRE WRITE_TINY
 """
+import os
 import subprocess
 import sys
 import tempfile
 import unittest
 
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch one from the internet otherwise
+
+import langchain_openai
 import litellm
 import openai
 
@@ -23,7 +27,7 @@ def complete(content="Hello", **more):
                               messages=[{"role": "user", "content": content}], **{"max_tokens": 8, **more})
 
 
-class Litellm(unittest.TestCase):
+class Clients(unittest.TestCase):
     def test_58_whole_and_streamed(self):
         whole = complete()
         self.assertEqual(whole.usage.total_tokens, whole.usage.prompt_tokens + whole.usage.completion_tokens)
@@ -39,6 +43,21 @@ class Litellm(unittest.TestCase):
     def test_58_too_long_is_told_as_such(self):
         with self.assertRaises(litellm.ContextWindowExceededError):
             complete("x" * 5000)
+
+    def test_59_langchain_streams_and_sees_what_was_cached(self):
+        chat = langchain_openai.ChatOpenAI(base_url=SERVER.url + "/v1", api_key="x", model="m", temperature=0, max_tokens=8,
+                                           stream_usage=True, timeout=HURRY)
+        prompt = "Once there was a chain. " * 20
+        whole = chat.invoke(prompt)
+        parts = list(chat.stream(prompt))
+        self.assertEqual("".join(p.content for p in parts), whole.content)
+        total = parts[0]
+        for p in parts[1:]:
+            total += p
+        usage = total.usage_metadata
+        self.assertGreater(usage["input_token_details"]["cache_read"], 0)
+        self.assertEqual(usage["total_tokens"], usage["input_tokens"] + usage["output_tokens"])
+        self.assertEqual(usage["input_tokens"], whole.usage_metadata["input_tokens"])
 
     def test_the_older_client_works(self):
         self.assertTrue(openai.__version__.startswith("2."), openai.__version__)
