@@ -67,14 +67,12 @@ void pool(const Task& t, std::uint32_t first, std::uint32_t end, std::uint32_t s
     t.ranking.best(lane, counts[lane], scores, granted);
     taken.assign(slots, false);
     for (std::uint32_t s : granted) taken[s] = true;
-    for (std::uint32_t s = 0; s < slots; ++s)
+    // Protected slots that exceeded the budget still rank above every score.
+    const Protected& p = t.ranking.protected_of(lane);
+    for (std::uint32_t rank = counts[lane]; rank < p.sinks + p.recent; ++rank)
+      entries.push_back({std::numeric_limits<float>::infinity(), rank, lane});
+    for (std::uint32_t s = p.sinks; s + p.recent < slots; ++s)
       if (!taken[s]) entries.push_back({scores[s], s, lane});
-  }
-  // A lane whose protected slots exceed the budget still owes some: they rank above every score.
-  for (Entry& e : entries) {
-    const Protected& p = t.ranking.protected_of(e.lane);
-    if (e.slot < p.sinks || e.slot + p.recent >= t.lanes.slots(e.lane))
-      e.score = std::numeric_limits<float>::infinity();
   }
   if (left < entries.size())
     std::nth_element(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(left),

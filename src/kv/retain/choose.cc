@@ -64,7 +64,7 @@ void two_stages(const RetainMethod& m, const LaneScores& lanes, const retain::Ra
 KeepSets choose(const RetainMethod& method, const LaneScores& lanes, std::uint32_t budget) {
   CHECK(!lanes.begin.empty() && lanes.scores.size() == lanes.begin.back());
   CHECK(lanes.kv_heads > 0 && lanes.lanes() % lanes.kv_heads == 0);
-  CHECK(lanes.weights.empty() == (method.weigh == nullptr));
+  CHECK(lanes.weights.size() == (method.weigh ? lanes.scores.size() : 0));
   KeepSets keep;
   const retain::Ranking ranking(method, lanes, budget);
   const std::vector<std::uint32_t> counts =
