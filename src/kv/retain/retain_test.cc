@@ -8,6 +8,8 @@
 #include <functional>
 #include <limits>
 
+#include "base/file.h"
+#include "kv/retain/merge.h"
 #include "kv/retain/testing.h"
 
 namespace quire {
@@ -137,6 +139,14 @@ TEST(EveryMethod, HasANameASourceAndASummaryOfItsOwn) {
   }
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+}
+
+TEST(EveryMethod, IsOnThePageAboutMethods) {
+  const std::string page = read_file("docs/methods.md").value();
+  for (const RetainMethod* m : retain_methods())
+    EXPECT_THAT(page, HasSubstr("\n| `" + std::string(m->name) + "` |"));
+  for (const Merger* m : mergers())
+    EXPECT_THAT(page, HasSubstr("\n| `" + std::string(m->name) + "` |"));
 }
 
 TEST(FindRetainMethod, NamesWhatThereIsWhenAskedForWhatThereIsNot) {
