@@ -277,10 +277,13 @@ void Engine::sweep() {
 // noticeably: a jitter would only shuffle the order of eviction.
 void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   double positions = 0;
+  std::size_t reading = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const auto count = static_cast<double>(items_[i].tokens.size());
     positions += count * (rows_[i].past + count / 2);
+    if (items_[i].tokens.size() > 1) reading += items_[i].tokens.size();
   }
+  if (reading < PrefillCost::kRowsMin) return;
   prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));
   const double now = prefill_cost_.token_seconds();
   log_.token_seconds = now;
