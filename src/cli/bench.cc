@@ -74,10 +74,11 @@ Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_
     const StepNeed need{&to, count};
     TRY(Reservation room, runtime.cache().reserve({&need, 1}));
     for (std::uint32_t g = 0; g < geometry.groups.size(); ++g) {
-      const std::uint32_t block = done / geometry.tokens_per_block,
-                          window = geometry.groups[g].window;
-      if (window > 0 && done + geometry.tokens_per_block + window <= depth)
-        continue;  // gone from the source already
+      const std::uint32_t block = done / geometry.tokens_per_block;
+      const LayerGroup& group = geometry.groups[g];
+      if (block < geometry.first_block(group, depth) ||
+          block >= geometry.block_end(group, done + count))
+        continue;  // gone from the source already, or not there yet
       std::memcpy(arena_at(arena, room.view(0, g, 0).blocks[block]),
                   arena_at(arena, from.table(g)[block]), geometry.block_bytes(geometry.groups[g]));
     }

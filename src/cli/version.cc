@@ -22,8 +22,7 @@ int version(const Options& o) {
   Json isas = Json::array(), kv_formats = Json::array();
   for (const Isa isa : kIsas)
     if (cpu_has(isa)) isas.push_back(isa_name(isa));
-  for (const Format* f : formats())
-    if (f->exact) kv_formats.push_back(f->name);
+  for (const Format* f : formats()) kv_formats.push_back(f->name);
   if (o.json) {
     print_json({{"version", QUIRE_VERSION},
                 {"compiler", __VERSION__},

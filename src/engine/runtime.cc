@@ -1,5 +1,6 @@
 #include "engine/runtime.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,6 +47,10 @@ Digest file_identity(const std::string& path) {
                 '\0' + std::to_string(info.st_ino));
 }
 
+std::size_t logit_count(const StepItem& item) {
+  return item.logits == Logits::all ? item.tokens.size() : item.logits == Logits::last ? 1 : 0;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
@@ -72,16 +77,31 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->sampler_ = std::make_unique<Sampler>(*r->vector_, r->config().vocabulary);
   r->context_ = options.context ? options.context : r->config().context;
 
+  r->tokens_per_block_ = options.tokens_per_block;
   r->kv_format_ = options.kv_format;
   if (r->kv_format_ == "auto") {
     TRY(const TensorView q, r->source_.tensor("blk.0.attn_q.weight"));
     r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
   }
-  TRY(const Format* format, find_format(r->kv_format_));
-  if (!format->exact)
-    return Error{Code::unsupported, "KV format " + std::string(format->name) +
-                                        ": attention reads f32, f16 and bf16 only"};
-  const Geometry geometry = r->model_->geometry(options.tokens_per_block, format);
+  if (!options.kv_plan.empty() && options.kv_plan.size() == r->config().layers) {
+    r->plan_.emplace(options.kv_plan[0]);
+    r->plan_->by_layer = options.kv_plan;
+  }
+  if (r->kv_format_ == "planned") {
+    if (!r->plan_)
+      return Error{Code::not_found,
+                   "KV format planned: this model has no plan; `quire probe` makes one"};
+    r->storage_ = r->plan_;
+  } else {
+    TRY(const Format* format, find_format(r->kv_format_));
+    r->storage_.emplace(format);
+  }
+  r->storage_->recent_exact = options.kv_recent_exact;
+  r->storage_->sinks = options.kv_sinks;
+  r->storage_->skip_layers = options.kv_skip_layers;
+  r->kv_format_ = r->storage_->name();
+  TRY_STATUS(r->check_storage(*r->storage_));
+  const Geometry geometry = r->model_->geometry(options.tokens_per_block, *r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
   TRY(std::unique_ptr<Memory> memory, reserve_to_grow(budget));
@@ -101,16 +121,32 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   return r;
 }
 
-Result<RootId> Runtime::tenant_root(std::string_view tenant) {
-  RootIdentity identity = identity_;
-  identity.tenant = tenant;
-  return cache_->root(identity, geometry());
+Status Runtime::check_storage(const StoragePolicy& storage) const {
+  for (const std::uint32_t layer : storage.skip_layers)
+    if (layer >= config().layers)
+      return Error{Code::invalid,
+                   fmt::format("no layer {} to leave exact: this model has {}, the first is 0",
+                               layer, config().layers)};
+  return check_geometry(geometry(&storage));
 }
 
-BlockKey Runtime::tenant_key(std::string_view tenant) const {
-  RootIdentity identity = identity_;
-  identity.tenant = tenant;
-  return root_key(secret_, identity);
+Geometry Runtime::geometry(const StoragePolicy* storage) const {
+  return model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
+}
+
+RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* storage) const {
+  RootIdentity made = identity_;
+  made.tenant = tenant;
+  if (storage) made.layout = layout_digest(geometry(storage));
+  return made;
+}
+
+Result<RootId> Runtime::tenant_root(std::string_view tenant, const StoragePolicy* storage) {
+  return cache_->root(identity(tenant, storage), geometry(storage));
+}
+
+BlockKey Runtime::tenant_key(std::string_view tenant, const StoragePolicy* storage) const {
+  return root_key(secret_, identity(tenant, storage));
 }
 
 Result<Sequence> Runtime::open_sequence(std::uint32_t token_capacity) {
@@ -125,25 +161,62 @@ Result<Sequence> Runtime::empty_sequence(std::uint32_t token_capacity) {
 
 Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   needs_.clear();
-  tokens_.clear();
-  positions_.clear();
-  logit_rows_.clear();
-  std::size_t rows = 0;
+  geometries_.clear();
+  std::size_t rows = 0, wanted = 0;
   for (const StepItem& item : items) {
     needs_.push_back({item.sequence, static_cast<std::uint32_t>(item.tokens.size())});
     rows += item.tokens.size();
+    wanted += logit_count(item);
+    const Geometry* g = &cache_->geometry(item.sequence->root());
+    if (std::ranges::find(geometries_, g) == geometries_.end()) geometries_.push_back(g);
   }
   if (rows > model_->options().rows_max)
     return Error{Code::invalid, "a step of " + std::to_string(rows) + " rows does not fit " +
                                     std::to_string(model_->options().rows_max) +
                                     "; raise --batch-rows"};
   TRY(Reservation room, cache_->reserve(needs_));
+  wanted *= config().vocabulary;
+  if (logits_.size() < wanted) logits_.resize(wanted);
+  if (geometries_.size() == 1) {
+    forward(room, items, *geometries_[0], logits_.data());
+  } else {
+    if (pass_logits_.size() < wanted) pass_logits_.resize(wanted);
+    for (const Geometry* g : geometries_) {
+      forward(room, items, *g, pass_logits_.data());
+      const float* from = pass_logits_.data();
+      float* to = logits_.data();
+      for (const StepItem& item : items) {
+        const std::size_t count = logit_count(item) * config().vocabulary;
+        if (&cache_->geometry(item.sequence->root()) == g) {
+          std::copy_n(from, count, to);
+          from += count;
+        }
+        to += count;
+      }
+    }
+  }
 
-  const std::size_t group_count = geometry().groups.size();
-  sequence_views_.resize(group_count);
+  // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
+  // published.
+  const float* row = logits_.data();
+  for (const StepItem& item : items)
+    for (std::size_t i = 0; i < logit_count(item); ++i, row += config().vocabulary)
+      if (!std::isfinite(*row)) item.sequence->mark_faulted();
+  for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
+  return std::span<float>(logits_.data(), wanted);
+}
+
+void Runtime::forward(const Reservation& room, std::span<const StepItem> items,
+                      const Geometry& geometry, float* logits) {
+  tokens_.clear();
+  positions_.clear();
+  logit_rows_.clear();
+  const std::size_t group_count = geometry.groups.size();
+  if (sequence_views_.size() < group_count) sequence_views_.resize(group_count);
   views_.resize(group_count);
   for (auto& views : sequence_views_) views.clear();
   for (std::size_t i = 0; i < items.size(); ++i) {
+    if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
     for (std::uint32_t g = 0; g < group_count; ++g)
       sequence_views_[g].push_back(room.view(i, g, first_row));
@@ -160,30 +233,14 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
     views_[g] = {.arena = cache_->arena(),
                  .sequences = sequence_views_[g].data(),
                  .sequence_count = static_cast<std::uint32_t>(sequence_views_[g].size()),
-                 .tokens_per_block = geometry().tokens_per_block,
-                 .window = geometry().groups[g].window};
-  const std::size_t wanted = logit_rows_.size() * config().vocabulary;
-  if (logits_.size() < wanted) logits_.resize(wanted);
-
+                 .tokens_per_block = geometry.tokens_per_block,
+                 .window = geometry.groups[g].window};
   const Nanoseconds started = clock_.now();
   model_->forward(
-      geometry(),
+      geometry,
       {.tokens = tokens_, .positions = positions_, .groups = views_, .logit_rows = logit_rows_},
-      logits_.data());
+      logits);
   forward_time_ += clock_.now() - started;
-
-  // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
-  // published.
-  const float* row = logits_.data();
-  for (const StepItem& item : items) {
-    const std::size_t rows_here = item.logits == Logits::all    ? item.tokens.size()
-                                  : item.logits == Logits::last ? 1
-                                                                : 0;
-    for (std::size_t i = 0; i < rows_here; ++i, row += config().vocabulary)
-      if (!std::isfinite(*row)) item.sequence->mark_faulted();
-  }
-  for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
-  return std::span<float>(logits_.data(), wanted);
 }
 
 Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,

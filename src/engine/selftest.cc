@@ -36,8 +36,7 @@ class Selftest {
     std::vector<std::string> tried{base_.kv_format};
     if (all_) {
       tried.clear();
-      for (const Format* f : formats())
-        if (f->exact) tried.emplace_back(f->name);
+      for (const Format* f : formats()) tried.emplace_back(f->name);
     }
     for (const std::string& format : tried) {
       base_.kv_format = format;

@@ -15,11 +15,7 @@ constexpr const Codec* kCodecs[] = {
     &kQ5_1,  &kQ4_1,  &kQ4_0,   &kNvfp4,   &kHadamardInt4, &kHadamardInt3, &kHadamardInt2,
     &kKivi4, &kKivi2, &kTurbo4, &kTurbo3,  &kPolarRec,     &kQjl};
 
-// What other servers and libraries call them.
-struct Alias {
-  std::string_view theirs, ours;
-};
-constexpr Alias kAliases[] = {
+constexpr CodecAlias kAliases[] = {
     {"float32", "f32"},  {"fp32", "f32"},           {"float16", "f16"},
     {"fp16", "f16"},     {"half", "f16"},           {"bfloat16", "bf16"},
     {"fp8", "fp8-e4m3"}, {"fp8_e4m3", "fp8-e4m3"},  {"fp8_e5m2", "fp8-e5m2"},
@@ -36,10 +32,11 @@ std::size_t column_bytes(const Codec& c, const Column& column, Rows rows) {
 }  // namespace
 
 std::span<const Codec* const> codecs() { return kCodecs; }
+std::span<const CodecAlias> codec_aliases() { return kAliases; }
 
 Result<const Codec*> find_codec(std::string_view name) {
   std::string_view wanted = name;
-  for (const Alias& a : kAliases)
+  for (const CodecAlias& a : kAliases)
     if (a.theirs == name) wanted = a.ours;
   std::string known;
   for (const Codec* c : kCodecs) {

@@ -73,7 +73,12 @@ struct Codec {
   Basis basis(Side side) const { return side == Side::keys ? key_basis : value_basis; }
 };
 
+struct CodecAlias {
+  std::string_view theirs, ours;
+};
+
 std::span<const Codec* const> codecs();
+std::span<const CodecAlias> codec_aliases();  // what other servers and libraries call them
 Result<const Codec*> find_codec(std::string_view name);  // or what other servers call it
 
 Status check_rows(const Codec& codec, Rows rows);  // can it hold pages of this shape?

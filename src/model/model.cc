@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "kernels/attend.h"
+#include "kernels/sealed.h"
 #include "model/pass.h"
 #include "model/state.h"
 
@@ -25,15 +25,18 @@ const ModelConfig& Model::config() const { return state_->config; }
 const ModelOptions& Model::options() const { return state_->options; }
 std::uint64_t Model::weight_bytes() const { return state_->weights.memory.size(); }
 
-Geometry Model::geometry(std::uint32_t tokens_per_block, const Format* format) const {
-  return make_geometry(config(), tokens_per_block, format);
+const SealError& Model::seal_error() const { return state_->seal_error; }
+
+Geometry Model::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
+  return make_geometry(config(), tokens_per_block, policy);
 }
 
 std::uint64_t Model::numerics_id() const {
   std::uint64_t id = 0;
-  for (const std::uint64_t part : {std::uint64_t{kLinearVersion}, std::uint64_t{kAttendVersion},
-                                   static_cast<std::uint64_t>(state_->options.activations),
-                                   std::uint64_t{kAttendUnit}, std::uint64_t{kAttendSplit}})
+  for (const std::uint64_t part :
+       {std::uint64_t{kLinearVersion}, std::uint64_t{kAttendVersion},
+        static_cast<std::uint64_t>(state_->options.activations), std::uint64_t{kEncodedVersion},
+        std::uint64_t{kAttendUnit}, std::uint64_t{kAttendSplit}})
     id = mix64(id ^ part);
   return id;
 }
@@ -49,25 +52,15 @@ void Model::forward(const Geometry& geometry, const StepRows& step, float* logit
 }
 
 Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
-                       const Format* format) {
-  Geometry geometry{.tokens_per_block = tokens_per_block, .groups = {}, .places = {}};
-  for (std::uint32_t l = 0; l < config.layers; ++l) {
-    const std::uint32_t window = config.per_layer[l].window;
-    std::uint32_t g = 0;
-    while (g < geometry.groups.size() && geometry.groups[g].window != window) ++g;
-    if (g == geometry.groups.size())
-      geometry.groups.push_back({.kind = window ? GroupKind::window : GroupKind::full,
-                                 .layers = {},
-                                 .kv_heads = config.kv_heads,
-                                 .key_dim = config.head_dim,
-                                 .value_dim = config.head_dim,
-                                 .window = window,
-                                 .state_bytes = 0,
-                                 .format = format});
-    geometry.places.push_back({g, static_cast<std::uint32_t>(geometry.groups[g].layers.size())});
-    geometry.groups[g].layers.push_back(l);
-  }
-  return geometry;
+                       const StoragePolicy& policy) {
+  std::vector<LayerShape> layers;
+  for (const LayerConfig& layer : config.per_layer)
+    layers.push_back({.kind = layer.window ? GroupKind::window : GroupKind::full,
+                      .kv_heads = config.kv_heads,
+                      .key_dim = config.head_dim,
+                      .value_dim = config.head_dim,
+                      .window = layer.window});
+  return build_geometry(layers, tokens_per_block, policy);
 }
 
 }  // namespace quire

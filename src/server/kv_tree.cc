@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBlocksMax = 100'000;  // copied from the cache at most
 constexpr std::size_t kPreviewTokens = 64, kPreviewBytes = 80;
-constexpr std::size_t kSharedBytes = 24;  // that a preview repeats of its neighbours', at most
+constexpr std::size_t kSharedBytes = 40;  // that a preview repeats of its neighbours', at most
 
 // One block, copied between two steps of the engine.
 struct Block {
@@ -71,6 +71,7 @@ Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool tex
 struct Run {
   const Block* first;
   const Block* last;
+  const Block* second = nullptr;
   std::size_t parent = SIZE_MAX;  // run it hangs on
   std::uint32_t blocks = 0, tokens = 0, hits = 0, refs = 0, depth = 1;
   std::uint64_t bytes = 0, tokens_saved = 0;
@@ -114,7 +115,7 @@ std::vector<Run> make_runs(const std::vector<Block>& blocks) {
     }
     Run& r = runs[at];
     r.last = &b;
-    ++r.blocks;
+    if (++r.blocks == 2) r.second = &b;
     r.tokens += b.tokens;
     r.hits = std::max(r.hits, b.hits);
     r.refs = std::max(r.refs, b.sequences);
@@ -132,11 +133,13 @@ std::vector<Run> make_runs(const std::vector<Block>& blocks) {
 }
 
 std::string preview(const Tokenizer& tokenizer, const Run& run) {
-  const std::span<const TokenId> head = run.first->head;
-  const bool skips = tokenizer.decode(head.first(run.shared)).size() > kSharedBytes;
+  std::vector<TokenId> tokens = run.first->head;
+  if (run.second) tokens.insert(tokens.end(), run.second->head.begin(), run.second->head.end());
+  const std::span<const TokenId> all = tokens;
+  const bool skips = tokenizer.decode(all.first(run.shared)).size() > kSharedBytes;
   std::string text = skips ? "…" : "";
   Utf8Stream utf8;
-  utf8.add(tokenizer.decode(head.subspan(skips ? run.shared : 0)), text);
+  utf8.add(tokenizer.decode(all.subspan(skips ? run.shared : 0)), text);
   if (text.size() > kPreviewBytes) {
     std::size_t cut = kPreviewBytes - 3;
     while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <future>
 
 #include "server/bad_words.h"
 #include "server/grammar_masks.h"
@@ -62,8 +63,14 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   };
   Server* const self = server.get();
   server->events_ = std::make_unique<EventPump>(*self);
+  // A client may have been waiting for the port: its request waits until everything is in place.
+  std::promise<void> ready;
   TRY(server->http_,
-      HttpServer::start(http, [self](std::shared_ptr<Exchange> x) { self->handle(std::move(x)); }));
+      HttpServer::start(http, [self, go = ready.get_future().share()](std::shared_ptr<Exchange> x) {
+        go.wait();
+        self->handle(std::move(x));
+      }));
+  ready.set_value();
   return server;
 }
 
@@ -115,12 +122,15 @@ bool Server::serves(std::string_view model) const {
 }
 
 ParseContext Server::parse_context(Call& call) const {
-  return {.vocabulary = static_cast<std::uint32_t>(runtime().tokenizer().size()),
-          .strict_fields = options_.strict_fields,
-          .kv = {.kv_format = runtime().kv_format(),
-                 .tenant = call.caller.tenant,
-                 .admin = call.caller.admin},
-          .kv_header = std::string(call.request().header("x-kv-policy"))};
+  return {
+      .vocabulary = static_cast<std::uint32_t>(runtime().tokenizer().size()),
+      .strict_fields = options_.strict_fields,
+      .kv = {.kv_format = runtime().kv_format(),
+             .plan = runtime().plan(),
+             .check_storage = [this](const StoragePolicy& s) { return runtime().check_storage(s); },
+             .tenant = call.caller.tenant,
+             .admin = call.caller.admin},
+      .kv_header = std::string(call.request().header("x-kv-policy"))};
 }
 
 void Server::add_cors(Exchange& x) const {

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "text/regex_counts.h"
+
 #ifdef QUIRE_XGRAMMAR
 #include <xgrammar/xgrammar.h>
 
@@ -114,7 +116,7 @@ xgrammar::Grammar read_grammar(const Grammar& g) {
     case Grammar::Kind::json_schema:
       return of_schema(g.text());
     case Grammar::Kind::regex:
-      return xgrammar::Grammar::FromRegex(g.text());
+      return xgrammar::Grammar::FromRegex(unfold_counts(g.text()));
     case Grammar::Kind::ebnf:
       return xgrammar::Grammar::FromEBNF(g.text());
     case Grammar::Kind::tool_calls:

@@ -30,7 +30,7 @@ function growTree(list) {
 // The words of a node; what templates put around turns becomes the speaker's name.
 const quoted = (node) => (node.text_preview || node.hash.slice(0, 8))
   .replace(/<\|?(?:im_start|start_of_turn|start_header_id)\|?>\s*(\w+)(?:<\|end_header_id\|>)?/g, " $1:")
-  .replace(/<\|[\w ]+\|>|<end_of_turn>|<\/?s>|<[be]os>/g, " ").replace(/\s+/g, " ").trim();
+  .replace(/<\|[\w ]+\|>|<end_of_turn>|<\/?s>|<[be]os>/g, " ").replace(/<\|?\w*\|?…$/, "…").replace(/\s+/g, " ").trim();
 const newest = (node) => node.kids.reduce((a, k) => (newest(k) > a ? newest(k) : a), node.last_used || "");
 const alike = (a, b) => (a.hits || 0) === (b.hits || 0) && !(a.refs > 0) === !(b.refs > 0) && pinned(a) === pinned(b);
 const pinned = (n) => Boolean(n.lease && (n.lease.pin || n.lease.expires));
