@@ -100,13 +100,12 @@ class SealedWalk {
     EncodedUnit keys, values;
     keys.page_count = pages(first, stop, 0, keys.pages);
     values.page_count = pages(first, stop, shape_.key_bytes, values.pages);
-    keys.next_count = values.page_count;
-    keys.next_bytes = step_.values.page_bytes;
-    for (std::uint32_t i = 0; i < values.page_count; ++i) keys.next[i] = values.pages[i];
     const std::uint32_t after = first + kAttendUnit;
-    values.next_count =
-        after < task_end ? pages(after, least(end_, after + kAttendUnit), 0, values.next) : 0;
-    values.next_bytes = step_.keys.page_bytes;
+    const std::uint32_t after_stop = after < task_end ? least(end_, after + kAttendUnit) : after;
+    keys.next_count = pages(after, after_stop, 0, keys.next);
+    values.next_count = pages(after, after_stop, shape_.key_bytes, values.next);
+    keys.next_bytes = step_.keys.page_bytes;
+    values.next_bytes = step_.values.page_bytes;
 
     step_.kernels->scores(step_.keys, keys, prepared_, n, s_.weights);
     for (std::uint32_t row = 0; row < rows; ++row) {
