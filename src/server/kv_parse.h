@@ -11,7 +11,7 @@ namespace quire {
 
 // What the server can do, and what the caller may do.
 struct KvRules {
-  std::string kv_format = "f16";  // of the server, for requests that name none
+  std::string kv_format = "f16";        // of the server, for requests that name none
   const StoragePolicy* plan = nullptr;  // "planned"
   // Whether the model can be stored so; none: whatever the formats themselves allow.
   std::function<Status(const StoragePolicy&)> check_storage = {};

@@ -79,7 +79,8 @@ class Preparer {
       return wrong("", fmt::format("holds more than {} schemas", kNodesMax));
     if (Status s = check(schema, where); !s.ok()) return s;
     open(schema);
-    if (const auto pattern = schema.find("pattern"); pattern != schema.end() && pattern->is_string())
+    if (const auto pattern = schema.find("pattern");
+        pattern != schema.end() && pattern->is_string())
       *pattern = unfold_counts(pattern->get_ref<const std::string&>());
     for (const std::string_view name : kNamed) {
       const auto map = schema.find(name);

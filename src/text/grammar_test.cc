@@ -206,7 +206,7 @@ TEST_F(GrammarTest, BareToolCallsHaveNoTags) {
 TEST_F(GrammarTest, ToolCallsWithinTextAreWellFormed) {
   const ToolShape tools[] = {kWeather, kAdd};
   const CompiledGrammar g = compiled(Grammar::tool_calls(tools, {.required = false}));
-  for (const std::string text :
+  for (const std::string& text :
        {std::string(""), std::string("Hello <b> <tool"), std::string("Let me see. ") + kAddCall,
         std::string(kAddCall) + "\n" + kWeatherCall + " done"})
     EXPECT_EQ(judge(g, text), Verdict::whole) << text;
@@ -279,7 +279,7 @@ TEST_F(GrammarTest, WhatIsWrongIsSaid) {
   const auto schema_refusal = [&](const char* text) {
     return refusal(Grammar::from_json_schema(json(text)));
   };
-  for (const std::string message :
+  for (const std::string& message :
        {schema_refusal(R"({"type":"objekt"})"), schema_refusal(R"({"$ref":"#/$defs/none"})"),
         schema_refusal(R"({"properties":[]})"), schema_refusal(R"("a")"),
         schema_refusal(R"({"enum":[]})"), schema_refusal(R"({"type":"string","minLength":"1"})"),
