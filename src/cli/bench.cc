@@ -117,7 +117,10 @@ Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
         next[b] = vector.argmax(logits.data() + std::size_t{b} * vocabulary, vocabulary);
     }
     if (i > 0) rates.push_back(steps * o.batch / seconds_since(start));
-    for (Sequence& s : sequences) runtime.cache().truncate(s, o.depth);
+    for (Sequence& s : sequences) {
+      runtime.cache().truncate(s, o.depth);
+      TRY_STATUS(runtime.prefill(s, o.depth));  // what a lossy format could not take back
+    }
   }
   return rates;
 }
