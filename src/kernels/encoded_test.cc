@@ -182,10 +182,6 @@ TEST(Encoded, ArithmeticAddsLittleToTheErrorOfTheCodec) {
         const Errors e = errors_of(*c, side, 64, outliers);
         EXPECT_LT(e.arithmetic, (outliers ? 0.05 : 0.01) * e.codec)
             << c->name << (side == Side::keys ? " keys" : " values") << " outliers " << outliers;
-        if (std::getenv("QUIRE_PRINT"))
-          printf("%-14s %-6s %-8s arithmetic / codec %.2e\n", c->name.data(),
-                 side == Side::keys ? "keys" : "values", outliers ? "outliers" : "gaussian",
-                 e.arithmetic / e.codec);
       }
   }
 }

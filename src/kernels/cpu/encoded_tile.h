@@ -129,7 +129,7 @@ QUIRE_INLINE Ints twice(const Ints (&sums)[kTerms]) {
     return add(shift_left<8>(sums[0]), add(sums[1], sums[1]));
 }
 
-// e4m3 times 2^-120, in the place of f32.
+// 16 bytes, unsigned, as ints.
 QUIRE_INLINE Ints widen_bytes(const void* p) {
   const __m128i b = _mm_loadu_si128(static_cast<const __m128i*>(p));
 #ifdef __AVX512F__
@@ -158,6 +158,7 @@ inline void expand_scales(const EncodedPart& p, const EncodedUnit& unit, UnitSca
         const Lanes power = as_lanes(shift_left<23>(widen_bytes(page + p.exponents_at + t)));
         for (std::size_t g = 0; g < groups; ++g) {
           const Ints code = widen_bytes(page + p.scales_at + g * tokens + t);
+          // In the place of an f32 it is the number times 2^-120.
           const Ints sign = shift_left<24>(both(code, all_ints(drop_signs ? 0 : 0x80)));
           const Ints bits = either(shift_left<20>(both(code, all_ints(0x7f))), sign);
           store(scales + g * kEncodedUnit, mul(mul(as_lanes(bits), all(0x1p120f)), power));
