@@ -20,11 +20,18 @@ struct Options {
   bool json = false;
 };
 
+Result<StoragePolicy> named_way(const std::string& name, const StoragePolicy* plan) {
+  if (name == "planned" && plan == nullptr)
+    return Error{Code::not_found, "planned: this model has no plan; `quire probe` makes one"};
+  if (name == "planned") return *plan;
+  TRY(const Format* format, find_format(name));
+  return StoragePolicy(format);
+}
+
 // "kivi-2+sinks=4+recent=64": a format, and what stays exact in it.
-Result<StoragePolicy> parse_way(const std::string& text) {
+Result<StoragePolicy> parse_way(const std::string& text, const StoragePolicy* plan = nullptr) {
   const std::size_t plus = text.find('+');
-  TRY(const Format* format, find_format(text.substr(0, plus)));
-  StoragePolicy way = format;
+  TRY(StoragePolicy way, named_way(text.substr(0, plus), plan));
   for (std::size_t at = plus; at != std::string::npos;) {
     const std::size_t next = text.find('+', at + 1);
     const std::string part = text.substr(at + 1, next - at - 1);
@@ -69,7 +76,7 @@ int run(Options o) {
         ways.emplace_back(f);
   }
   for (const std::string& name : o.formats) {
-    const auto way = parse_way(name);
+    const auto way = parse_way(name, r.plan());
     if (!way.ok()) return fail(way.error());
     ways.push_back(way.value());
   }
