@@ -128,15 +128,17 @@ TEST(Frontier, MarksWhatNothingBeatsInBoth) {
                 {"bytes_per_token", bytes},
                 {"mean", mean}};
   };
-  Json result = {{"rows",
-                  {row("a", "blind", 10, 0.5), row("b", "blind", 20, 0.9),
-                   row("c", "blind", 20, 0.4), row("d", "aware", 30, 0.1)}}};
+  Json result = {
+      {"rows",
+       {row("a", "blind", 10, 0.5), row("b", "blind", 20, 0.9), row("c", "blind", 20, 0.4),
+        row("d", "aware", 30, 0.1), row("oracle", "blind", 5, 1.0)}}};
   mark_frontier(result);
   EXPECT_TRUE(result["rows"][0]["frontier"]);
   EXPECT_TRUE(result["rows"][1]["frontier"]);
   EXPECT_FALSE(result["rows"][2]["frontier"]);
   EXPECT_EQ(result["rows"][2]["dominated_by"], "b 50 %");
-  EXPECT_TRUE(result["rows"][3]["frontier"]);  // tracks are not compared
+  EXPECT_TRUE(result["rows"][3]["frontier"]);            // tracks are not compared
+  EXPECT_FALSE(result["rows"][4].contains("frontier"));  // knows what no method can
 }
 
 TEST(Report, PrintsEveryRowOnceAndWhatIsNotAvailable) {

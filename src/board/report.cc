@@ -120,13 +120,17 @@ std::string plots(const std::vector<const Json*>& rows) {
 }  // namespace
 
 void mark_frontier(Json& result) {
+  // No context is no method, and nobody else knows where the answer is.
+  const auto competes = [](const Json& row) {
+    return row["mean"].is_number() && row["method"] != "none" && row["method"] != "oracle";
+  };
   for (Json& row : result["rows"]) {
     row.erase("frontier");
     row.erase("dominated_by");
-    if (!row["mean"].is_number() || row["method"] == "none") continue;
+    if (!competes(row)) continue;
     const Json* better = nullptr;
     for (const Json& other : result["rows"]) {
-      if (!other["mean"].is_number() || other["track"] != row["track"]) continue;
+      if (!competes(other) || other["track"] != row["track"]) continue;
       const bool no_worse =
           other["bytes_per_token"] <= row["bytes_per_token"] && other["mean"] >= row["mean"];
       const bool better_somewhere =

@@ -12,7 +12,7 @@
 namespace quire {
 
 // Marks rows ("frontier": true) that no other of their track beats in both bytes and mean score,
-// and names for the others one that does ("dominated_by").
+// and names for the others one that does ("dominated_by"). "none" and "oracle" do not compete.
 void mark_frontier(Json& result);
 
 std::string board_markdown(const Json& result);
