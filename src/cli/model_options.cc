@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/help.h"
+#include "kernels/cuda/device.h"
 
 namespace quire::cli {
 namespace {
@@ -17,6 +18,11 @@ constexpr const char* kDefaultModel = "smollm2-135m-instruct-q4_1.gguf";
 
 void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
+  app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  app.add_option("--random-weights", o.random_weights,
+                 "CONFIG.json: numbers nobody trained, to measure speed at any size")
+      ->group(kRare);
   app.add_option("-t,--threads", o.threads, "compute threads (all cores)");
   app.add_option("-c,--ctx-size,--max-model-len", o.context, "context in tokens (the model's)");
   app.add_option("--kv-format,--kv-cache-dtype", o.kv_format,
@@ -29,7 +35,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--activations", o.activations, "int8, or int16 for more precision")
       ->check(CLI::IsMember({"int8", "int16"}));
   app.add_option("--isa", o.isa, "scalar, avx2, avx512 or vnni (the best there is)")->group(kRare);
-  app.add_option("--batch-rows,--max-num-batched-tokens", o.batch_rows, "rows per step (512)")
+  app.add_option("--batch-rows,--max-num-batched-tokens", o.batch_rows,
+                 "rows per step (512; on a GPU 8192)")
       ->group(kRare)
       ->check(CLI::Range(1, 65536));
 }
@@ -96,7 +103,10 @@ Result<std::vector<TokenId>> parse_tokens(const std::string& text) {
 }
 
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
-  RuntimeOptions r{.threads = o.threads,
+  const bool cuda = o.device == "cuda" || (o.device == "auto" && open_cuda().ok());
+  RuntimeOptions r{.device = cuda ? DeviceKind::cuda : DeviceKind::cpu,
+                   .random_weights = !o.random_weights.empty(),
+                   .threads = o.threads,
                    .activations = o.activations == "int16" ? Activations::int16 : Activations::int8,
                    .kv_format = o.kv_format,
                    .tokens_per_block = o.block_size,
@@ -120,7 +130,9 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
 }
 
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
-  TRY(const std::string path, find_model(options.path));
+  TRY(const std::string path, options.random_weights.empty()
+                                  ? find_model(options.path)
+                                  : Result<std::string>(options.random_weights));
   TRY(const RuntimeOptions wanted, runtime_options(options));
   return Runtime::open(path, wanted);
 }

@@ -1,16 +1,20 @@
 #include "engine/runtime.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <thread>
 
 #include "base/check.h"
 #include "engine/text_parts.h"
+#include "kv/device_memory.h"
 #include "kv/layout.h"
+#include "model/device_model.h"
 
 namespace quire {
 namespace {
@@ -36,6 +40,18 @@ Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
   return reserve_host_memory({.bytes = budget});
 }
 
+std::uint64_t device_memory_left(const Model& model) {
+  CudaDeviceInfo info;
+  CHECK(model.device()->device().api->open(0, &info) == 0);
+  return info.free_bytes;
+}
+
+Result<std::unique_ptr<Memory>> reserve_on_device(const Model& model, std::uint64_t budget) {
+  const DeviceModel& device = *model.device();
+  return reserve_device_memory(device.device(), device.stream(),
+                               std::max(budget, device.device().info.memory_bytes));
+}
+
 // Identifies the file for this process. Blocks that outlive a process carry the digest of the bytes
 // instead.
 Digest file_identity(const std::string& path) {
@@ -51,7 +67,14 @@ Digest file_identity(const std::string& path) {
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                const RuntimeOptions& options) {
   std::unique_ptr<Runtime> r(new Runtime());
-  TRY(r->source_, ModelSource::open(path));
+  TRY(r->source_,
+      options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
+  const bool on_device = options.device == DeviceKind::cuda;
+  if (on_device && options.tokens_per_block != kCudaPage)
+    return Error{
+        Code::unsupported,
+        fmt::format("blocks of {} tokens on a GPU; there they have {}: leave --block-size out",
+                    options.tokens_per_block, kCudaPage)};
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   r->pool_ = std::make_unique<ThreadPool>(options.threads ? options.threads : cores);
 
@@ -59,9 +82,14 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
   std::thread reader([&] { text = read_text_parts(r->source_); });
-  Result<std::unique_ptr<Model>> model = Model::load(
-      r->source_, *r->pool_,
-      {.isa = options.isa, .activations = options.activations, .rows_max = options.rows_max});
+  Result<std::unique_ptr<Model>> model =
+      Model::load(r->source_, *r->pool_,
+                  {.device = options.device,
+                   .isa = options.isa,
+                   .activations = options.activations,
+                   .rows_max = options.rows_max ? options.rows_max
+                               : on_device      ? 8192u
+                                                : 512u});
   reader.join();
   if (!model.ok()) return model.error();
   if (!text.ok()) return text.error();
@@ -73,6 +101,10 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->context_ = options.context ? options.context : r->config().context;
 
   r->kv_format_ = options.kv_format;
+  if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
+  if (on_device && r->kv_format_ != "bf16")
+    return Error{Code::unsupported,
+                 fmt::format("KV format '{}' on a GPU; there is: bf16", r->kv_format_)};
   if (r->kv_format_ == "auto") {
     TRY(const TensorView q, r->source_.tensor("blk.0.attn_q.weight"));
     r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
@@ -80,8 +112,11 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   TRY(const Format* format, find_format(r->kv_format_));
   const Geometry geometry = r->model_->geometry(options.tokens_per_block, format);
   const std::uint64_t budget = r->kv_cache_bytes_ =
-      options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
-  TRY(std::unique_ptr<Memory> memory, reserve_to_grow(budget));
+      options.kv_cache_bytes
+          ? options.kv_cache_bytes
+          : (on_device ? device_memory_left(*r->model_) : available_memory()) / 10 * 8;
+  TRY(std::unique_ptr<Memory> memory,
+      on_device ? reserve_on_device(*r->model_, budget) : reserve_to_grow(budget));
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
                                                      .tokens_per_block = options.tokens_per_block,
                                                      .evictor = options.evictor,
@@ -120,7 +155,25 @@ Result<Sequence> Runtime::empty_sequence(std::uint32_t token_capacity) {
   return s;
 }
 
+void Runtime::copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes) {
+  std::byte *there = arena_at(cache_->arena(), to), *here = arena_at(cache_->arena(), from);
+  if (const DeviceModel* device = model_->device())
+    CHECK(device->device().api->copy_on_device(there, here, bytes, device->stream()) == 0);
+  else
+    std::memcpy(there, here, bytes);
+}
+
 Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
+  TRY_STATUS(run(items, false));
+  return std::span<float>(logits_.data(), logit_rows_.size() * config().vocabulary);
+}
+
+Result<std::span<const TokenId>> Runtime::step_greedy(std::span<const StepItem> items) {
+  TRY_STATUS(run(items, true));
+  return std::span<const TokenId>(greedy_.data(), logit_rows_.size());
+}
+
+Status Runtime::run(std::span<const StepItem> items, bool greedy) {
   needs_.clear();
   tokens_.clear();
   positions_.clear();
@@ -159,20 +212,25 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
                  .sequence_count = static_cast<std::uint32_t>(sequence_views_[g].size()),
                  .tokens_per_block = geometry().tokens_per_block,
                  .window = geometry().groups[g].window};
-  const std::size_t wanted = logit_rows_.size() * config().vocabulary;
+  const bool logits_come = !greedy || !model_->device();
+  const std::size_t wanted = logits_come ? logit_rows_.size() * config().vocabulary : 0;
   if (logits_.size() < wanted) logits_.resize(wanted);
+  if (greedy) greedy_.resize(logit_rows_.size());
 
   const Nanoseconds started = clock_.now();
-  model_->forward(
-      geometry(),
-      {.tokens = tokens_, .positions = positions_, .groups = views_, .logit_rows = logit_rows_},
-      logits_.data());
+  TRY_STATUS(model_->forward(geometry(),
+                             {.tokens = tokens_,
+                              .positions = positions_,
+                              .groups = views_,
+                              .logit_rows = logit_rows_,
+                              .greedy = greedy ? greedy_.data() : nullptr},
+                             logits_.data()));
   forward_time_ += clock_.now() - started;
 
   // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
   // published.
   const float* row = logits_.data();
-  for (const StepItem& item : items) {
+  for (const StepItem& item : logits_come ? items : std::span<const StepItem>()) {
     const std::size_t rows_here = item.logits == Logits::all    ? item.tokens.size()
                                   : item.logits == Logits::last ? 1
                                                                 : 0;
@@ -180,7 +238,7 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
       if (!std::isfinite(*row)) item.sequence->mark_faulted();
   }
   for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
-  return std::span<float>(logits_.data(), wanted);
+  return {};
 }
 
 Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,

@@ -30,15 +30,17 @@
 namespace quire {
 
 struct RuntimeOptions {
-  std::uint32_t threads = 0;  // 0: one per core
+  DeviceKind device = DeviceKind::cpu;
+  bool random_weights = false;  // the path is a config.json; numbers are made up
+  std::uint32_t threads = 0;    // 0: one per core
   Isa isa = best_isa();
   Activations activations = Activations::int8;
-  std::string kv_format = "auto";  // f16, or f32 for models in F32
+  std::string kv_format = "auto";  // f16, or f32 for models in F32; bf16 on a GPU
   std::uint32_t tokens_per_block = 32;
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
                                      // may be resized to four times as much
   std::uint32_t context = 0;         // 0: the model's own
-  std::uint32_t rows_max = 512;      // rows of one step
+  std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
 };
 
@@ -71,6 +73,9 @@ class Runtime {
   const std::string& kv_format() const { return kv_format_; }
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
 
+  // Bytes from one block of the cache to another, wherever they lie.
+  void copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes);
+
   // Tenants never share: each has a root of its own in the cache. Its key is for all threads.
   Result<RootId> tenant_root(std::string_view tenant);
   BlockKey tenant_key(std::string_view tenant) const;
@@ -85,6 +90,8 @@ class Runtime {
   // is not there is an error and changes nothing. A sequence whose logits are not finite is marked
   // as faulted.
   Result<std::span<float>> step(std::span<const StepItem> items);
+  // The same, but only the best token of each wanted row comes back: on a GPU logits stay there.
+  Result<std::span<const TokenId>> step_greedy(std::span<const StepItem> items);
   Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
 
   // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
@@ -95,6 +102,7 @@ class Runtime {
 
  private:
   Runtime() = default;
+  Status run(std::span<const StepItem> items, bool greedy);
 
   ModelSource source_;
   SteadyClock clock_;
@@ -120,6 +128,7 @@ class Runtime {
   std::vector<std::vector<KvSequenceView>> sequence_views_;  // by group
   std::vector<KvView> views_;
   std::vector<float> logits_;
+  std::vector<TokenId> greedy_;
 };
 
 }  // namespace quire
