@@ -71,6 +71,11 @@ Reference::Served Reference::served(const Geometry& geometry, std::uint64_t root
       if (group.kind == GroupKind::state && length > 0 &&
           !(groups_of(keys[whole - 1].prefix()) >> g & 1))
         return false;
+      if (group.kind == GroupKind::recent)
+        for (std::uint32_t b = 0; b < whole; ++b)
+          if ((b < group.sink_blocks || b + group.recent_blocks >= whole) &&
+              !(groups_of(keys[b].prefix()) >> g & 1))
+            return false;
       if (group.kind != GroupKind::window) continue;
       for (std::uint32_t t = length + 1 > group.window ? length + 1 - group.window : 0; t < length;
            ++t)
@@ -80,7 +85,7 @@ Reference::Served Reference::served(const Geometry& geometry, std::uint64_t root
   };
   const auto fits_in_part = [&](std::uint32_t whole, std::uint32_t rest) {
     const auto siblings = children_.find(whole == 0 ? root : keys[whole - 1].prefix());
-    if (state || siblings == children_.end()) return false;
+    if (state || !geometry.exact() || siblings == children_.end()) return false;
     return std::ranges::any_of(siblings->second, [&](std::uint64_t child) {
       const Block& b = known_.at(child);
       return b.groups != 0 && (b.groups & chain) == chain && b.change == changes[whole] &&

@@ -49,6 +49,9 @@ Simulator::Simulator(const SimOptions& o)
       toy_geometry({toy_group(GroupKind::full, 1, 1), toy_group(GroupKind::state, 1, 0)}, kBlock),
       toy_geometry({toy_group(GroupKind::latent, 3, 1, 0, 12)}, kBlock),
       toy_geometry({toy_group(GroupKind::state, 2, 0)}, kBlock),
+      toy_lossy_geometry(kBlock),
+      toy_lossy_geometry(kBlock, 9),
+      toy_lossy_geometry(kBlock, 0, 2, 1),
   };
   const std::size_t tree_count = 2 + random_.below(3);
   for (std::size_t i = 0; i < tree_count; ++i) {

@@ -105,6 +105,7 @@ void Simulator::compact() {
   const std::uint32_t end = l->sequence.length() / kBlock * kBlock,
                       old_end = cache_->ragged_until(l->sequence, 0);
   if ((group.kind != GroupKind::full && group.kind != GroupKind::latent) || end == 0) return;
+  if (group.sealed()) return;  // the toy's codes are not slots
   std::vector<std::vector<std::uint32_t>> keep(group.lanes());
   for (std::uint32_t lane = 0; lane < group.lanes(); ++lane) {
     const double share = random_.unit();

@@ -73,12 +73,13 @@ Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_
     const StepNeed need{&to, count};
     TRY(Reservation room, runtime.cache().reserve({&need, 1}));
     for (std::uint32_t g = 0; g < geometry.groups.size(); ++g) {
-      const std::uint32_t block = done / geometry.tokens_per_block,
-                          window = geometry.groups[g].window;
-      if (window > 0 && done + geometry.tokens_per_block + window <= depth)
-        continue;  // gone from the source already
+      const std::uint32_t block = done / geometry.tokens_per_block;
+      const LayerGroup& group = geometry.groups[g];
+      if (block < geometry.first_block(group, depth) ||
+          block >= geometry.block_end(group, done + count))
+        continue;  // gone from the source already, or not there yet
       runtime.copy_block(room.view(0, g, 0).blocks[block], from.table(g)[block],
-                         geometry.block_bytes(geometry.groups[g]));
+                         geometry.block_bytes(group));
     }
     room.commit(0, std::span(tokens).subspan(done, count));
     done += count;
@@ -112,7 +113,10 @@ Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
       std::copy(best.begin(), best.end(), next.begin());
     }
     if (i > 0) rates.push_back(steps * o.batch / seconds_since(start));
-    for (Sequence& s : sequences) runtime.cache().truncate(s, o.depth);
+    for (Sequence& s : sequences) {
+      runtime.cache().truncate(s, o.depth);
+      TRY_STATUS(runtime.prefill(s, o.depth));  // what a lossy format could not take back
+    }
   }
   return rates;
 }

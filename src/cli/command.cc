@@ -17,7 +17,10 @@ QUIRE_COMMAND(BenchKv);
 QUIRE_COMMAND(Show);
 QUIRE_COMMAND(Plan);
 QUIRE_COMMAND(Eval);
+QUIRE_COMMAND(EvalFormats);
 QUIRE_COMMAND(Selftest);
+QUIRE_COMMAND(KvFormats);
+QUIRE_COMMAND(Probe);
 QUIRE_COMMAND(Tokenize);
 QUIRE_COMMAND(Detokenize);
 QUIRE_COMMAND(Template);
@@ -26,9 +29,10 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kServe,    kRun,        kChat,     kBench,      kBenchServe,
-                                kBenchKv,  kShow,       kPlan,     kSelftest,   kEval,
-                                kTokenize, kDetokenize, kTemplate, kCompletion, kVersion};
+  static const Command all[] = {kServe,    kRun,        kChat,     kBench,       kBenchServe,
+                                kBenchKv,  kShow,       kPlan,     kSelftest,    kEval,
+                                kTokenize, kDetokenize, kTemplate, kEvalFormats, kKvFormats,
+                                kProbe,    kCompletion, kVersion};
   return all;
 }
 

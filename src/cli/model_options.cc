@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/help.h"
+#include "engine/probe.h"
 #include "kernels/cuda/device.h"
 
 namespace quire::cli {
@@ -15,6 +16,31 @@ namespace {
 constexpr const char* kDefaultModel = "smollm2-135m-instruct-q4_1.gguf";
 
 }  // namespace
+
+void add_storage_options(CLI::App& app, KvStorageCli& o, bool rare) {
+  CLI::Option* const options[] = {
+      app.add_option("--cache-type-k", o.keys, "format of keys alone"),
+      app.add_option("--cache-type-v", o.values, "format of values alone"),
+      app.add_option("--kv-recent-exact", o.recent_exact,
+                     "lossy formats: last tokens that are read as they were written (0)"),
+      app.add_option("--kv-sinks", o.sinks, "lossy formats: first tokens that stay so too (0)"),
+      app.add_option("--kv-skip-layers", o.skip_layers,
+                     "lossy formats: layers that stay f16, 0,1,29")
+          ->delimiter(',')};
+  if (rare)
+    for (CLI::Option* option : options) option->group(kRare);
+}
+
+std::string plan_path(const std::string& model) {
+  return std::filesystem::path(model_cache_folder()).parent_path() / "plans" /
+         (std::filesystem::path(model).filename().string() + ".json");
+}
+
+std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
+  if (o.keys.empty() && o.values.empty()) return kv_format;
+  const std::string other = kv_format == "auto" ? "f16" : kv_format;
+  return (o.keys.empty() ? other : o.keys) + "/" + (o.values.empty() ? other : o.values);
+}
 
 void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
@@ -27,6 +53,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("-c,--ctx-size,--max-model-len", o.context, "context in tokens (the model's)");
   app.add_option("--kv-format,--kv-cache-dtype", o.kv_format,
                  "format of cached keys and values (f16)");
+  add_storage_options(app, o.kv, true);
+  app.add_flag("--allow-lossy", o.kv.allow_lossy, "needed by --kv-format planned")->group(kRare);
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")
@@ -108,7 +136,10 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
                    .random_weights = !o.random_weights.empty(),
                    .threads = o.threads,
                    .activations = o.activations == "int16" ? Activations::int16 : Activations::int8,
-                   .kv_format = o.kv_format,
+                   .kv_format = format_name(o.kv_format, o.kv),
+                   .kv_recent_exact = o.kv.recent_exact,
+                   .kv_sinks = o.kv.sinks,
+                   .kv_skip_layers = o.kv.skip_layers,
                    .tokens_per_block = o.block_size,
                    .context = o.context,
                    .rows_max = o.batch_rows};
@@ -122,18 +153,35 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   if (!o.kv_cache_memory.empty()) {
     TRY(r.kv_cache_bytes, parse_size(o.kv_cache_memory));
   }
-  if (o.kv_format != "auto") {
-    const auto format = find_format(o.kv_format);
+  if (r.kv_format == "planned" && !o.kv.allow_lossy)
+    return Error{Code::invalid, "--kv-format planned may change answers: add --allow-lossy"};
+  if (r.kv_format != "auto" && r.kv_format != "planned") {
+    const auto format = find_format(r.kv_format);
     if (!format.ok()) return Error{Code::invalid, "--kv-format: " + format.error().message};
   }
   return r;
 }
 
+// None is no error: only who asks for it needs one.
+Result<std::vector<const Format*>> stored_plan(const std::string& model) {
+  const std::string file = plan_path(model);
+  if (!std::filesystem::exists(file)) return std::vector<const Format*>{};
+  TRY(const std::string text, read_file(file));
+  const auto json = parse_json(text);
+  if (!json.ok()) return Error{Code::corrupt, file + ": " + json.error().message};
+  auto plan = parse_plan(json.value());
+  if (!plan.ok()) return Error{plan.error().code, file + ": " + plan.error().message};
+  return plan;
+}
+
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
-  TRY(const std::string path, options.random_weights.empty()
-                                  ? find_model(options.path)
-                                  : Result<std::string>(options.random_weights));
-  TRY(const RuntimeOptions wanted, runtime_options(options));
+  const bool made_up = !options.random_weights.empty();
+  TRY(const std::string path,
+      made_up ? Result<std::string>(options.random_weights) : find_model(options.path));
+  TRY(RuntimeOptions wanted, runtime_options(options));
+  if (!made_up) {
+    TRY(wanted.kv_plan, stored_plan(path));
+  }
   return Runtime::open(path, wanted);
 }
 

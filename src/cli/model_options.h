@@ -10,11 +10,23 @@
 
 namespace quire::cli {
 
+// What stays exact in a lossy format, and keys and values in formats of their own.
+struct KvStorageCli {
+  std::string keys, values;
+  std::uint32_t recent_exact = 0, sinks = 0;
+  std::vector<std::uint32_t> skip_layers;
+  bool allow_lossy = false;
+};
+void add_storage_options(CLI::App& app, KvStorageCli& options, bool rare);
+// "auto" stays as it is where neither keys nor values are named.
+std::string format_name(const std::string& kv_format, const KvStorageCli& options);
+
 struct ModelOptionsCli {
   std::string path;  // empty: the default model
   std::uint32_t threads = 0, context = 0, block_size = 32, batch_rows = 0;
   std::string device = "cpu", random_weights;
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
+  KvStorageCli kv;
 };
 
 void add_model_options(CLI::App& app, ModelOptionsCli& options);
@@ -22,6 +34,7 @@ void add_model_options(CLI::App& app, ModelOptionsCli& options);
 // A path that exists: as given, or looked up among the models in the cache folder.
 Result<std::string> find_model(const std::string& given);
 std::string model_cache_folder();
+std::string plan_path(const std::string& model);  // where `quire probe` keeps its plan
 
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);

@@ -16,6 +16,7 @@ struct Options {
   std::string model, format = "f16", memory, weights;
   std::uint64_t context = 0, concurrency = 0, shared_prefix = 0, prefix_groups = 1;
   std::uint32_t block_size = 32;
+  KvStorageCli kv;
   bool json = false, list = false;
 };
 
@@ -23,23 +24,25 @@ struct Options {
 struct Subject {
   std::string name;
   std::uint64_t weights_bytes = 0, context = 0;
-  std::function<Geometry(const Format*)> geometry;
+  std::function<Geometry(const StoragePolicy&)> geometry;
 };
 
 Result<Subject> find_subject(const Options& o) {
   const Result<const CatalogEntry*> entry = find_in_catalog(o.model);
   if (entry.ok()) {
     const CatalogEntry& e = *entry.value();
-    return Subject{std::string(e.name), static_cast<std::uint64_t>(e.parameters * 2e9), e.context,
-                   [&e, p = o.block_size](const Format* f) { return catalog_geometry(e, p, f); }};
+    return Subject{
+        std::string(e.name), static_cast<std::uint64_t>(e.parameters * 2e9), e.context,
+        [&e, p = o.block_size](const StoragePolicy& s) { return catalog_geometry(e, p, s); }};
   }
   if (!o.model.empty() && !std::filesystem::exists(o.model) && !find_model(o.model).ok())
     return entry.error();
   TRY(const std::string path, find_model(o.model));
   TRY(const ModelSource source, ModelSource::open(path));
-  return Subject{
-      path, source.tensor_bytes(), source.config().context,
-      [c = source.config(), p = o.block_size](const Format* f) { return make_geometry(c, p, f); }};
+  return Subject{path, source.tensor_bytes(), source.config().context,
+                 [c = source.config(), p = o.block_size](const StoragePolicy& s) {
+                   return make_geometry(c, p, s);
+                 }};
 }
 
 std::string human(double bytes) {
@@ -65,8 +68,15 @@ int run(const Options& o) {
   if (o.list) return list_models();
   const auto subject = find_subject(o);
   if (!subject.ok()) return fail(subject.error());
-  const auto format = find_format(o.format);
+  const auto format = find_format(format_name(o.format, o.kv));
   if (!format.ok()) return fail(kUsage, format.error().message);
+  const auto storage = [&](const Format* f) {
+    StoragePolicy s = f;
+    s.recent_exact = o.kv.recent_exact;
+    s.sinks = o.kv.sinks;
+    s.skip_layers = o.kv.skip_layers;
+    return s;
+  };
   PlanRequest request{.context = o.context,
                       .concurrency = o.concurrency,
                       .shared_prefix = o.shared_prefix,
@@ -84,12 +94,15 @@ int run(const Options& o) {
   }
   if (request.context == 0 && (request.memory_bytes == 0 || request.concurrency == 0))
     request.context = subject.value().context;
-  const Geometry geometry = subject.value().geometry(format.value());
+  const Geometry geometry = subject.value().geometry(storage(format.value()));
+  if (const Status ok = check_geometry(geometry); !ok.ok()) return fail(kUsage, ok.error().message);
   const Plan plan = make_plan(geometry, request);
 
   Json by_format = Json::array();
   for (const Format* f : formats()) {
-    const Plan other = make_plan(subject.value().geometry(f), request);
+    const Geometry stored = subject.value().geometry(storage(f));
+    if (!check_geometry(stored).ok()) continue;
+    const Plan other = make_plan(stored, request);
     by_format.push_back({{"format", f->name},
                          {"bytes_per_token", other.bytes_per_token},
                          {"bytes_per_sequence", other.bytes_per_sequence},
@@ -113,7 +126,7 @@ int run(const Options& o) {
     }
     print_json(
         {{"model", subject.value().name},
-         {"format", o.format},
+         {"format", storage(format.value()).name()},
          {"bytes_per_token", plan.bytes_per_token + plan.window_bytes_per_token},
          {"growing_bytes_per_token", plan.bytes_per_token},
          {"context", plan.context},
@@ -135,7 +148,8 @@ int run(const Options& o) {
          {"warnings", warnings}});
     return kOk;
   }
-  fmt::print("{} in {}\n  {}\n\n", subject.value().name, o.format, plan.formula);
+  fmt::print("{} in {}\n  {}\n\n", subject.value().name, storage(format.value()).name(),
+             plan.formula);
   fmt::print("  one sequence of {} tokens: {}\n", plan.context,
              human(static_cast<double>(plan.bytes_per_sequence)));
   if (request.memory_bytes > 0)
@@ -158,6 +172,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--memory", o->memory, "for weights and cache, e.g. 80GiB: solves for the rest");
   app.add_option("--weights", o->weights, "size of the weights (from the model)");
   app.add_option("-f,--format", o->format, "cache format (f16)");
+  add_storage_options(app, o->kv, false);
   app.add_option("--shared-prefix", o->shared_prefix, "first tokens that sequences have in common");
   app.add_option("--prefix-groups", o->prefix_groups, "how many different shared prefixes (1)");
   app.add_option("--block-size", o->block_size, "tokens per block (32)")

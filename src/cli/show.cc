@@ -17,7 +17,7 @@ struct Options {
 };
 
 const char* kind_name(GroupKind kind) {
-  constexpr const char* names[] = {"full", "window", "latent", "state"};
+  constexpr const char* names[] = {"full", "window", "latent", "state", "recent"};
   return names[static_cast<int>(kind)];
 }
 
@@ -58,11 +58,12 @@ int run(const Options& o) {
   out["kv"] = Json::object();
   for (const Format* f : formats()) {
     const Geometry geometry = make_geometry(c, o.block_size, f);
+    if (!check_geometry(geometry).ok()) continue;  // it cannot hold heads of this size
     Json groups = Json::array();
     double growing = 0;
     for (const LayerGroup& g : geometry.groups) {
       groups.push_back(group_json(geometry, g));
-      if (g.window == 0) growing += geometry.bytes_per_token(g);
+      if (g.window == 0 && g.kind != GroupKind::recent) growing += geometry.bytes_per_token(g);
     }
     const Plan plan = make_plan(geometry, {.context = c.context, .concurrency = 1});
     out["kv"][std::string(f->name)] = {{"bytes_per_token", growing},
@@ -87,6 +88,7 @@ int run(const Options& o) {
     fmt::print("  tokenizer: {}\n", text.error().message);
   fmt::print("\n  KV cache    bytes/token   at {} tokens   by layer group\n", c.context);
   for (const Format* f : formats()) {
+    if (!out["kv"].contains(f->name)) continue;
     const Json& kv = out["kv"][std::string(f->name)];
     std::string groups;
     for (const Json& g : kv["groups"])

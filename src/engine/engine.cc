@@ -29,12 +29,15 @@ void Engine::note(const Job& job, Reason reason, std::uint32_t tokens, std::uint
 }
 
 RootId Engine::root_of(const Job& job) {
-  const auto it = roots_.find(job.request.kv.tenant);
+  const KvPolicy& kv = job.request.kv;
+  std::string name = kv.tenant;
+  if (kv.storage) name += '\0' + kv.storage->name();
+  const auto it = roots_.find(name);
   if (it != roots_.end()) return it->second;
-  const Result<RootId> root = runtime_.tenant_root(job.request.kv.tenant);
+  const Result<RootId> root = runtime_.tenant_root(kv.tenant, kv.storage.get());
   CHECK(root.ok());
-  roots_.emplace(job.request.kv.tenant, root.value());
-  if (tenant_roots_.size() < ServiceStats::kTenantsMax) {
+  roots_.emplace(std::move(name), root.value());
+  if (!kv.storage && tenant_roots_.size() < ServiceStats::kTenantsMax) {
     tenant_roots_.push_back(root.value());
     auto names = *stats_.tenants;
     names.push_back(job.request.kv.tenant);
@@ -176,8 +179,7 @@ void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
   Answer& a = job.answers[index];
   a.done = true;
   a.next = kNoToken;
-  job.kv_bytes =
-      std::max(job.kv_bytes, sequence_bytes(runtime_.geometry(), a.sequence.tokens().size()));
+  job.kv_bytes = std::max(job.kv_bytes, sequence_bytes(geometry(job), a.sequence.tokens().size()));
   a.sequence.close();
   ++stats_.finished[static_cast<std::size_t>(how)];
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
@@ -275,10 +277,13 @@ void Engine::sweep() {
 // noticeably: a jitter would only shuffle the order of eviction.
 void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   double positions = 0;
+  std::size_t reading = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const auto count = static_cast<double>(items_[i].tokens.size());
     positions += count * (rows_[i].past + count / 2);
+    if (items_[i].tokens.size() > 1) reading += items_[i].tokens.size();
   }
+  if (reading < PrefillCost::kRowsMin) return;
   prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));
   const double now = prefill_cost_.token_seconds();
   log_.token_seconds = now;
@@ -338,6 +343,8 @@ const ServiceStats& Engine::stats() {
   stats_.sequences_running = branches_;
   stats_.cache = runtime_.cache().stats();
   stats_.block_times = runtime_.cache().block_times();
+  stats_.key_error = runtime_.model().seal_error().keys.relative();
+  stats_.value_error = runtime_.model().seal_error().values.relative();
   const CacheStats& c = stats_.cache;
   stats_.kv_usage = std::min(1.0, static_cast<double>(c.referenced_bytes + c.pinned_bytes) /
                                       static_cast<double>(c.budget_bytes));

@@ -78,6 +78,7 @@ class Engine {
   // engine.cc
   Job* find(JobId id);
   RootId root_of(const Job& job);
+  const Geometry& geometry(const Job& job) const { return runtime_.cache().geometry(job.root); }
   void admit(Job& job);
   void prompt_read(Job& job);
   void end_answer(Job& job, std::uint32_t index, Finish how);

@@ -163,15 +163,15 @@ bool Engine::follows(Job& job, const Attached& seen) {
 }
 
 std::uint64_t Engine::full_bytes(const Job& job) const {
-  return request_bytes(runtime_.geometry(), {.prompt = job.request.prompt.size(),
-                                             .answer = job.request.tokens_max,
-                                             .width = job.width(),
-                                             .chunk = options_.step_tokens});
+  return request_bytes(geometry(job), {.prompt = job.request.prompt.size(),
+                                       .answer = job.request.tokens_max,
+                                       .width = job.width(),
+                                       .chunk = options_.step_tokens});
 }
 
 bool Engine::has_room(Job& job, std::uint32_t cached) {
   if (branches_ + job.width() > options_.sequences_max) return false;
-  const Geometry& g = runtime_.geometry();
+  const Geometry& g = geometry(job);
   const std::uint32_t known =
       static_cast<std::uint32_t>(job.request.prompt.size()) + job.generated / job.width();
   const std::uint32_t ahead = std::min(job.request.tokens_max, 2 * g.tokens_per_block);
@@ -259,7 +259,7 @@ double Engine::wanted_tokens(const Job& victim) {
 Preempt Engine::cheaper_preemption(const Sequence& s, double wanted) const {
   if (options_.preempt) return *options_.preempt;
   const CacheStats c = runtime_.cache().stats();
-  const Geometry& g = runtime_.geometry();
+  const Geometry& g = runtime_.cache().geometry(s.root());
   const double length = std::max(s.length(), 1u);
   const double token_bytes =
       static_cast<double>(std::max<std::uint64_t>(sequence_bytes(g, s.length()), 1)) / length;

@@ -114,7 +114,7 @@ void Engine::advance_beams(Job& job, std::span<const float> logits) {
   if (more.value()) return;
   for (const Beam& b : job.beams->open())
     job.kv_bytes =
-        std::max(job.kv_bytes, sequence_bytes(runtime_.geometry(), b.sequence.tokens().size()));
+        std::max(job.kv_bytes, sequence_bytes(geometry(job), b.sequence.tokens().size()));
   const std::vector<Beam> best = job.beams->best();
   for (std::uint32_t c = 0; c < job.request.choices; ++c) {
     Nanoseconds told = 0;

@@ -352,6 +352,19 @@ TEST(Engine, StopsAChoiceThatIsFinishedOutside) {
   e.expect_empty();
 }
 
+TEST(Engine, TheCostOfAPromptTokenIsMeasuredWhereOneIsRead) {
+  TinyEngine e(tiny(), {}, {.step_tokens = 256});
+  for (int i = 0; i < 80; ++i) e.submit(request(text_of(3, 200 + i), 30));  // too short to tell
+  for (int i = 0; i < 5; ++i) e.engine->step();
+  const double before = e.log.token_seconds;
+  for (int i = 0; i < 20; ++i) e.engine->step();  // 64 and more rows, all of answers
+  EXPECT_EQ(e.log.token_seconds, before);
+  e.submit(request(text_of(2000, 5)));
+  e.run();
+  EXPECT_GT(e.log.token_seconds, 0);
+  EXPECT_NE(e.log.token_seconds, before);
+}
+
 TEST(Engine, ADeadlineEndsWhatTakesTooLong) {
   TinyEngine e(tiny(), {}, {.sequences_max = 1});
   Request slow = request(text_of(40, 15), 2000);

@@ -27,6 +27,9 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
   if (r.sampling.logprobs > vocabulary || r.prompt_logprobs > 1000)
     return invalid("logprobs must be at most 1000");
   if (r.kv.priority > 100) return invalid("kv.priority must be 0 to 100");
+  if (r.kv.storage)
+    if (const Status ok = runtime.check_storage(*r.kv.storage); !ok.ok())
+      return invalid("kv.format: " + ok.error().message);
   if (r.beams > 0) {
     if (r.choices > r.beams)
       return invalid("beam search cannot return more choices than it has beams");
@@ -58,14 +61,15 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
     r.tokens_max = context - prompt;
   }
   const std::uint64_t budget = runtime.kv_cache_bytes();
+  const Geometry geometry = runtime.geometry(r.kv.storage.get());
   const auto bytes = [&](std::uint32_t answer) {
-    return request_bytes(runtime.geometry(), {.prompt = prompt,
-                                              .answer = answer,
-                                              .width = std::max(r.choices, r.beams),
-                                              .chunk = options.step_tokens});
+    return request_bytes(geometry, {.prompt = prompt,
+                                    .answer = answer,
+                                    .width = std::max(r.choices, r.beams),
+                                    .chunk = options.step_tokens});
   };
   if (bytes(r.tokens_max) <= budget) return {};
-  const std::uint32_t least = std::min(r.tokens_max, runtime.geometry().tokens_per_block);
+  const std::uint32_t least = std::min(r.tokens_max, geometry.tokens_per_block);
   if (!r.cut_tokens_max || bytes(least) > budget) {
     const std::uint32_t asked = r.cut_tokens_max ? least : r.tokens_max;
     return {FailureKind::kv_capacity,
@@ -86,7 +90,7 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
 
 std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
                                   const KvPolicy& policy) {
-  KeyChain chain(runtime.secret(), runtime.tenant_key(policy.tenant),
+  KeyChain chain(runtime.secret(), runtime.tenant_key(policy.tenant, policy.storage.get()),
                  runtime.geometry().tokens_per_block);
   if (!policy.salt.empty()) chain.change({.kind = ChangeKind::salt, .value = policy.salt});
   chain.extend(prompt);

@@ -61,7 +61,7 @@ double Nucleus::weigh(std::size_t from, std::size_t to) const {
 // Best bins first, by ids within: a counting sort.
 void Nucleus::order_by_bins() {
   const float least = *std::min_element(values_.begin(), values_.begin() + count_);
-  const float by = least < 0 ? static_cast<float>(kBins) / -least : 0;
+  const float by = least < -1e-30f ? static_cast<float>(kBins) / -least : 0;  // stays finite
   first_.fill(0);
   for (std::size_t i = 0; i < count_; ++i) {
     bins_[i] = static_cast<std::uint32_t>(

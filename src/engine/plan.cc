@@ -14,6 +14,9 @@ std::uint64_t blocks_for(const Geometry& g, std::uint64_t tokens) {
   return (tokens + g.tokens_per_block - 1) / g.tokens_per_block;
 }
 
+// Does not grow with every token.
+bool bounded(const LayerGroup& g) { return g.window > 0 || g.kind == GroupKind::recent; }
+
 // Bytes the arena commits for so many blocks of a size: whole slabs.
 std::uint64_t slab_bytes_for(std::uint64_t block_bytes, std::uint64_t blocks) {
   if (blocks == 0) return 0;
@@ -28,7 +31,7 @@ std::uint64_t group_blocks(const Geometry& g, const LayerGroup& group, const Pla
   const std::uint64_t own = resident_blocks(g, group, context);
   const std::uint64_t shared =
       sharing ? std::min(context, r.shared_prefix) / g.tokens_per_block : 0;
-  if (shared == 0 || group.window > 0)
+  if (shared == 0 || bounded(group))
     return own * concurrency;  // a window has left the prefix behind
   const std::uint64_t groups = std::min(concurrency, std::max<std::uint64_t>(r.prefix_groups, 1));
   return shared * groups + (own - shared) * concurrency;
@@ -63,8 +66,8 @@ std::string worked_formula(const Geometry& geometry) {
   std::string text;
   for (const LayerGroup& g : geometry.groups) {
     if (!text.empty()) text += " + ";
-    const double element =
-        static_cast<double>(geometry.key_bytes(g)) / geometry.tokens_per_block / g.key_dim;
+    const PageShape page = geometry.page_shape(g);
+    const double element = g.format->effective_bits(page) / 8;
     if (g.kind == GroupKind::latent)
       text += fmt::format("{} layers x {} latent elements x {:g} bytes", g.layers.size(), g.key_dim,
                           element);
@@ -73,6 +76,11 @@ std::string worked_formula(const Geometry& geometry) {
                           g.kv_heads, g.key_dim, element);
     text += fmt::format(" = {:g} bytes/token", geometry.bytes_per_token(g));
     if (g.window > 0) text += fmt::format(" (last {} tokens only)", g.window);
+    if (g.kind == GroupKind::recent)
+      text += fmt::format(" (exact rows of the open block{})",
+                          g.open_only() ? ""
+                                        : fmt::format(", the {} before it and the first {}",
+                                                      g.recent_blocks, g.sink_blocks));
   }
   return text;
 }
@@ -82,10 +90,9 @@ std::string worked_formula(const Geometry& geometry) {
 std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group,
                               std::uint64_t tokens) {
   if (group.kind == GroupKind::state) return 1;
-  const std::uint64_t all = blocks_for(geometry, tokens);
-  if (group.window == 0 || tokens < group.window) return all;
-  // The next token still sees the last window - 1 of them.
-  return all - (tokens - group.window + 1) / geometry.tokens_per_block;
+  const std::uint64_t first = geometry.first_block(group, tokens);
+  return geometry.block_end(group, tokens) - first +
+         std::min<std::uint64_t>(first, group.sink_blocks);
 }
 
 Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
@@ -94,7 +101,7 @@ Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
             .groups = {},
             .formula = worked_formula(geometry)};
   for (const LayerGroup& g : geometry.groups)
-    (g.window > 0 ? plan.window_bytes_per_token : plan.bytes_per_token) +=
+    (bounded(g) ? plan.window_bytes_per_token : plan.bytes_per_token) +=
         geometry.bytes_per_token(g);
 
   constexpr std::uint64_t kContextMax = std::uint64_t{1} << 32,
@@ -102,8 +109,13 @@ Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
   const std::uint64_t room = request.memory_bytes > request.weights_bytes
                                  ? request.memory_bytes - request.weights_bytes
                                  : 0;
+  // On their way to the context they have an open block more than when it is full.
+  const auto pool = [&](std::uint64_t context, std::uint64_t concurrency, bool sharing) {
+    return std::max(pool_bytes(geometry, request, context, concurrency, sharing),
+                    pool_bytes(geometry, request, context - (context > 0), concurrency, sharing));
+  };
   const auto fits = [&](std::uint64_t context, std::uint64_t concurrency, bool sharing) {
-    return pool_bytes(geometry, request, context, concurrency, sharing) <= room;
+    return pool(context, concurrency, sharing) <= room;
   };
   if (request.memory_bytes > 0) {
     plan.max_tokens = largest(kContextMax, [&](std::uint64_t n) { return fits(n, 1, false); });
@@ -128,8 +140,8 @@ Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
     plan.bytes_per_sequence += per_sequence;
     plan.blocks += group_blocks(geometry, g, request, plan.context, plan.concurrency, false);
   }
-  plan.kv_pool_bytes = pool_bytes(geometry, request, plan.context, plan.concurrency, false);
-  const std::uint64_t shared = pool_bytes(geometry, request, plan.context, plan.concurrency, true);
+  plan.kv_pool_bytes = pool(plan.context, plan.concurrency, false);
+  const std::uint64_t shared = pool(plan.context, plan.concurrency, true);
   if (shared > 0)
     plan.deduplication = static_cast<double>(plan.kv_pool_bytes) / static_cast<double>(shared);
   return plan;
@@ -148,10 +160,18 @@ std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& shape)
     // Every answer shares the whole blocks of the prompt and has the rest, a copy of the block they
     // part in included.
     const std::uint64_t shared = shape.prompt / geometry.tokens_per_block;
-    const std::uint64_t all = blocks_for(geometry, shape.prompt + shape.answer);
+    const std::uint64_t all = geometry.block_end(group, shape.prompt + shape.answer);
     std::uint64_t count = shared + (all - shared) * shape.width + (shape.width > 1 ? 1 : 0);
     if (group.kind == GroupKind::state) {
       count = 2 * shape.width;
+    } else if (group.open_only()) {
+      count = std::min(all, std::uint64_t{2}) * shape.width +
+              1;  // a step may finish one and begin another
+    } else if (group.kind == GroupKind::recent) {
+      const std::uint64_t kept = group.recent_blocks + group.sink_blocks + 2;
+      const std::uint64_t reading =
+          std::min(blocks_for(geometry, shape.prompt), kept + blocks_for(geometry, shape.chunk));
+      count = std::min(count, std::max(reading, std::min(all, kept) * shape.width + 1));
     } else if (group.window > 0) {
       // While a chunk is computed its first rows still see a window before it.
       const std::uint64_t reading = std::min(blocks_for(geometry, shape.prompt),

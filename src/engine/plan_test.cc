@@ -194,12 +194,11 @@ TEST(Plan, UnknownNamesAreAnsweredWithTheKnownOnes) {
 // The real cache, filled; nothing is computed, as only the books matter here.
 class PlanAndCache : public ::testing::Test {
  protected:
-  void start(const Geometry& geometry) {
+  void start(const Geometry& geometry, std::uint64_t budget = std::uint64_t{4} << 30) {
     geometry_ = geometry;
-    constexpr std::uint64_t kBudget = std::uint64_t{4} << 30;
-    auto memory = reserve_host_memory({.bytes = kBudget, .huge_pages = false});
+    auto memory = reserve_host_memory({.bytes = budget, .huge_pages = false});
     ASSERT_TRUE(memory.ok()) << memory.error().message;
-    cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = kBudget,
+    cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
                                                     .tokens_per_block = geometry.tokens_per_block,
                                                     .node_capacity = 4096},
                                        std::move(memory.value()), clock_);
@@ -235,7 +234,8 @@ class PlanAndCache : public ::testing::Test {
     std::uint64_t spare = 0;
     if (!at_peak)
       for (const LayerGroup& g : geometry_.groups)
-        if (g.window) spare += slab_shape(geometry_.block_bytes(g)).bytes;
+        if (g.window || g.kind == GroupKind::recent)
+          spare += slab_shape(geometry_.block_bytes(g)).bytes;
     EXPECT_LE(slabs, p.kv_pool_bytes + spare) << p.context << " tokens";
   }
 
@@ -303,6 +303,43 @@ TEST_F(PlanAndCache, GroupsWithEquallyLargeBlocksShareSlabs) {
                        .latent = 0,
                        .parameters = 1};
   expect_growth_as_planned(catalog_geometry(e, 32, find_format("f16").value()));
+}
+
+TEST_F(PlanAndCache, LossyFormatsHaveAnOpenBlockBesides) {
+  expect_growth_as_planned(named("smollm2-135m", "int8"));
+  expect_growth_as_planned(named("smollm2-135m", "kivi-2", 16));
+  expect_growth_as_planned(named("gemma-3-270m", "hadamard-int4"));
+  StoragePolicy kept = find_format("kivi-4").value();
+  kept.recent_exact = 100;
+  kept.sinks = 4;
+  kept.skip_layers = {0, 29};
+  expect_growth_as_planned(catalog_geometry(*find_in_catalog("smollm2-135m").value(), 32, kept));
+}
+
+// Sequences that grow side by side to their full length: as many as planned fit, and no more.
+TEST_F(PlanAndCache, AsManyFitAsPlanned) {
+  constexpr std::uint64_t kBudget = 256 << 20;
+  constexpr std::uint32_t kContext = 2048;
+  for (const char* format : {"f16", "int8", "q4_0", "hadamard-int2"}) {
+    const Geometry g = named("smollm2-135m", format);
+    const Plan p = make_plan(g, {.memory_bytes = kBudget, .context = kContext});
+    const auto fits = [&](std::uint64_t count) {
+      start(g, kBudget);
+      std::vector<Sequence> all;
+      for (std::uint64_t i = 0; i < count; ++i) all.push_back(open(kContext));
+      for (std::uint32_t length = 0; length < kContext; ++length)
+        for (Sequence& s : all) {
+          const StepNeed need{&s, 1};
+          Result<Reservation> room = cache_->reserve({&need, 1});
+          if (!room.ok()) return false;
+          room.value().commit(0, std::vector<TokenId>(1, 7));
+        }
+      return true;
+    };
+    EXPECT_GT(p.concurrency, 1u);
+    EXPECT_TRUE(fits(p.concurrency)) << format << ' ' << p.concurrency;
+    EXPECT_FALSE(fits(p.concurrency + 1)) << format << ' ' << p.concurrency + 1;
+  }
 }
 
 TEST_F(PlanAndCache, ChunkHoldsMoreWhileItIsComputed) {

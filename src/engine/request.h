@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/token.h"
 #include "engine/sampler.h"
+#include "kernels/storage.h"
 #include "kv/cache.h"
 #include "kv/reason.h"
 
@@ -52,10 +53,11 @@ struct Retention {
 struct KvPolicy {
   bool reuse = true;
   KvWrite write = KvWrite::all;
-  std::string tenant = {};     // part of the root: tenants never share
-  std::string salt = {};       // part of every key, besides the tenant
-  std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
-  Nanoseconds ttl = 0;         // soft lease on all it writes; 0: none
+  std::string tenant = {};                            // part of the root: tenants never share
+  std::string salt = {};                              // part of every key, besides the tenant
+  std::shared_ptr<const StoragePolicy> storage = {};  // part of the root; null: the server's
+  std::uint8_t priority = 50;                         // 0-100, of the blocks it leaves
+  Nanoseconds ttl = 0;                                // soft lease on all it writes; 0: none
   std::vector<Retention> retention = {};
 };
 

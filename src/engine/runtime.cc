@@ -62,6 +62,10 @@ Digest file_identity(const std::string& path) {
                 '\0' + std::to_string(info.st_ino));
 }
 
+std::size_t logit_count(const StepItem& item) {
+  return item.logits == Logits::all ? item.tokens.size() : item.logits == Logits::last ? 1 : 0;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
@@ -100,6 +104,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->sampler_ = std::make_unique<Sampler>(*r->vector_, r->config().vocabulary);
   r->context_ = options.context ? options.context : r->config().context;
 
+  r->tokens_per_block_ = options.tokens_per_block;
   r->kv_format_ = options.kv_format;
   if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
   if (on_device && r->kv_format_ != "bf16")
@@ -109,8 +114,25 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
     TRY(const TensorView q, r->source_.tensor("blk.0.attn_q.weight"));
     r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
   }
-  TRY(const Format* format, find_format(r->kv_format_));
-  const Geometry geometry = r->model_->geometry(options.tokens_per_block, format);
+  if (!options.kv_plan.empty() && options.kv_plan.size() == r->config().layers) {
+    r->plan_.emplace(options.kv_plan[0]);
+    r->plan_->by_layer = options.kv_plan;
+  }
+  if (r->kv_format_ == "planned") {
+    if (!r->plan_)
+      return Error{Code::not_found,
+                   "KV format planned: this model has no plan; `quire probe` makes one"};
+    r->storage_ = r->plan_;
+  } else {
+    TRY(const Format* format, find_format(r->kv_format_));
+    r->storage_.emplace(format);
+  }
+  r->storage_->recent_exact = options.kv_recent_exact;
+  r->storage_->sinks = options.kv_sinks;
+  r->storage_->skip_layers = options.kv_skip_layers;
+  r->kv_format_ = r->storage_->name();
+  TRY_STATUS(r->check_storage(*r->storage_));
+  const Geometry geometry = r->model_->geometry(options.tokens_per_block, *r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
           ? options.kv_cache_bytes
@@ -133,16 +155,38 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   return r;
 }
 
-Result<RootId> Runtime::tenant_root(std::string_view tenant) {
-  RootIdentity identity = identity_;
-  identity.tenant = tenant;
-  return cache_->root(identity, geometry());
+Status Runtime::check_storage(const StoragePolicy& storage) const {
+  for (const std::uint32_t layer : storage.skip_layers)
+    if (layer >= config().layers)
+      return Error{Code::invalid,
+                   fmt::format("no layer {} to leave exact: this model has {}, the first is 0",
+                               layer, config().layers)};
+  const Geometry wanted = geometry(&storage);
+  if (model_->device())
+    for (const LayerGroup& group : wanted.groups)
+      if (group.format->name != std::string_view("bf16"))
+        return Error{Code::unsupported,
+                     fmt::format("KV format '{}' on a GPU; there is: bf16", group.format->name)};
+  return check_geometry(wanted);
 }
 
-BlockKey Runtime::tenant_key(std::string_view tenant) const {
-  RootIdentity identity = identity_;
-  identity.tenant = tenant;
-  return root_key(secret_, identity);
+Geometry Runtime::geometry(const StoragePolicy* storage) const {
+  return model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
+}
+
+RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* storage) const {
+  RootIdentity made = identity_;
+  made.tenant = tenant;
+  if (storage) made.layout = layout_digest(geometry(storage));
+  return made;
+}
+
+Result<RootId> Runtime::tenant_root(std::string_view tenant, const StoragePolicy* storage) {
+  return cache_->root(identity(tenant, storage), geometry(storage));
+}
+
+BlockKey Runtime::tenant_key(std::string_view tenant, const StoragePolicy* storage) const {
+  return root_key(secret_, identity(tenant, storage));
 }
 
 Result<Sequence> Runtime::open_sequence(std::uint32_t token_capacity) {
@@ -164,36 +208,82 @@ void Runtime::copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes) {
 }
 
 Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
-  TRY_STATUS(run(items, false));
-  return std::span<float>(logits_.data(), logit_rows_.size() * config().vocabulary);
+  TRY(const std::size_t rows, run(items, false));
+  return std::span<float>(logits_.data(), rows * config().vocabulary);
 }
 
 Result<std::span<const TokenId>> Runtime::step_greedy(std::span<const StepItem> items) {
-  TRY_STATUS(run(items, true));
-  return std::span<const TokenId>(greedy_.data(), logit_rows_.size());
+  TRY(const std::size_t rows, run(items, true));
+  return std::span<const TokenId>(greedy_.data(), rows);
 }
 
-Status Runtime::run(std::span<const StepItem> items, bool greedy) {
+Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
   needs_.clear();
-  tokens_.clear();
-  positions_.clear();
-  logit_rows_.clear();
-  std::size_t rows = 0;
+  geometries_.clear();
+  std::size_t rows = 0, wanted = 0;
   for (const StepItem& item : items) {
     needs_.push_back({item.sequence, static_cast<std::uint32_t>(item.tokens.size())});
     rows += item.tokens.size();
+    wanted += logit_count(item);
+    const Geometry* g = &cache_->geometry(item.sequence->root());
+    if (std::ranges::find(geometries_, g) == geometries_.end()) geometries_.push_back(g);
   }
   if (rows > model_->options().rows_max)
     return Error{Code::invalid, "a step of " + std::to_string(rows) + " rows does not fit " +
                                     std::to_string(model_->options().rows_max) +
                                     "; raise --batch-rows"};
   TRY(Reservation room, cache_->reserve(needs_));
+  const std::size_t vocabulary = config().vocabulary;
+  if (greedy && greedy_.size() < wanted) greedy_.resize(wanted);
+  if (greedy && model_->device()) {  // logits stay there
+    CHECK(geometries_.size() == 1);  // check_storage knows one format on a device
+    TRY_STATUS(forward(room, items, *geometries_[0], nullptr, greedy_.data()));
+    for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
+    return wanted;
+  }
+  if (logits_.size() < wanted * vocabulary) logits_.resize(wanted * vocabulary);
+  if (geometries_.size() == 1) {
+    TRY_STATUS(forward(room, items, *geometries_[0], logits_.data(), nullptr));
+  } else {
+    if (pass_logits_.size() < wanted * vocabulary) pass_logits_.resize(wanted * vocabulary);
+    for (const Geometry* g : geometries_) {
+      TRY_STATUS(forward(room, items, *g, pass_logits_.data(), nullptr));
+      const float* from = pass_logits_.data();
+      float* to = logits_.data();
+      for (const StepItem& item : items) {
+        const std::size_t count = logit_count(item) * vocabulary;
+        if (&cache_->geometry(item.sequence->root()) == g) {
+          std::copy_n(from, count, to);
+          from += count;
+        }
+        to += count;
+      }
+    }
+  }
+  for (std::size_t i = 0; greedy && i < wanted; ++i)
+    greedy_[i] = vector_->argmax(logits_.data() + i * vocabulary, config().vocabulary);
 
-  const std::size_t group_count = geometry().groups.size();
-  sequence_views_.resize(group_count);
+  // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
+  // published.
+  const float* row = logits_.data();
+  for (const StepItem& item : items)
+    for (std::size_t i = 0; i < logit_count(item); ++i, row += config().vocabulary)
+      if (!std::isfinite(*row)) item.sequence->mark_faulted();
+  for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
+  return wanted;
+}
+
+Status Runtime::forward(const Reservation& room, std::span<const StepItem> items,
+                        const Geometry& geometry, float* logits, TokenId* greedy) {
+  tokens_.clear();
+  positions_.clear();
+  logit_rows_.clear();
+  const std::size_t group_count = geometry.groups.size();
+  if (sequence_views_.size() < group_count) sequence_views_.resize(group_count);
   views_.resize(group_count);
   for (auto& views : sequence_views_) views.clear();
   for (std::size_t i = 0; i < items.size(); ++i) {
+    if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
     for (std::uint32_t g = 0; g < group_count; ++g)
       sequence_views_[g].push_back(room.view(i, g, first_row));
@@ -210,34 +300,17 @@ Status Runtime::run(std::span<const StepItem> items, bool greedy) {
     views_[g] = {.arena = cache_->arena(),
                  .sequences = sequence_views_[g].data(),
                  .sequence_count = static_cast<std::uint32_t>(sequence_views_[g].size()),
-                 .tokens_per_block = geometry().tokens_per_block,
-                 .window = geometry().groups[g].window};
-  const bool logits_come = !greedy || !model_->device();
-  const std::size_t wanted = logits_come ? logit_rows_.size() * config().vocabulary : 0;
-  if (logits_.size() < wanted) logits_.resize(wanted);
-  if (greedy) greedy_.resize(logit_rows_.size());
-
+                 .tokens_per_block = geometry.tokens_per_block,
+                 .window = geometry.groups[g].window};
   const Nanoseconds started = clock_.now();
-  TRY_STATUS(model_->forward(geometry(),
+  TRY_STATUS(model_->forward(geometry,
                              {.tokens = tokens_,
                               .positions = positions_,
                               .groups = views_,
                               .logit_rows = logit_rows_,
-                              .greedy = greedy ? greedy_.data() : nullptr},
-                             logits_.data()));
+                              .greedy = greedy},
+                             logits));
   forward_time_ += clock_.now() - started;
-
-  // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
-  // published.
-  const float* row = logits_.data();
-  for (const StepItem& item : logits_come ? items : std::span<const StepItem>()) {
-    const std::size_t rows_here = item.logits == Logits::all    ? item.tokens.size()
-                                  : item.logits == Logits::last ? 1
-                                                                : 0;
-    for (std::size_t i = 0; i < rows_here; ++i, row += config().vocabulary)
-      if (!std::isfinite(*row)) item.sequence->mark_faulted();
-  }
-  for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
   return {};
 }
 

@@ -36,6 +36,10 @@ struct RuntimeOptions {
   Isa isa = best_isa();
   Activations activations = Activations::int8;
   std::string kv_format = "auto";  // f16, or f32 for models in F32; bf16 on a GPU
+  // Of lossy formats (kernels/storage.h): tokens and layers that stay as they were written.
+  std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
+  std::vector<std::uint32_t> kv_skip_layers = {};
+  std::vector<const Format*> kv_plan = {};  // by layer: what the format "planned" means
   std::uint32_t tokens_per_block = 32;
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
                                      // may be resized to four times as much
@@ -70,22 +74,28 @@ class Runtime {
   std::uint32_t threads() const { return pool_->size(); }
   ThreadPool& pool() { return *pool_; }
   const VectorKernels& vector() const { return *vector_; }
-  const std::string& kv_format() const { return kv_format_; }
+  const std::string& kv_format() const { return kv_format_; }  // with what stays exact
+  const StoragePolicy& storage() const { return *storage_; }   // unless a request says otherwise
+  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }  // "planned"
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
 
   // Bytes from one block of the cache to another, wherever they lie.
   void copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes);
 
-  // Tenants never share: each has a root of its own in the cache. Its key is for all threads.
-  Result<RootId> tenant_root(std::string_view tenant);
-  BlockKey tenant_key(std::string_view tenant) const;
+  // Tenants never share, nor do ways of storing (null: the server's): each has a root of its own in
+  // the cache. Its key is for all threads, and so is the check.
+  Result<RootId> tenant_root(std::string_view tenant, const StoragePolicy* storage = nullptr);
+  BlockKey tenant_key(std::string_view tenant, const StoragePolicy* storage = nullptr) const;
+  Status check_storage(const StoragePolicy& storage) const;
+  Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
 
   Result<Sequence> open_sequence(std::uint32_t token_capacity);  // to be attached to a prompt
   Result<Sequence> empty_sequence(
       std::uint32_t token_capacity);  // fed token by token, without looking for cached ones
 
-  // Runs rows of all items through the model in one forward pass. Returns the wanted logits,
+  // Runs rows of all items through the model, in one forward pass unless their sequences are stored
+  // in different ways. Returns the wanted logits,
   // [rows][vocabulary], in the order of the items; they stay valid until the next step. Room that
   // is not there is an error and changes nothing. A sequence whose logits are not finite is marked
   // as faulted.
@@ -102,7 +112,12 @@ class Runtime {
 
  private:
   Runtime() = default;
-  Status run(std::span<const StepItem> items, bool greedy);
+  // Runs all items; leaves the wanted logits in logits_, or, if greedy, the best tokens in greedy_.
+  Result<std::size_t> run(std::span<const StepItem> items, bool greedy);  // rows wanted
+  // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
+  Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
+                 float* logits, TokenId* greedy);
+  RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
   SteadyClock clock_;
@@ -112,13 +127,14 @@ class Runtime {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
   std::string kv_format_;
+  std::optional<StoragePolicy> storage_, plan_;
   std::uint64_t kv_cache_bytes_ = 0;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;
   KeySecret secret_ = KeySecret::random();
   RootIdentity identity_;  // of the tenant without a name
   RootId root_{};
-  std::uint32_t context_ = 0;
+  std::uint32_t context_ = 0, tokens_per_block_ = 32;
   Nanoseconds forward_time_ = 0;
 
   // Of the step at hand; kept so that a step allocates nothing once they have grown.
@@ -127,7 +143,8 @@ class Runtime {
   std::vector<std::uint32_t> positions_, logit_rows_;
   std::vector<std::vector<KvSequenceView>> sequence_views_;  // by group
   std::vector<KvView> views_;
-  std::vector<float> logits_;
+  std::vector<const Geometry*> geometries_;
+  std::vector<float> logits_, pass_logits_;
   std::vector<TokenId> greedy_;
 };
 

@@ -52,7 +52,8 @@ struct ServiceStats {
   // Of the cache, at the same moment.
   CacheStats cache{};
   BlockTimes block_times;
-  double kv_usage = 0;  // share of the budget that running answers and pins hold
+  double kv_usage = 0;                    // share of the budget that running answers and pins hold
+  double key_error = 0, value_error = 0;  // lost in sealing: mean square, relative; sampled
   // Bytes in the prefix index of the tenants seen first. The names are replaced, never changed.
   static constexpr std::size_t kTenantsMax = 100;
   std::shared_ptr<const std::vector<std::string>> tenants;

@@ -102,6 +102,9 @@ struct AttendPlan {
 };
 void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan);
 
+struct SealedStep;
+struct SealedMerge;
+
 struct AttendKernels {
   // Writes one row's key, or value, of one KV head into its page: slot is within the page. Rounds
   // once, to the row type. Separate, as the projection phase has them at different times.
@@ -112,6 +115,9 @@ struct AttendKernels {
   // `scratch` is the calling thread's own, attend_scratch_bytes long, 64-byte aligned.
   void (*attend)(const AttendStep& step, const AttendTask& task, std::byte* scratch);
   void (*merge)(const AttendStep& step, const AttendPlan::Merge& merge);
+  // The same where earlier blocks are encoded: kernels/sealed.h. Scratch is sealed_scratch_bytes.
+  void (*attend_sealed)(const SealedStep& step, const AttendTask& task, std::byte* scratch);
+  void (*merge_sealed)(const SealedStep& step, const SealedMerge& merge);
 };
 
 std::size_t attend_scratch_bytes(const AttendShape& shape);

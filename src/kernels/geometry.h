@@ -20,6 +20,8 @@ enum class GroupKind : std::uint8_t {
   window,  // attention over the last `window` tokens; older blocks are freed
   latent,  // one wide lane per layer (MLA): key_dim wide, values are a prefix of the keys
   state,   // recurrent state: `state_bytes` per layer, snapshotted at a position
+  recent,  // rows as they were written, of layers whose own group is lossy: those of the open
+           // block, and of as many before it, and at the start, as the policy keeps exact
 };
 
 struct LayerGroup {
@@ -28,9 +30,17 @@ struct LayerGroup {
   std::uint32_t kv_heads = 0, key_dim = 0, value_dim = 0;
   std::uint32_t window = 0;       // tokens a query sees, itself included; 0 = all
   std::uint64_t state_bytes = 0;  // kind state only, per layer
+  std::uint32_t recent_blocks = 0, sink_blocks = 0;  // kind recent only: kept besides the open one
   const Format* format = nullptr;
 
   std::uint32_t lanes() const { return static_cast<std::uint32_t>(layers.size()) * kv_heads; }
+  // Lossy: a block is written as a whole, when its last token has been computed.
+  bool sealed() const { return kind != GroupKind::state && !format->exact; }
+  // Nobody reads such rows once their block is sealed: those of blocks that a step fills whole need
+  // no place in the cache.
+  bool open_only() const {
+    return kind == GroupKind::recent && recent_blocks == 0 && sink_blocks == 0;
+  }
 };
 
 // Where a model layer finds its pages.
@@ -42,6 +52,19 @@ struct Geometry {
   std::uint32_t tokens_per_block = 32;
   std::vector<LayerGroup> groups;
   std::vector<LayerPlace> places;  // by model layer
+  std::vector<LayerPlace> rows;    // where its rows are written; empty: every layer's in its place
+
+  LayerPlace row_place(std::uint32_t layer) const {
+    return rows.empty() ? places[layer] : rows[layer];
+  }
+  bool exact() const;  // no group is lossy
+
+  // A sequence of `tokens` tokens has the blocks [first_block, block_end) of a group, and the sinks
+  // of a recent one. Between steps: while one runs, its first rows need what they see.
+  std::uint64_t first_block(const LayerGroup& g, std::uint64_t tokens) const;
+  std::uint64_t block_end(const LayerGroup& g, std::uint64_t tokens) const {
+    return (tokens + (g.sealed() ? 0 : tokens_per_block - 1)) / tokens_per_block;
+  }
 
   PageShape page_shape(const LayerGroup& g) const {
     return {tokens_per_block, g.key_dim, g.value_dim};

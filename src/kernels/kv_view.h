@@ -11,6 +11,7 @@ namespace quire {
 enum class ArenaOffset : std::uint32_t {};  // in units of 256 bytes from the arena's first byte
 
 inline constexpr std::size_t kArenaUnit = 256;
+inline constexpr ArenaOffset kNoBlock{0xffffffffu};
 
 inline std::byte* arena_at(std::byte* arena, ArenaOffset offset) {
   return arena + static_cast<std::size_t>(offset) * kArenaUnit;
@@ -19,7 +20,9 @@ inline std::byte* arena_at(std::byte* arena, ArenaOffset offset) {
 // One sequence of a step in one layer group. Slots are absolute token positions in the sequence:
 // slot s lies in blocks[s / P]. Row i of the sequence sits at slot past + i: its K/V are written
 // there, and it attends to slots (past + i - window, past + i], or [0, past + i] without a window.
-// Entries left of every row's window may be stale.
+// Entries left of every row's window may be stale. A lossy group has its blocks up to the last one
+// that is full when the step is over; the rows themselves go to a recent group, where a block that
+// the step fills whole may be kNoBlock: then its rows are scratch of the step.
 struct KvSequenceView {
   const ArenaOffset* blocks;
   std::uint32_t first_row;  // into the step's row matrices

@@ -52,7 +52,7 @@ CacheCore::Match CacheCore::servable(const Cursor& cursor, const CacheLayout& la
   Match m;
   m.blocks = std::min(path_length, limit / tokens_per_block);
   const NodeId last = m.blocks == 0 ? cursor.root : cursor.path[m.blocks - 1];
-  if (layout.state == 0 && !cursor.chain.tokens.empty()) {
+  if (layout.state == 0 && layout.exact && !cursor.chain.tokens.empty()) {
     const std::uint32_t from = m.blocks * tokens_per_block;
     if (path_length > m.blocks) {
       m.partial_node = cursor.path[m.blocks];
@@ -79,9 +79,10 @@ CacheCore::Match CacheCore::servable(const Cursor& cursor, const CacheLayout& la
     for (std::uint32_t g = 0; g < layout.group_count && length > 0; ++g) {
       if (layout.state >> g & 1 && !store.has(cursor.path[m.blocks - 1], g)) return m.blocks - 1;
       if (!(layout.windowed >> g & 1) || planted(Bug::forget_group)) continue;
-      const std::uint32_t first =
-          CacheLayout::window_start(layout.groups[g], length) / tokens_per_block;
-      for (std::uint32_t b = end; b-- > first;) {
+      const std::uint32_t first = layout.first_block(g, length);
+      const std::uint32_t sinks = layout.groups[g].sinks;
+      for (std::uint32_t b = end; b-- > (sinks > 0 ? 0 : first);) {
+        if (b < first) b = std::min(b, sinks - 1);
         if (store.has(b < m.blocks ? cursor.path[b] : m.partial_node, g)) continue;
         worst = std::max<std::int64_t>(worst, b);
         break;
@@ -171,10 +172,9 @@ Attached CacheCore::attach(SequenceState& s) {
       continue;
     }
     if (s.layout->windowed >> g & 1)
-      t.first = std::min(
-          CacheLayout::window_start(s.layout->groups[g], s.length) / tokens_per_block, m.blocks);
+      t.first = std::min(s.layout->first_block(g, s.length), m.blocks);
     for (std::uint32_t b = 0; b < m.blocks; ++b) {
-      if (b >= t.first)
+      if (b >= t.first || b < s.layout->groups[g].sinks)
         t.push(store.hold(path[b], g));
       else
         t.push({});
@@ -352,22 +352,11 @@ std::uint32_t CacheCore::truncate(SequenceState& s, std::uint32_t length) {
     return s.length;
   }
 
-  // In place if every window can still look back far enough; what it let go may yet be cached.
-  bool in_place = s.layout->state == 0;
-  for (const BlockTable& t : s.tables)  // what a compaction dropped does not come back
-    if (!t.lanes.empty() && length < t.first * tokens_per_block) in_place = false;
-  for (std::uint32_t g = 0; g < s.layout->group_count && in_place; ++g) {
-    if (!(s.layout->windowed >> g & 1)) continue;
-    BlockTable& t = s.tables[g];
-    for (std::uint32_t b =
-             CacheLayout::window_start(s.layout->groups[g], length) / tokens_per_block;
-         b * tokens_per_block < length && in_place; ++b) {
-      if (!t.refs[b].empty()) continue;
-      in_place = b < s.cursor.path.size() && store.has(s.cursor.path[b], g);
-      if (in_place) t.replace(b, store.hold(s.cursor.path[b], g));
-    }
-  }
-  if (!in_place) {
+  // In place if every window can still look back far enough, or, where rows of a sealed block are
+  // gone, from the start of that block.
+  std::uint32_t kept = length;
+  if (!look_back(s, kept) &&
+      (s.layout->exact || !look_back(s, kept = length / tokens_per_block * tokens_per_block))) {
     forget();
     preempt(s, Preempt::recompute);
     attach(s);
@@ -375,13 +364,32 @@ std::uint32_t CacheCore::truncate(SequenceState& s, std::uint32_t length) {
   }
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
     BlockTable& t = s.tables[g];
-    t.cut((length + tokens_per_block - 1) / tokens_per_block);
+    t.cut(s.layout->block_end(g, kept));
     while (t.first > 0 && !t.refs[t.first - 1].empty()) --t.first;
   }
-  s.length = length;
+  s.length = kept;
   forget();
   announce(s);
   return s.length;
+}
+
+// Whether the sequence, cut to `length`, has all that its next token needs; what its windows let go
+// may yet be cached.
+bool CacheCore::look_back(SequenceState& s, std::uint32_t length) {
+  if (s.layout->state != 0) return false;
+  for (const BlockTable& t : s.tables)  // what a compaction dropped does not come back
+    if (!t.lanes.empty() && length < t.first * s.tokens_per_block()) return false;
+  for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
+    if (!(s.layout->windowed >> g & 1)) continue;
+    BlockTable& t = s.tables[g];
+    for (std::uint32_t b = s.layout->first_block(g, length); b < s.layout->block_end(g, length);
+         ++b) {
+      if (!t.refs[b].empty()) continue;
+      if (b >= s.cursor.path.size() || !store.has(s.cursor.path[b], g)) return false;
+      t.replace(b, store.hold(s.cursor.path[b], g));
+    }
+  }
+  return true;
 }
 
 }  // namespace quire

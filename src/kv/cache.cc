@@ -86,18 +86,17 @@ Result<RootId> CacheCore::root(const RootIdentity& identity, const Geometry& geo
         return Error{Code::invalid, fmt::format("layer group {} slides, but its window is 0", i)};
       const SizeClass c = arena.size_class(geometry.block_bytes(g));
       store.add_class(c);
-      made->groups[i] = {g.kind, c, g.window, arena.class_bytes(c), c};
+      made->groups[i] = {g.kind, c, arena.class_bytes(c), g.sink_blocks, g.open_only(), c};
       if (g.kind == GroupKind::full || g.kind == GroupKind::latent) {
         made->groups[i].page_class = arena.size_class(geometry.page_bytes(g));
         store.add_class(made->groups[i].page_class);
       }
       const std::uint32_t bit = 1u << i;
-      (g.kind == GroupKind::window  ? made->windowed
-       : g.kind == GroupKind::state ? made->state
-                                    : made->chain) |= bit;
-      if (g.kind != GroupKind::state && !g.format->exact) made->exact = false;
+      (g.kind == GroupKind::window || g.kind == GroupKind::recent ? made->windowed
+       : g.kind == GroupKind::state                               ? made->state
+                                                                  : made->chain) |= bit;
     }
-    if (!made->exact) return Error{Code::unsupported, "the cache has no lossy formats yet"};
+    made->exact = geometry.exact();
     layout = made.get();
     layouts.push_back(std::move(made));
     needed.resize(arena.class_count());

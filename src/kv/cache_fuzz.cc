@@ -44,7 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   o.poison = true;
   KvCache cache(o, toy_memory(64 * 4096), clock);
   const Geometry geometry =
-      data[1] & 2
+      data[1] & 4 ? toy_lossy_geometry(kBlock, 0, data[1] >> 3 & 1, data[1] >> 4 & 1)
+      : data[1] & 2
           ? toy_geometry({toy_group(GroupKind::full, 1, 1), toy_group(GroupKind::window, 1, 1, 6)},
                          kBlock)
           : toy_geometry({toy_group(GroupKind::full, 1, 1)}, kBlock);

@@ -19,8 +19,9 @@ struct CacheLayout {
   struct Group {
     GroupKind kind;
     SizeClass size_class;
-    std::uint32_t window;  // tokens; 0 for all
     std::uint64_t bytes;   // of a block
+    std::uint32_t sinks;   // blocks at the start that never leave the window
+    bool open_only;        // LayerGroup::open_only: never published
     SizeClass page_class;  // of a lane page; chain groups only
   };
 
@@ -33,9 +34,12 @@ struct CacheLayout {
   std::uint32_t chain = 0, windowed = 0, state = 0;
   bool exact = true;  // every format stores rows unchanged: slots can be reused singly
 
-  // The first token that a query at `position` still sees.
-  static std::uint32_t window_start(const Group& g, std::uint32_t position) {
-    return position + 1 > g.window ? position + 1 - g.window : 0;
+  // Of a sequence of `tokens` tokens (Geometry has the same): where its blocks begin and end.
+  std::uint32_t first_block(std::uint32_t g, std::uint32_t tokens) const {
+    return static_cast<std::uint32_t>(geometry.first_block(geometry.groups[g], tokens));
+  }
+  std::uint32_t block_end(std::uint32_t g, std::uint32_t tokens) const {
+    return static_cast<std::uint32_t>(geometry.block_end(geometry.groups[g], tokens));
   }
 };
 

@@ -6,24 +6,6 @@
 #include "kv/core.h"
 
 namespace quire {
-namespace {
-
-// One token's key and value from one page to another. An exact page is [key_dim][P] keys, then
-// [P][value_dim] values.
-struct SlotCopier {
-  PageShape shape;
-  std::size_t element, key_bytes;
-
-  void operator()(const std::byte* from, std::uint32_t a, std::byte* to, std::uint32_t b) const {
-    for (std::uint32_t d = 0; d < shape.key_dim; ++d)
-      std::memcpy(to + (d * shape.tokens + b) * element, from + (d * shape.tokens + a) * element,
-                  element);
-    const std::size_t row = shape.value_dim * element;
-    std::memcpy(to + key_bytes + b * row, from + key_bytes + a * row, row);
-  }
-};
-
-}  // namespace
 
 Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t end,
                           std::span<const std::span<const std::uint32_t>> keep) {
@@ -32,6 +14,11 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
   const LayerGroup& g = s.layout->geometry.groups[group];
   if (!(s.layout->chain >> group & 1))
     return Error{Code::unsupported, fmt::format("layer group {} has no lanes to compact", group)};
+  if (!g.format->slots_stand_alone(s.layout->geometry.page_shape(g)))
+    return Error{Code::unsupported,
+                 fmt::format("format {} keeps or drops whole blocks, not single tokens; "
+                             "hadamard-int4 keeps any",
+                             g.format->name)};
   if (keep.size() != g.lanes() || end % tokens_per_block != 0 || end > s.length)
     return Error{
         Code::invalid,
@@ -72,8 +59,7 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
                s.published * tokens_per_block >= end ? s.length : s.published * tokens_per_block);
   const Geometry& geometry = s.layout->geometry;
   const std::size_t page_bytes = geometry.page_bytes(g);
-  const SlotCopier copy{geometry.page_shape(g), g.format->rows == RowType::f32 ? 4u : 2u,
-                        geometry.key_bytes(g)};
+  const PageShape shape = geometry.page_shape(g);
   std::size_t next = 0;
   std::vector<LaneRun> lanes(keep.size());
   for (std::size_t lane = 0; lane < keep.size(); ++lane) {
@@ -95,7 +81,8 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
                                                old.positions.begin());
         from = old.pages[from_slot / tokens_per_block].bytes();
       }
-      copy(from, from_slot % tokens_per_block, run.pages.back().bytes(), slot % tokens_per_block);
+      g.format->copy_slot(shape, from, from_slot % tokens_per_block, run.pages.back().bytes(),
+                          slot % tokens_per_block);
     }
   }
   taken.clear();

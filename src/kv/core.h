@@ -67,6 +67,7 @@ class CacheCore {
   Attached attach(SequenceState& s);
   Result<SequenceState*> fork(const SequenceState& s);
   std::uint32_t truncate(SequenceState& s, std::uint32_t length);
+  bool look_back(SequenceState& s, std::uint32_t length);
   void preempt(SequenceState& s, Preempt how);
   void compute_keys(SequenceState& s);
   void supply_keys(SequenceState& s, std::span<const BlockKey> keys);
@@ -90,6 +91,7 @@ class CacheCore {
   void announce(SequenceState& s);
   void set_path(SequenceState& s, std::uint32_t blocks);  // keeps the first nodes of its path
   void leave_window(SequenceState& s);
+  std::uint32_t keepable(const SequenceState& s, std::uint32_t length) const;
   void refresh_offsets(SequenceState& s);
   void snapshot(SequenceState& s);
   void release_blocks(SequenceState& s);

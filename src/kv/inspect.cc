@@ -123,17 +123,18 @@ void CacheCore::check() const {
         for (const BlockRef& page : lane.pages) ++readers[page.id().index];
       }
       for (std::uint32_t i = 0; i < t.count(); ++i) {
-        CHECK(t.refs[i].empty() == (i < t.first));
+        const bool passed = i < t.first && i >= s.layout->groups[g].sinks;
+        CHECK(t.refs[i].empty() == passed || (s.steps > 0 && s.layout->groups[g].open_only));
         if (t.refs[i].empty()) continue;
         CHECK(pool.alive(t.refs[i].id()));
         ++readers[t.refs[i].id().index];
         if (s.moves_seen == store.moves()) CHECK(t.offsets[i] == t.refs[i].offset());
-        if (!state && i < s.published && !ragged)  // the index's very block
+        if (!state && i < s.published && !ragged && !s.layout->groups[g].open_only)  // the index's
           CHECK(store.has(s.cursor.path[i], g) &&
                 store.block_id(s.cursor.path[i], g) == t.refs[i].id());
       }
       if (!state && has_blocks && s.steps == 0)
-        CHECK(t.count() == (s.length + s.tokens_per_block() - 1) / s.tokens_per_block());
+        CHECK(t.count() == s.layout->block_end(g, s.length));
     }
   }
   CHECK(open == open_sequences && parked == parked_count);

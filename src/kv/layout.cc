@@ -2,7 +2,7 @@
 
 namespace quire {
 namespace {
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 void put(std::string& out, std::uint64_t value) {
   for (int i = 0; i < 8; ++i) out += static_cast<char>(value >> (8 * i));
@@ -31,11 +31,15 @@ std::string encode_layout(const Geometry& geometry) {
     put(out, g.window);
     put(out, g.state_bytes);
     put(out, g.format ? g.format->name : std::string_view());
+    put(out, g.recent_blocks);
+    put(out, g.sink_blocks);
   }
-  put(out, geometry.places.size());
-  for (const LayerPlace& p : geometry.places) {
-    put(out, p.group);
-    put(out, p.index);
+  for (const auto* places : {&geometry.places, &geometry.rows}) {
+    put(out, places->size());
+    for (const LayerPlace& p : *places) {
+      put(out, p.group);
+      put(out, p.index);
+    }
   }
   return out;
 }

@@ -52,10 +52,10 @@ TEST(Layout, EqualGeometriesHaveEqualDigests) {
 
 // Pinned: changing the encoding makes every stored block unreachable, so it takes a new version
 // number.
-TEST(Layout, EncodingOfVersionOneIsPinned) {
-  EXPECT_EQ(encode_layout(base()).size(), 253u);
+TEST(Layout, EncodingOfVersionTwoIsPinned) {
+  EXPECT_EQ(encode_layout(base()).size(), 293u);
   EXPECT_EQ(BlockKey{layout_digest(base())}.hex(),
-            "c9b9c46240081425d78b12af440598c42d1695d82c810d200dfaf6b372bb8565");
+            "9371fe6c6f0c3a09f04ef82e7373c8d773c056faaebb4c21cfc22662cccc7b0b");
 }
 
 }  // namespace

@@ -25,13 +25,13 @@ struct LaneRun {
 struct BlockTable {
   std::vector<BlockRef> refs;        // by block; empty where a window has passed
   std::vector<ArenaOffset> offsets;  // the same, as kernels read it
-  std::uint32_t first = 0;           // blocks before it have been let go
+  std::uint32_t first = 0;           // blocks before it, sinks aside, have been let go
   std::vector<LaneRun> lanes;        // by lane, or none: instead of the blocks before `first`
   BlockRef saved;                    // state group: what to go back to if the step is not committed
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(refs.size()); }
   void push(BlockRef ref) {
-    offsets.push_back(ref.empty() ? ArenaOffset{} : ref.offset());
+    offsets.push_back(ref.empty() ? kNoBlock : ref.offset());
     refs.push_back(std::move(ref));
   }
   void replace(std::uint32_t i, BlockRef ref) {

@@ -9,11 +9,27 @@
 namespace quire {
 namespace {
 
-std::uint32_t blocks_for(std::uint32_t tokens, std::uint32_t tokens_per_block) {
-  return (tokens + tokens_per_block - 1) / tokens_per_block;
+// Whether a step that ends at `end` fills the block and nobody needs its rows afterwards: they are
+// encoded and gone before the step is over.
+bool passes_by(const CacheLayout& layout, std::uint32_t g, std::uint32_t block, std::uint32_t end) {
+  return layout.groups[g].open_only && (block + 1) * layout.geometry.tokens_per_block <= end;
 }
 
 }  // namespace
+
+// The longest length, at most this, whose open block still has its rows. In a lossy layout they are
+// gone once their block is sealed: its tokens are computed again.
+std::uint32_t CacheCore::keepable(const SequenceState& s, std::uint32_t length) const {
+  const std::uint32_t block = length / s.tokens_per_block();
+  if (length % s.tokens_per_block() == 0) return length;
+  for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
+    const BlockTable& t = s.tables[g];
+    if (s.layout->geometry.groups[g].kind == GroupKind::recent &&
+        (block >= t.count() || t.refs[block].empty()))
+      return block * s.tokens_per_block();
+  }
+  return length;
+}
 
 Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
   const auto free_step =
@@ -24,12 +40,22 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
   if (needs.size() > options.step_items_max)
     return Error{Code::invalid, fmt::format("a step takes at most {} sequences, this one has {}",
                                             options.step_items_max, needs.size())};
+  const auto new_blocks = [](const CacheLayout& l, std::uint32_t g, const BlockTable& t,
+                             std::uint32_t end) {
+    std::uint32_t count = 0;
+    for (std::uint32_t b = t.count(); b < l.block_end(g, end); ++b)
+      count += !passes_by(l, g, b, end);
+    return count;
+  };
   const auto writes_into_shared = [&](const SequenceState& s, const BlockTable& t) {
     const std::uint32_t start = s.length + s.reserved, block = start / s.tokens_per_block();
     if (planted(Bug::skip_copy_on_write)) return false;
-    if (planted(Bug::write_into_cached) && block < t.count())
+    if (planted(Bug::write_into_cached) && block < t.count() && !t.refs[block].empty())
       return start % s.tokens_per_block() != 0 && pool.readers(t.refs[block].id()) > 1;
-    return start % s.tokens_per_block() != 0 && block < t.count() && !t.refs[block].unique();
+    // Rows that passed by are gone: a step that comes after one which was cut short has no more to
+    // go on than that, and is void anyway.
+    return start % s.tokens_per_block() != 0 && block < t.count() &&
+           (t.refs[block].empty() || !t.refs[block].unique());
   };
 
   std::fill(needed.begin(), needed.end(), 0);
@@ -48,9 +74,7 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
       if (s.layout->state >> g & 1)
         ++count;
       else
-        count += blocks_for(end, s.tokens_per_block()) -
-                 std::min(t.count(), blocks_for(end, s.tokens_per_block())) +
-                 writes_into_shared(s, t);
+        count += new_blocks(*s.layout, g, t, end) + writes_into_shared(s, t);
     }
   }
   if (arena.over_budget_bytes() > 0) resize(arena.budget_bytes());
@@ -96,19 +120,22 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
       if (writes_into_shared(s, t)) {
         BlockRef& copy = next(c);
         const std::uint32_t block = base / s.tokens_per_block();
-        pool.copy(copy.id(), t.refs[block].id());
-        ++counters.blocks_copied;
-        journal.add({.time = tick(),
-                     .request = s.options.request,
-                     .bytes = pool.bytes(copy.id()),
-                     .block = block,
-                     .tokens = base % s.tokens_per_block(),
-                     .group = static_cast<std::uint16_t>(g),
-                     .reason = Reason::copied_on_write});
+        if (!t.refs[block].empty()) {
+          pool.copy(copy.id(), t.refs[block].id());
+          ++counters.blocks_copied;
+          journal.add({.time = tick(),
+                       .request = s.options.request,
+                       .bytes = pool.bytes(copy.id()),
+                       .block = block,
+                       .tokens = base % s.tokens_per_block(),
+                       .group = static_cast<std::uint16_t>(g),
+                       .reason = Reason::copied_on_write});
+        }
         t.replace(block, std::move(copy));
       }
-      while (t.count() < blocks_for(base + need.count, s.tokens_per_block()))
-        t.push(std::move(next(c)));
+      const std::uint32_t end = base + need.count, blocks = s.layout->block_end(g, end);
+      while (t.count() < blocks)
+        t.push(passes_by(*s.layout, g, t.count(), end) ? BlockRef{} : std::move(next(c)));
     }
     s.reserved += need.count;
     ++s.steps;
@@ -138,7 +165,7 @@ void CacheCore::refresh_offsets(SequenceState& s) {
   if (s.moves_seen == store.moves() || planted(Bug::stale_offsets)) return;
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
     BlockTable& t = s.tables[g];
-    for (std::uint32_t i = t.first; i < t.count(); ++i)
+    for (std::uint32_t i = s.layout->groups[g].sinks > 0 ? 0 : t.first; i < t.count(); ++i)
       if (!t.refs[i].empty()) t.offsets[i] = t.refs[i].offset();
     for (LaneRun& lane : t.lanes)
       for (std::size_t i = 0; i < lane.pages.size(); ++i) lane.offsets[i] = lane.pages[i].offset();
@@ -203,11 +230,11 @@ void CacheCore::finish_item(Item& item, std::uint32_t accepted) {
     }
   }
   if (planted(Bug::publish_rejected) && accepted > 0) accepted = item.count;
-  if (accepted > 0) s.length = item.base + accepted;
+  if (accepted > 0) s.length = keepable(s, item.base + accepted);
   s.computed = std::max(s.computed, s.length);
   if (s.steps == 0)
     for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
-      if (!(s.layout->state >> g & 1)) s.tables[g].cut(blocks_for(s.length, s.tokens_per_block()));
+      if (!(s.layout->state >> g & 1)) s.tables[g].cut(s.layout->block_end(g, s.length));
   publish(s);
   leave_window(s);
 }
@@ -216,11 +243,11 @@ void CacheCore::leave_window(SequenceState& s) {
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
     if (!(s.layout->windowed >> g & 1)) continue;
     BlockTable& t = s.tables[g];
-    const std::uint32_t first = std::min(
-        CacheLayout::window_start(s.layout->groups[g], s.length) / s.tokens_per_block(), t.count());
+    const std::uint32_t first = std::min(s.layout->first_block(g, s.length), t.count());
     const std::uint32_t end =
         planted(Bug::window_too_short) ? std::min(first + 1, t.count()) : first;
-    for (; t.first < end; ++t.first) t.refs[t.first] = {};
+    for (; t.first < end; ++t.first)
+      if (t.first >= s.layout->groups[g].sinks) t.refs[t.first] = {};
   }
 }
 
@@ -253,7 +280,7 @@ bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
   bool stored = false;
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
     BlockTable& t = s.tables[g];
-    if (s.layout->state >> g & 1 || t.refs[i].empty()) continue;
+    if (s.layout->state >> g & 1 || s.layout->groups[g].open_only || t.refs[i].empty()) continue;
     if (!store.has(n, g)) {
       store.put(n, g, t.refs[i].id());
       stored = true;

@@ -47,6 +47,21 @@ inline Geometry toy_geometry(std::vector<LayerGroup> groups, std::uint32_t token
   return g;
 }
 
+// A lossy group of one layer and head, and where the rows of its open blocks are.
+inline Geometry toy_lossy_geometry(std::uint32_t tokens_per_block, std::uint32_t window = 0,
+                                   std::uint32_t recent_blocks = 0, std::uint32_t sink_blocks = 0) {
+  LayerGroup sealed =
+      toy_group(window ? GroupKind::window : GroupKind::full, 1, 1, window, /*dim=*/16);
+  sealed.format = find_format("int8").value();
+  LayerGroup recent = toy_group(GroupKind::recent, 1, 1, 0, 16);
+  recent.recent_blocks = recent_blocks;
+  recent.sink_blocks = sink_blocks;
+  Geometry g = toy_geometry({sealed}, tokens_per_block);
+  g.groups.push_back(recent);
+  g.rows = {{1, 0}};
+  return g;
+}
+
 inline std::unique_ptr<Memory> toy_memory(std::size_t bytes, std::size_t page_bytes = 4096) {
   return std::move(
       reserve_host_memory({.bytes = bytes, .page_bytes = page_bytes, .huge_pages = false}).value());
@@ -81,6 +96,11 @@ inline float toy_value(std::uint64_t history, std::uint32_t position, std::uint3
   return static_cast<float>(h >> 40) + 1.0f;  // exact in f32, never a poison pattern
 }
 
+// What stands for an encoded block: a number for each of its tokens, at the start of each lane.
+inline std::uint64_t toy_code(const History& history, std::uint32_t position, std::uint32_t lane) {
+  return mix64(history.at(position) ^ lane) | 1;
+}
+
 // Writes rows [from, to) of one sequence into one group, as a forward pass would.
 inline void toy_write(std::byte* arena, const Geometry& geometry, std::uint32_t group,
                       const KvSequenceView& view, const History& history, std::uint32_t from,
@@ -88,7 +108,17 @@ inline void toy_write(std::byte* arena, const Geometry& geometry, std::uint32_t 
   const LayerGroup& g = geometry.groups[group];
   const std::uint32_t p = geometry.tokens_per_block;
   const std::size_t page = geometry.page_bytes(g), keys = geometry.key_bytes(g);
+  if (g.sealed()) {  // blocks that are full now
+    for (std::uint32_t t = from / p * p; t < to / p * p; ++t)
+      for (std::uint32_t lane = 0; lane < g.lanes(); ++lane) {
+        const std::uint64_t code = toy_code(history, t, lane + group * 1000);
+        std::memcpy(arena_at(arena, view.blocks[t / p]) + lane * page + t % p * sizeof code, &code,
+                    sizeof code);
+      }
+    return;
+  }
   for (std::uint32_t t = from; t < to; ++t) {
+    if (view.blocks[t / p] == kNoBlock) continue;  // scratch of the pass
     std::byte* block = arena_at(arena, view.blocks[t / p]);
     for (std::uint32_t lane = 0; lane < g.lanes(); ++lane) {
       for (std::uint32_t d = 0; d < g.key_dim; ++d) {
@@ -104,14 +134,29 @@ inline void toy_write(std::byte* arena, const Geometry& geometry, std::uint32_t 
   }
 }
 
-// Reads rows [from, to): false if any is not what this history must have written.
+// Reads rows [from, to), as far as a sequence of `to` tokens has them: false if any is not what
+// this history must have written.
 inline bool toy_matches(const std::byte* arena, const Geometry& geometry, std::uint32_t group,
                         const ArenaOffset* blocks, const History& history, std::uint32_t from,
                         std::uint32_t to) {
   const LayerGroup& g = geometry.groups[group];
   const std::uint32_t p = geometry.tokens_per_block;
   const std::size_t page = geometry.page_bytes(g), keys = geometry.key_bytes(g);
+  if (g.sealed()) {
+    for (std::uint32_t t = from / p * p; t < to / p * p; ++t)
+      for (std::uint32_t lane = 0; lane < g.lanes(); ++lane) {
+        std::uint64_t code;
+        std::memcpy(&code,
+                    arena + static_cast<std::size_t>(blocks[t / p]) * kArenaUnit + lane * page +
+                        t % p * sizeof code,
+                    sizeof code);
+        if (code != toy_code(history, t, lane + group * 1000)) return false;
+      }
+    return true;
+  }
+  const auto first = static_cast<std::uint32_t>(geometry.first_block(g, to)) * p;
   for (std::uint32_t t = from; t < to; ++t) {
+    if (g.kind == GroupKind::recent && t < first && t / p >= g.sink_blocks) continue;
     const std::byte* block = arena + static_cast<std::size_t>(blocks[t / p]) * kArenaUnit;
     for (std::uint32_t lane = 0; lane < g.lanes(); ++lane) {
       for (std::uint32_t d = 0; d < g.key_dim; ++d) {

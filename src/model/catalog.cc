@@ -64,30 +64,21 @@ Result<const CatalogEntry*> find_in_catalog(std::string_view name) {
 }
 
 Geometry catalog_geometry(const CatalogEntry& e, std::uint32_t tokens_per_block,
-                          const Format* format) {
-  Geometry geometry{.tokens_per_block = tokens_per_block, .groups = {}, .places = {}};
-  LayerGroup full{.kind = e.latent ? GroupKind::latent : GroupKind::full,
-                  .layers = {},
-                  .kv_heads = e.latent ? 1 : e.kv_heads,
-                  .key_dim = e.latent ? e.latent : e.head_dim,
-                  .value_dim = e.latent ? 0 : e.head_dim,
-                  .window = 0,
-                  .state_bytes = 0,
-                  .format = format};
-  LayerGroup local = full;
+                          const StoragePolicy& policy) {
+  const LayerShape full{.kind = e.latent ? GroupKind::latent : GroupKind::full,
+                        .kv_heads = e.latent ? 1 : e.kv_heads,
+                        .key_dim = e.latent ? e.latent : e.head_dim,
+                        .value_dim = e.latent ? 0 : e.head_dim,
+                        .window = 0};
+  LayerShape local = full;
   local.kind = GroupKind::window;
   local.window = e.window;
+  std::vector<LayerShape> layers;
   for (std::uint32_t l = 0; l < e.layers; ++l) {
     const bool sees_all = e.window == 0 || (e.global_every > 0 && (l + 1) % e.global_every == 0);
-    (sees_all ? full : local).layers.push_back(l);
+    layers.push_back(sees_all ? full : local);
   }
-  if (!full.layers.empty()) geometry.groups.push_back(std::move(full));
-  if (!local.layers.empty()) geometry.groups.push_back(std::move(local));
-  geometry.places.resize(e.layers);
-  for (std::uint32_t g = 0; g < geometry.groups.size(); ++g)
-    for (std::uint32_t i = 0; i < geometry.groups[g].layers.size(); ++i)
-      geometry.places[geometry.groups[g].layers[i]] = {g, i};
-  return geometry;
+  return build_geometry(layers, tokens_per_block, policy);
 }
 
 }  // namespace quire

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "kernels/geometry.h"
+#include "kernels/storage.h"
 
 namespace quire {
 
@@ -26,6 +26,6 @@ struct CatalogEntry {
 std::span<const CatalogEntry> catalog();
 Result<const CatalogEntry*> find_in_catalog(std::string_view name);
 Geometry catalog_geometry(const CatalogEntry& entry, std::uint32_t tokens_per_block,
-                          const Format* format);
+                          const StoragePolicy& policy);
 
 }  // namespace quire

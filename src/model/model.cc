@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "kernels/attend.h"
+#include "kernels/sealed.h"
 #include "model/device_model.h"
 #include "model/pass.h"
 #include "model/state.h"
@@ -35,16 +36,22 @@ std::uint64_t Model::weight_bytes() const {
   return device_ ? device_->weight_bytes() : state_->weights.memory.size();
 }
 
-Geometry Model::geometry(std::uint32_t tokens_per_block, const Format* format) const {
-  return make_geometry(config(), tokens_per_block, format);
+const SealError& Model::seal_error() const {
+  static const SealError kNone;  // nothing is sealed on a device yet
+  return state_ ? state_->seal_error : kNone;
+}
+
+Geometry Model::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
+  return make_geometry(config(), tokens_per_block, policy);
 }
 
 std::uint64_t Model::numerics_id() const {
   if (device_) return device_->numerics_id();
   std::uint64_t id = 0;
-  for (const std::uint64_t part : {std::uint64_t{kLinearVersion}, std::uint64_t{kAttendVersion},
-                                   static_cast<std::uint64_t>(state_->options.activations),
-                                   std::uint64_t{kAttendUnit}, std::uint64_t{kAttendSplit}})
+  for (const std::uint64_t part :
+       {std::uint64_t{kLinearVersion}, std::uint64_t{kAttendVersion},
+        static_cast<std::uint64_t>(state_->options.activations), std::uint64_t{kEncodedVersion},
+        std::uint64_t{kAttendUnit}, std::uint64_t{kAttendSplit}})
     id = mix64(id ^ part);
   return id;
 }
@@ -63,25 +70,15 @@ Status Model::forward(const Geometry& geometry, const StepRows& step, float* log
 }
 
 Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
-                       const Format* format) {
-  Geometry geometry{.tokens_per_block = tokens_per_block, .groups = {}, .places = {}};
-  for (std::uint32_t l = 0; l < config.layers; ++l) {
-    const std::uint32_t window = config.per_layer[l].window;
-    std::uint32_t g = 0;
-    while (g < geometry.groups.size() && geometry.groups[g].window != window) ++g;
-    if (g == geometry.groups.size())
-      geometry.groups.push_back({.kind = window ? GroupKind::window : GroupKind::full,
-                                 .layers = {},
-                                 .kv_heads = config.kv_heads,
-                                 .key_dim = config.head_dim,
-                                 .value_dim = config.head_dim,
-                                 .window = window,
-                                 .state_bytes = 0,
-                                 .format = format});
-    geometry.places.push_back({g, static_cast<std::uint32_t>(geometry.groups[g].layers.size())});
-    geometry.groups[g].layers.push_back(l);
-  }
-  return geometry;
+                       const StoragePolicy& policy) {
+  std::vector<LayerShape> layers;
+  for (const LayerConfig& layer : config.per_layer)
+    layers.push_back({.kind = layer.window ? GroupKind::window : GroupKind::full,
+                      .kv_heads = config.kv_heads,
+                      .key_dim = config.head_dim,
+                      .value_dim = config.head_dim,
+                      .window = layer.window});
+  return build_geometry(layers, tokens_per_block, policy);
 }
 
 }  // namespace quire

@@ -22,6 +22,7 @@
 #include "kernels/geometry.h"
 #include "kernels/kv_view.h"
 #include "kernels/linear.h"
+#include "kernels/storage.h"
 #include "model/config.h"
 #include "model/weights_source.h"
 
@@ -48,6 +49,15 @@ struct StepRows {
 
 class DeviceModel;
 
+// What sealing lost in pages looked at now and then, one of each step: sums of squares.
+struct SealError {
+  struct Side {
+    double error = 0, power = 0;
+    double relative() const { return power > 0 ? error / power : 0; }
+  } keys, values;
+  std::uint64_t pages = 0;
+};
+
 class Model {
  public:
   static Result<std::unique_ptr<Model>> load(const ModelSource& source, ThreadPool& pool,
@@ -58,8 +68,8 @@ class Model {
   const ModelOptions& options() const;
   std::uint64_t weight_bytes() const;  // packed, in memory
 
-  // What this model's cache looks like in a format: layers with equal windows form a group.
-  Geometry geometry(std::uint32_t tokens_per_block, const Format* format) const;
+  // What this model's cache looks like, stored so.
+  Geometry geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const;
 
   // Identifies the arithmetic: two runs with equal ids, weights and tokens give equal bits. The
   // instruction set is not part of it, as all of them agree.
@@ -72,6 +82,8 @@ class Model {
   // The GPU that holds this model, or null: the cache must lie on the same one.
   const DeviceModel* device() const { return device_.get(); }
 
+  const SealError& seal_error() const;  // since the start; between steps
+
   struct State;  // model/state.h; private to model/
 
  private:
@@ -82,6 +94,6 @@ class Model {
 
 // The geometry of a configuration without loading it (for plans).
 Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
-                       const Format* format);
+                       const StoragePolicy& policy);
 
 }  // namespace quire

@@ -130,6 +130,33 @@ void Pass::keys_and_values(std::uint32_t layer) {
   meet_after_rows();
   project_qkv(layer, in);
   lane_.barrier();  // every key and value of this step is in its page
+  if (!s_.groups[geometry_.places[layer].group].seals.empty()) {
+    seal(layer);
+    lane_.barrier();  // and every block that is full is encoded
+  }
+}
+
+void Pass::seal(std::uint32_t layer) {
+  const LayerPlace place = geometry_.places[layer], rows = geometry_.rows[layer];
+  const GroupStep& to = s_.groups[place.group];
+  const AttendShape& from = s_.groups[rows.group].shape;
+  const auto count = static_cast<std::uint32_t>(to.seals.size()) * c_.kv_heads;
+  for (std::uint32_t i;
+       (i = s_.next_seal[layer].fetch_add(1, std::memory_order_relaxed)) < count;) {
+    const GroupStep::Seal& seal = to.seals[i / c_.kv_heads];
+    const std::uint32_t head = i % c_.kv_heads;
+    const std::byte* row_page =
+        seal.rows + ((seal.passing ? 0 : rows.index) * c_.kv_heads + head) * from.page_bytes;
+    std::byte* page =
+        seal.block + (std::size_t{place.index} * c_.kv_heads + head) * to.shape.page_bytes;
+    s_.encoded.seal(to.keys, row_page, page);
+    s_.encoded.seal(to.values, row_page + from.key_bytes, page + to.shape.key_bytes);
+    if (i > 0 || s_.steps % c_.layers != layer) continue;
+    s_.look_at_seal(to.keys, row_page, page, s_.seal_error.keys);
+    s_.look_at_seal(to.values, row_page + from.key_bytes, page + to.shape.key_bytes,
+                    s_.seal_error.values);
+    ++s_.seal_error.pages;
+  }
 }
 
 void Pass::attention(std::uint32_t layer) {
@@ -166,22 +193,24 @@ void Pass::project_qkv(std::uint32_t layer, const ActivationRows& in) {
 void Pass::finish_head(std::uint32_t layer, std::uint32_t head, Range rows) {
   const LayerWeights& w = s_.weights.layers[layer];
   const std::uint32_t d = c_.head_dim, width = c_.query_heads * d;
-  const LayerPlace place = geometry_.places[layer];
+  const LayerPlace place = geometry_.row_place(layer);
   GroupStep& group = s_.groups[place.group];
   const std::uint32_t tokens_per_block = geometry_.tokens_per_block;
   const bool is_query = head < c_.query_heads, is_value = head >= c_.query_heads + c_.kv_heads;
   const std::vector<float>& norm = is_query ? w.q_norm : w.k_norm;
   const RopeTable& rope = s_.ropes[c_.per_layer[layer].rope];
   const std::uint32_t kv_head = is_query ? 0 : (head - c_.query_heads) % c_.kv_heads;
-  const std::size_t page =
+  const std::size_t passing_page = kv_head * group.shape.page_bytes;
+  const std::size_t kept_page =
       (std::size_t{place.index} * c_.kv_heads + kv_head) * group.shape.page_bytes;
 
   for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
     float* at = floats(own_.unit) + std::size_t{r - rows.begin} * d;
     if (!w.qkv_bias.empty()) s_.vector.add(at, w.qkv_bias.data() + std::size_t{head} * d, d);
     const RowPlace& row = group.places[r];
+    std::byte* const page = row.block + (row.passing ? passing_page : kept_page);
     if (is_value) {
-      s_.attend.store_value(group.shape, tokens_per_block, at, row.slot, row.block + page);
+      s_.attend.store_value(group.shape, tokens_per_block, at, row.slot, page);
       continue;
     }
     if (!norm.empty()) s_.vector.rms_norm(at, norm.data(), c_.norm_epsilon, d, at);
@@ -191,13 +220,14 @@ void Pass::finish_head(std::uint32_t layer, std::uint32_t head, Range rows) {
       std::memcpy(floats(s_.queries) + std::size_t{r} * width + std::size_t{head} * d, at,
                   d * sizeof(float));
     else
-      s_.attend.store_key(group.shape, tokens_per_block, at, row.slot, row.block + page);
+      s_.attend.store_key(group.shape, tokens_per_block, at, row.slot, page);
   }
 }
 
 void Pass::attend(std::uint32_t layer) {
   const LayerPlace place = geometry_.places[layer];
   const GroupStep& group = is_tail_ ? s_.tail : s_.groups[place.group];
+  if (group.sealed) return attend_sealed(layer);
   AttendStep step{.kv = group.view,
                   .shape = group.shape,
                   .queries = floats(s_.queries),
@@ -213,6 +243,47 @@ void Pass::attend(std::uint32_t layer) {
   lane_.barrier();
   const Range mine = share(static_cast<std::uint32_t>(plan.merges.size()), 1);
   for (std::uint32_t i = mine.begin; i < mine.end; ++i) s_.attend.merge(step, plan.merges[i]);
+}
+
+// Encoded blocks first, they take longest; then the rows that are not.
+void Pass::attend_sealed(std::uint32_t layer) {
+  const LayerPlace place = geometry_.places[layer], row_place = geometry_.rows[layer];
+  const GroupStep& group = is_tail_ ? s_.tail : s_.groups[place.group];
+  const SealedPlan& plan = group.sealed_plan;
+  SealedStep step = s_.sealed_step(group);
+  step.shape.layer_index = place.index;
+  const auto row_step = [&](const SealedPlan::Rows& rows, std::byte* arena, std::uint32_t index) {
+    AttendStep made{.kv = rows.view,
+                    .shape = group.sealed_shape.rows,
+                    .queries = step.queries,
+                    .out = step.out,
+                    .row_stride = step.row_stride,
+                    .partials = step.partials};
+    made.kv.arena = arena;
+    made.shape.layer_index = index;
+    return made;
+  };
+  const AttendStep kept = row_step(plan.kept, group.view.arena, row_place.index);
+  const AttendStep passing = row_step(plan.passing, s_.passing.data(), 0);
+  for (;;) {
+    std::size_t i = s_.next_task[layer].fetch_add(1, std::memory_order_relaxed);
+    if (i < plan.encoded.size()) {
+      s_.attend.attend_sealed(step, plan.encoded[i], own_.attend.data());
+      continue;
+    }
+    i -= plan.encoded.size();
+    if (i < plan.kept.tasks.size()) {
+      s_.attend.attend(kept, plan.kept.tasks[i], own_.attend.data());
+      continue;
+    }
+    i -= plan.kept.tasks.size();
+    if (i >= plan.passing.tasks.size()) break;
+    s_.attend.attend(passing, plan.passing.tasks[i], own_.attend.data());
+  }
+  lane_.barrier();
+  const Range mine = share(static_cast<std::uint32_t>(plan.merges.size()), 1);
+  for (std::uint32_t i = mine.begin; i < mine.end; ++i)
+    s_.attend.merge_sealed(step, plan.merges[i]);
 }
 
 // The last one goes straight into the logits, so its activations have 16 bits: that takes the mean

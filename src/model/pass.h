@@ -49,6 +49,8 @@ class Pass {
   void project_qkv(std::uint32_t layer, const ActivationRows& in);
   void finish_head(std::uint32_t layer, std::uint32_t head, Range rows);
   void attend(std::uint32_t layer);
+  void seal(std::uint32_t layer);
+  void attend_sealed(std::uint32_t layer);
   void feed_forward(std::uint32_t layer);
   void multiply_units(const LayerWeights& w, Range units, const ActivationRows& in,
                       const ActivationRows& inner);

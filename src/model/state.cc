@@ -1,8 +1,10 @@
 #include "model/state.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
+#include "base/half.h"
 
 namespace quire {
 namespace {
@@ -64,7 +66,9 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
       linear(linear_kernels(o.isa)),
       vector(vector_kernels(o.isa)),
       attend(attend_kernels(o.isa)),
-      next_task(config.layers) {
+      encoded(encoded_kernels(o.isa)),
+      next_task(config.layers),
+      next_seal(config.layers) {
   each_matrix(weights, [&](const PackedMatrix& m) {
     (uses_quantized_activations(m.type) ? quantized : plain) = true;
   });
@@ -99,6 +103,8 @@ Status Model::State::size_scratch() {
 
 void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
   for (auto& counter : next_task) counter.store(0, std::memory_order_relaxed);
+  for (auto& counter : next_seal) counter.store(0, std::memory_order_relaxed);
+  ++steps;
   std::uint32_t end = 0;
   for (const std::uint32_t p : step.positions) end = std::max(end, p + 1);
   for (RopeTable& rope : ropes) rope.cover(end);
@@ -119,37 +125,135 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
                 .page_bytes = geometry.page_bytes(group),
                 .key_bytes = geometry.key_bytes(group)};
     at.view = view;
-    at.plan.threads = pool.size();
-    plan_attention(view, at.shape, at.plan);
-    partial_bytes =
-        std::max(partial_bytes, at.plan.partial_count * partial_floats(at.shape) * sizeof(float));
+    at.plan.threads = at.sealed_plan.threads = pool.size();
+    at.sealed = group.sealed();
+    at.seals.clear();
     scratch_bytes = std::max(scratch_bytes, attend_scratch_bytes(at.shape));
     at.places.resize(step.tokens.size());
-    for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
-      const KvSequenceView& sequence = view.sequences[s];
-      for (std::uint32_t i = 0; i < sequence.row_count; ++i) {
-        const std::uint32_t slot = sequence.past + i;
-        at.places[sequence.first_row + i] = {
-            arena_at(view.arena, sequence.blocks[slot / view.tokens_per_block]),
-            slot % view.tokens_per_block};
-      }
-    }
+    at.plan.partial_count = at.sealed_plan.partial_count = 0;
+    if (!at.sealed) place_rows(geometry, group, at);
+    if (!at.sealed && group.kind != GroupKind::recent) plan_attention(view, at.shape, at.plan);
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (!groups[g].sealed) continue;
+    prepare_sealed(geometry, geometry.groups[g], groups[g]);
+    scratch_bytes = std::max(scratch_bytes, sealed_scratch_bytes(sealed_step(groups[g])));
   }
   prepare_tail(geometry, step);
-  partial_bytes =
-      std::max(partial_bytes, tail.plan.partial_count * partial_floats(tail.shape) * sizeof(float));
+  const auto count = [&](const GroupStep& at) {
+    const std::size_t n = std::max(at.plan.partial_count, at.sealed_plan.partial_count);
+    partial_bytes = std::max(partial_bytes, n * partial_floats(at.shape) * sizeof(float));
+  };
+  for (const GroupStep& at : groups) count(at);
+  count(tail);
   grow(partials, partial_bytes);
   for (LaneScratch& lane : lanes) grow(lane.attend, scratch_bytes);
+}
+
+// Where this step's rows go. Blocks without a place in the cache are taken from `passing`, in the
+// order they come.
+void Model::State::place_rows(const Geometry& geometry, const LayerGroup& group, GroupStep& at) {
+  const std::uint32_t tokens = at.view.tokens_per_block;
+  const std::size_t block_bytes = std::size_t{group.kv_heads} * at.shape.page_bytes;
+  at.row_blocks.clear();
+  std::uint32_t passed = 0;
+  for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
+    const KvSequenceView& sequence = at.view.sequences[s];
+    const std::uint32_t begin = (sequence.past + tokens - 1) / tokens;
+    const std::uint32_t end = (sequence.past + sequence.row_count) / tokens;  // of whole blocks
+    at.row_blocks.push_back({sequence.blocks, begin, passed});
+    for (std::uint32_t b = begin; b < end; ++b) passed += sequence.blocks[b] == kNoBlock;
+  }
+  grow(passing, passed * block_bytes);
+  for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
+    const KvSequenceView& sequence = at.view.sequences[s];
+    const RowBlocks& blocks = at.row_blocks[s];
+    for (std::uint32_t i = 0; i < sequence.row_count; ++i) {
+      const std::uint32_t slot = sequence.past + i, block = slot / tokens;
+      const bool passes = sequence.blocks[block] == kNoBlock;
+      std::byte* const to =
+          passes ? passing.data() +
+                       (blocks.scratch_number + block - blocks.scratch_begin) * block_bytes
+                 : arena_at(at.view.arena, sequence.blocks[block]);
+      at.places[sequence.first_row + i] = {to, slot % tokens, passes};
+    }
+  }
+}
+
+void Model::State::prepare_sealed(const Geometry& geometry, const LayerGroup& group,
+                                  GroupStep& at) {
+  const PageShape page = geometry.page_shape(group);
+  at.rows = geometry.row_place(group.layers[0]).group;
+  const LayerGroup& recent = geometry.groups[at.rows];
+  const GroupStep& rows = groups[at.rows];
+  at.keys = encoded_part(*group.format->keys, Side::keys, page.rows(Side::keys));
+  at.values = encoded_part(*group.format->values, Side::values, page.rows(Side::values));
+  at.sealed_shape = {.encoded = at.shape,
+                     .rows = rows.shape,
+                     .recent_blocks = recent.recent_blocks,
+                     .sink_blocks = recent.sink_blocks,
+                     .scratch_stride = static_cast<std::uint32_t>(
+                         recent.kv_heads * rows.shape.page_bytes / kArenaUnit)};
+  plan_sealed(at.view, rows.row_blocks, at.sealed_shape, at.sealed_plan);
+  const std::uint32_t tokens = at.view.tokens_per_block;
+  for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
+    const KvSequenceView& sequence = at.view.sequences[s];
+    for (std::uint32_t b = sequence.past / tokens;
+         (b + 1) * tokens <= sequence.past + sequence.row_count; ++b) {
+      const std::uint32_t row = std::max(b * tokens, sequence.past) - sequence.past;
+      const RowPlace& from = rows.places[sequence.first_row + row];
+      at.seals.push_back({from.block, arena_at(at.view.arena, sequence.blocks[b]), from.passing});
+    }
+  }
+}
+
+void Model::State::look_at_seal(const EncodedPart& part, const std::byte* rows,
+                                const std::byte* page, SealError::Side& side) {
+  const std::uint32_t tokens = part.rows.tokens, dim = part.rows.dim;
+  const std::size_t n = std::size_t{tokens} * dim;
+  sealed_rows.resize(n);
+  read_rows.resize(n);
+  part.codec->decode(*part.codec, part.side, part.rows, page, read_rows.data());
+  for (std::uint32_t t = 0; t < tokens; ++t) {
+    float* row = &sealed_rows[std::size_t{t} * dim];
+    for (std::uint32_t d = 0; d < dim; ++d) {
+      const std::size_t i =
+          part.side == Side::keys ? std::size_t{d} * tokens + t : std::size_t{t} * dim + d;
+      std::uint16_t bits;
+      std::memcpy(&bits, rows + 2 * i, 2);
+      row[d] = f16_to_f32(bits);
+    }
+    to_basis(part.codec->basis(part.side), dim, row);
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    const double lost = double{sealed_rows[i]} - read_rows[i];
+    side.error += lost * lost;
+    side.power += double{sealed_rows[i]} * sealed_rows[i];
+  }
+}
+
+SealedStep Model::State::sealed_step(const GroupStep& group) const {
+  return {.kv = group.view,
+          .shape = group.shape,
+          .keys = group.keys,
+          .values = group.values,
+          .kernels = &encoded,
+          .recent_blocks = group.sealed_shape.recent_blocks,
+          .sink_blocks = group.sealed_shape.sink_blocks,
+          .queries = floats(queries),
+          .out = floats(attended_rows),
+          .row_stride = std::size_t{config.query_heads} * config.head_dim,
+          .partials = floats(partials)};
 }
 
 void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) {
   const GroupStep& last = groups[geometry.places.back().group];
   tail.shape = last.shape;
+  tail.sealed = last.sealed;
   tail_sequences.clear();
-  if (step.logit_rows.size() == step.tokens.size()) {  // decoding: nobody stays behind
-    tail.plan.partial_count = 0;
-    return;
-  }
+  tail.row_blocks.clear();
+  tail.plan.partial_count = tail.sealed_plan.partial_count = 0;
+  if (step.logit_rows.size() == step.tokens.size()) return;  // decoding: nobody stays behind
   std::uint32_t s = 0;
   for (const std::uint32_t row : step.logit_rows) {  // ascending
     while (row >= last.view.sequences[s].first_row + last.view.sequences[s].row_count) ++s;
@@ -158,12 +262,18 @@ void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) 
     one.first_row = row;
     one.row_count = 1;
     tail_sequences.push_back(one);
+    if (last.sealed) tail.row_blocks.push_back(groups[last.rows].row_blocks[s]);
   }
   tail.view = last.view;
   tail.view.sequences = tail_sequences.data();
   tail.view.sequence_count = static_cast<std::uint32_t>(tail_sequences.size());
-  tail.plan.threads = pool.size();
-  plan_attention(tail.view, tail.shape, tail.plan);
+  tail.plan.threads = tail.sealed_plan.threads = pool.size();
+  if (!last.sealed) return plan_attention(tail.view, tail.shape, tail.plan);
+  tail.rows = last.rows;
+  tail.keys = last.keys;
+  tail.values = last.values;
+  tail.sealed_shape = last.sealed_shape;
+  plan_sealed(tail.view, tail.row_blocks, tail.sealed_shape, tail.sealed_plan);
 }
 
 }  // namespace quire

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <vector>
 
-#include "kernels/attend.h"
+#include "kernels/sealed.h"
 #include "kernels/vector.h"
 #include "model/model.h"
 #include "model/rope.h"
@@ -35,17 +35,33 @@ struct LaneScratch {
   HugeBuffer attend;
 };
 
-// Where a row's keys and values go in one layer group.
+// Where a row's keys and values go in one layer group: in a block of all layers, or in one that
+// serves a layer and is then used for the next.
 struct RowPlace {
   std::byte* block;
   std::uint32_t slot;
+  bool passing;
 };
 
 struct GroupStep {
   AttendPlan plan;
   AttendShape shape;  // of the group's first layer
   KvView view;
-  std::vector<RowPlace> places;
+  std::vector<RowPlace> places;  // groups that rows are written to
+
+  // Lossy groups. Blocks that this step fills are encoded, from rows of group `rows`.
+  struct Seal {
+    const std::byte* rows;
+    std::byte* block;
+    bool passing;
+  };
+  bool sealed = false;
+  std::uint32_t rows = 0;
+  SealedShape sealed_shape;
+  SealedPlan sealed_plan;
+  EncodedPart keys, values;
+  std::vector<RowBlocks> row_blocks;  // by sequence
+  std::vector<Seal> seals;
 };
 
 struct Model::State {
@@ -60,6 +76,12 @@ struct Model::State {
   }
   void prepare(const Geometry& geometry, const StepRows& step);
   void prepare_tail(const Geometry& geometry, const StepRows& step);
+  void place_rows(const Geometry& geometry, const LayerGroup& group, GroupStep& at);
+  void prepare_sealed(const Geometry& geometry, const LayerGroup& group, GroupStep& at);
+  // Adds what was lost between rows of f16 and the page made of them.
+  void look_at_seal(const EncodedPart& part, const std::byte* rows, const std::byte* page,
+                    SealError::Side& side);
+  SealedStep sealed_step(const GroupStep& group) const;  // of layer 0; without rows and partials
 
   const ModelConfig config;
   const ModelOptions options;
@@ -68,6 +90,7 @@ struct Model::State {
   const LinearKernels& linear;
   const VectorKernels& vector;
   const AttendKernels& attend;
+  const EncodedKernels& encoded;
   bool quantized = false, plain = false;  // which kinds of weights there are
   std::vector<RopeTable> ropes;
 
@@ -80,7 +103,11 @@ struct Model::State {
   // The last layer's attention, for rows whose logits are wanted and no others.
   GroupStep tail;
   std::vector<KvSequenceView> tail_sequences;
-  std::vector<std::atomic<std::uint32_t>> next_task;  // by layer
+  HugeBuffer passing;  // rows of blocks that a step fills whole: of one layer, encoded and gone
+  std::vector<std::atomic<std::uint32_t>> next_task, next_seal;  // by layer
+  std::uint64_t steps = 0;
+  SealError seal_error;
+  std::vector<float> sealed_rows, read_rows;  // of one page
 };
 
 }  // namespace quire

@@ -9,6 +9,15 @@
 namespace quire {
 namespace {
 
+Json format_json(const StoragePolicy& s) {
+  if (!s.by_layer.empty()) return s.name();
+  Json format{{"k", s.format->keys->name}, {"v", s.format->values->name}};
+  if (s.recent_exact > 0) format["recent_exact"] = s.recent_exact;
+  if (s.sinks > 0) format["sinks"] = s.sinks;
+  if (!s.skip_layers.empty()) format["skip_layers"] = s.skip_layers;
+  return format;
+}
+
 constexpr std::size_t kFlushBytes = 16 << 10;
 
 double ms(double seconds) { return seconds * 1e3; }
@@ -334,6 +343,7 @@ Json Generation::kv_report() const {
     sum.saved_prefill_seconds += d.saved_prefill_seconds;
   }
   const Done& first = *parts_.front()->done;
+  const StoragePolicy& storage = asked.policy.storage ? *asked.policy.storage : runtime.storage();
   Json kv{{"request_id", start_.request_id},
           {"node", first.node == BlockKey{} ? Json() : Json(first.node.hex())},
           {"prompt_tokens", u.prompt},
@@ -341,9 +351,9 @@ Json Generation::kv_report() const {
           {"cached_by_tier", {{"cpu", u.cached}}},
           {"computed_tokens", sum.computed_tokens},
           {"written_tokens", sum.written_tokens},
-          {"format", {{"k", runtime.kv_format()}, {"v", runtime.kv_format()}}},
+          {"format", format_json(storage)},
           {"bytes", sum.kv_bytes},
-          {"lossy", false},
+          {"lossy", storage.lossy()},
           {"preemptions", sum.preemptions}};
   if (asked.report_seed) kv["seed"] = start_.asked.sampling.seed;
   if (asked.report_blocks)

@@ -73,20 +73,88 @@ void parse_retention(Fields& f, AskedKv& kv) {
   r->refuse_unknown();
 }
 
-void parse_format(Fields& f, const KvRules& rules) {
-  const Json* format = f.find("format");
-  if (format == nullptr) return;
-  const auto is_ours = [&](const Json& name) {
-    return name.is_string() && (name == "auto" || name == rules.kv_format);
-  };
-  const bool ours = format->is_object()
-                        ? is_ours(format->value("k", Json("auto"))) &&
-                              is_ours(format->value("v", Json("auto"))) &&
-                              !format->contains("recent_exact") && !format->contains("skip_layers")
-                        : is_ours(*format);
-  if (!ours)
-    f.refuse("format", "this server keeps " + rules.kv_format + " (--kv-format)",
-             "kv_format_unsupported");
+std::string format_names() {
+  std::string names;
+  for (const Format* f : formats()) names += (names.empty() ? "" : ", ") + std::string(f->name);
+  return names;
+}
+
+// A name, "KEYS/VALUES", or {k, v, group, recent_exact, sinks, skip_layers}. Without names it is the
+// server's format that the other fields are about.
+void parse_format(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& policy) {
+  constexpr std::string_view kUnsupported = "kv_format_unsupported";
+  const Json* given = f.find("format");
+  if (given == nullptr || *given == "auto") return;
+  std::string keys = rules.kv_format.substr(0, rules.kv_format.find(' ')), values = keys;
+  std::optional<Fields> object;
+  if (given->is_string()) {
+    keys = values = given->get<std::string>();
+  } else if (given->is_object()) {
+    object = f.object("format");
+    const auto k = object->text("k", 64), v = object->text("v", 64);
+    if (k && *k != "auto") keys = *k;
+    if (v && *v != "auto") values = *v;
+    if (k && !v) values = keys;
+    if (v && !k) keys = values;
+  } else {
+    return f.refuse("format", "must be a name or an object", std::string(kUnsupported));
+  }
+  if (keys == "planned" && values == keys && !object) {
+    if (!rules.plan)
+      return f.refuse("format", "this model has no plan; `quire probe` makes one",
+                      std::string(kUnsupported));
+    if (!allow_lossy)
+      return f.refuse("format", "a plan may change the answer; set kv.allow_lossy to allow that",
+                      "lossy_not_allowed");
+    policy.storage = std::make_shared<StoragePolicy>(*rules.plan);
+    return;
+  }
+  const Result<const Format*> format =
+      keys == values ? find_format(keys) : find_format(keys, values);
+  if (!format.ok())
+    return f.refuse(
+        "format",
+        fmt::format("{}; there are {}, and pairs of them", format.error().message, format_names()),
+        std::string(kUnsupported));
+  auto storage = std::make_shared<StoragePolicy>(format.value());
+  if (object) {
+    storage->recent_exact =
+        static_cast<std::uint32_t>(object->integer("recent_exact", 0, 1 << 20).value_or(0));
+    storage->sinks = static_cast<std::uint32_t>(object->integer("sinks", 0, 1 << 20).value_or(0));
+    if (const auto group = object->integer("group", 1, 1024))
+      for (const Codec* c : {format.value()->keys, format.value()->values})
+        if (*group != c->group)
+          object->refuse("group",
+                         fmt::format("{} has {}", c->name,
+                                     c->group ? fmt::format("groups of {} only", c->group)
+                                              : std::string("no groups")),
+                         std::string(kUnsupported));
+    if (const Json* skip = object->find("skip_layers")) {
+      const bool numbers =
+          skip->is_array() && skip->size() <= 4096 &&
+          std::ranges::all_of(*skip, [](const Json& l) { return l.is_number_integer() && l >= 0; });
+      if (!numbers) return object->refuse("skip_layers", "must be a list of layer numbers");
+      for (const Json& l : *skip)
+        storage->skip_layers.push_back(static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(l.get<std::uint64_t>(), 0xffffffffu)));
+      std::ranges::sort(storage->skip_layers);
+      const auto same = std::ranges::unique(storage->skip_layers);
+      storage->skip_layers.erase(same.begin(), same.end());
+    }
+    object->refuse_unknown();
+    if (object->failed()) return;
+  }
+  if (storage->name() == rules.kv_format) return;
+  if (storage->bits_min() < 8 && !allow_lossy)
+    return f.refuse("format",
+                    fmt::format("{} has fewer than 8 bits and may change the answer; set "
+                                "kv.allow_lossy to allow that",
+                                storage->name()),
+                    "lossy_not_allowed");
+  if (rules.check_storage)
+    if (const Status ok = rules.check_storage(*storage); !ok.ok())
+      return f.refuse("format", ok.error().message, std::string(kUnsupported));
+  policy.storage = std::move(storage);
 }
 
 // Lossy ways to keep less: named, so that a typo is told from what is not there yet.
@@ -143,8 +211,9 @@ void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
       f.refuse("tiers", "must be a list with \"cpu\", which is all this server has",
                "tier_unavailable");
   }
-  parse_format(f, rules);
-  parse_lossy(f, f.boolean("allow_lossy").value_or(false));
+  const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
+  parse_format(f, rules, allow_lossy, kv.policy);
+  parse_lossy(f, allow_lossy);
   parse_retention(f, kv);
   parse_report(f, kv);
   f.refuse_unknown();

@@ -1,6 +1,7 @@
 // server/kv_parse.h - the `kv` object of a request, and the cache fields of the OpenAI dialect.
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 #include "server/asked.h"
@@ -10,7 +11,10 @@ namespace quire {
 
 // What the server can do, and what the caller may do.
 struct KvRules {
-  std::string kv_format = "f16";
+  std::string kv_format = "f16";        // of the server, for requests that name none
+  const StoragePolicy* plan = nullptr;  // "planned"
+  // Whether the model can be stored so; none: whatever the formats themselves allow.
+  std::function<Status(const StoragePolicy&)> check_storage = {};
   std::string tenant;  // of the caller's key
   bool admin = true;   // may name another tenant
 };

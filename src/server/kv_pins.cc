@@ -66,10 +66,10 @@ void show_pin(Server& server, std::shared_ptr<Call> call, std::uint64_t number, 
 
 // Leases what is cached of the prompt; nothing is computed.
 Result<LeaseId> lease_cached(EngineView& e, const std::vector<TokenId>& tokens,
-                             const std::vector<BlockKey>& keys, const std::string& tenant,
+                             const std::vector<BlockKey>& keys, const KvPolicy& policy,
                              Nanoseconds ttl) {
   KvCache& cache = e.runtime.cache();
-  TRY(const RootId root, e.runtime.tenant_root(tenant));
+  TRY(const RootId root, e.runtime.tenant_root(policy.tenant, policy.storage.get()));
   const std::uint32_t p = e.runtime.geometry().tokens_per_block;
   const Attached found = cache.lookup(root, tokens, keys);
   const std::uint32_t whole = found.tokens / p * p;
@@ -162,8 +162,8 @@ void post_pins(Server& server, std::shared_ptr<Call> call) {
     auto keys = server.service().block_keys(prompt.tokens, asked.kv.policy);
     server.with_engine(
         call,
-        [tokens = prompt.tokens, keys, tenant = asked.kv.policy.tenant, ttl](EngineView& e) {
-          return lease_cached(e, tokens, keys, tenant, ttl);
+        [tokens = prompt.tokens, keys, policy = asked.kv.policy, ttl](EngineView& e) {
+          return lease_cached(e, tokens, keys, policy, ttl);
         },
         kept);
   });

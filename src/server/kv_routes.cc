@@ -174,9 +174,10 @@ void post_kv_lookup(Server& server, std::shared_ptr<Call> call) {
     auto shared = std::make_shared<Prompt>(std::move(prompt));
     server.with_engine(
         call,
-        [shared, keys, tenant = asked.kv.policy.tenant](EngineView& e) {
+        [shared, keys, policy = asked.kv.policy](EngineView& e) {
           Found found{.token_seconds = e.log.token_seconds};
-          if (const auto root = e.runtime.tenant_root(tenant); root.ok())
+          if (const auto root = e.runtime.tenant_root(policy.tenant, policy.storage.get());
+              root.ok())
             found.attached = e.runtime.cache().lookup(root.value(), shared->tokens, keys);
           return found;
         },

@@ -178,6 +178,10 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   page.gauge("kv_bytes", "Bytes that hold keys and values.",
              number(c.referenced_bytes + c.cached_bytes),
              {{"tier", kTier}, {"format", identity.kv_format}});
+  page.open("kv_quant_error", MetricType::Gauge,
+            "Mean square lost in encoding keys and values, relative to their own; sampled.")
+      .sample(s.key_error, {{"side", "keys"}})
+      .sample(s.value_error, {{"side", "values"}});
   page.gauge("kv_capacity_bytes", "Bytes the cache may use.", number(c.budget_bytes),
              {{"tier", kTier}});
   page.gauge("kv_pins", "Leases and pins.", number(c.leases), {{"tier", kTier}});

@@ -168,12 +168,57 @@ TEST(OpenAiParse, KvObjectRefusesTyposAndWhatIsNotThere) {
   EXPECT_EQ(a.kv.policy.ttl, 90'000'000'000);
   EXPECT_TRUE(a.kv.report_timing);
   EXPECT_EQ(bad(chat({{"kv", {{"resue", "none"}}}})), "kv.resue 400 unknown_parameter");
-  EXPECT_EQ(bad(chat({{"kv", {{"format", "q4_0"}}}})), "kv.format 400 kv_format_unsupported");
   EXPECT_EQ(bad(chat({{"kv", {{"budget", {{"tokens", 5}}}}}})), "kv.budget 400 lossy_not_allowed");
   EXPECT_EQ(bad(chat({{"kv", {{"budget", {{"tokens", 5}}}, {"allow_lossy", true}}}})),
             "kv.budget 501 not_implemented");
   EXPECT_EQ(bad(chat({{"kv", {{"session", "x"}}}})), "kv.session 501 not_implemented");
   EXPECT_EQ(bad(chat({{"kv", {{"priority", 101}}}})), "kv.priority 400 invalid_value");
+}
+
+TEST(OpenAiParse, FormatsOfTheCacheAreChosenPerRequest) {
+  const auto stored = [](const Json& kv) {
+    const Asked a = good(chat({{"kv", kv}}));
+    return a.kv.policy.storage ? a.kv.policy.storage->name() : std::string("as the server has it");
+  };
+  EXPECT_EQ(stored({{"format", "auto"}}), "as the server has it");
+  EXPECT_EQ(stored({{"format", "f16"}}), "as the server has it");
+  EXPECT_EQ(stored({{"format", "int8"}}), "int8");
+  EXPECT_EQ(stored({{"format", "fp8_e5m2"}}), "fp8-e5m2");  // as vLLM calls it
+  EXPECT_EQ(stored({{"format", "q4_0"}, {"allow_lossy", true}}), "q4_0");
+  EXPECT_EQ(stored({{"format", {{"k", "int8"}, {"v", "q4_0"}}}, {"allow_lossy", true}}),
+            "int8/q4_0");
+  EXPECT_EQ(stored({{"format",
+                     {{"k", "kivi-2"},
+                      {"group", 32},
+                      {"recent_exact", 100},
+                      {"sinks", 4},
+                      {"skip_layers", {3, 0, 3}}}},
+                    {"allow_lossy", true}}),
+            "kivi-2 recent=100 sinks=4 skip=0+3");
+
+  const auto refused = [](const Json& kv) { return bad(chat({{"kv", kv}})); };
+  EXPECT_EQ(refused({{"format", "int9"}}), "kv.format 400 kv_format_unsupported");
+  EXPECT_EQ(refused({{"format", {{"k", "f32"}, {"v", "int8"}}}}),
+            "kv.format 400 kv_format_unsupported");
+  EXPECT_EQ(refused({{"format", "q4_0"}}), "kv.format 400 lossy_not_allowed");
+  EXPECT_EQ(refused({{"format", "planned"}, {"allow_lossy", true}}),
+            "kv.format 400 kv_format_unsupported");
+  EXPECT_EQ(refused({{"format", {{"k", "int8"}, {"group", 64}}}}),
+            "kv.format.group 400 kv_format_unsupported");
+  EXPECT_EQ(refused({{"format", {{"k", "int8"}, {"skip_layers", "all"}}}}),
+            "kv.format.skip_layers 400 invalid_value");
+  EXPECT_EQ(refused({{"format", {{"k", "int8"}, {"bits", 4}}}}),
+            "kv.format.bits 400 unknown_parameter");
+  EXPECT_EQ(refused({{"format", 8}}), "kv.format 400 kv_format_unsupported");
+
+  ParseContext narrow = kContext;
+  narrow.kv.check_storage = [](const StoragePolicy&) -> Status {
+    return Error{Code::unsupported, "heads are too narrow"};
+  };
+  Asked a;
+  const auto error = parse_chat(chat({{"kv", {{"format", "int8"}}}}), narrow, a);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->message.find("heads are too narrow") == std::string::npos, false);
 }
 
 TEST(OpenAiParse, HeaderPolicyCountsWhereTheBodyIsSilent) {

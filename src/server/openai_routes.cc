@@ -7,6 +7,13 @@
 namespace quire {
 namespace {
 
+Json storable_formats(const Runtime& r) {
+  Json names = Json::array();
+  for (const Format* f : formats())
+    if (r.check_storage(f).ok()) names.push_back(f->name);
+  return names;
+}
+
 using Parse = std::optional<ApiError> (*)(const Json&, const ParseContext&, Asked&);
 
 void post_generation(Server& server, std::shared_ptr<Call> call, Parse parse) {
@@ -39,7 +46,7 @@ Json model_entry(Server& server, const std::string& name) {
            {{"block_size", r.geometry().tokens_per_block},
             {"bytes_per_token",
              make_plan(r.geometry(), {.context = r.context(), .concurrency = 1}).bytes_per_token},
-            {"formats", {r.kv_format()}},
+            {"formats", storable_formats(r)},
             {"default_format", r.kv_format()}}}};
 }
 

@@ -1,5 +1,7 @@
 #include "server/report.h"
 
+#include <fmt/format.h>
+
 #include "server/access_log.h"
 #include "server/ids.h"
 
@@ -7,6 +9,9 @@ namespace quire {
 namespace {
 
 double to_ms(Nanoseconds t) { return static_cast<double>(t) / 1e6; }
+
+// 0.7 as the client wrote it, not what the nearest float is as a double.
+double as_written(float value) { return std::stod(fmt::format("{}", value)); }
 
 Span own_span(const Origin& origin, const ServedBy& by, std::string_view model, int status,
               Nanoseconds now) {
@@ -35,17 +40,17 @@ Span own_span(const Origin& origin, const ServedBy& by, std::string_view model, 
 
 void add_request(Span& s, const Asked& a) {
   if (a.tokens_max) s.attribute("gen_ai.request.max_tokens", *a.tokens_max);
-  s.attribute("gen_ai.request.temperature", a.sampling.temperature);
-  s.attribute("gen_ai.request.top_p", a.sampling.top_p);
+  s.attribute("gen_ai.request.temperature", as_written(a.sampling.temperature));
+  s.attribute("gen_ai.request.top_p", as_written(a.sampling.top_p));
   if (a.sampling.top_k > 0) s.attribute("gen_ai.request.top_k", a.sampling.top_k);
   if (a.seeded) s.attribute("gen_ai.request.seed", static_cast<std::int64_t>(a.sampling.seed));
   if (!a.stop.empty()) s.attribute("gen_ai.request.stop_sequences", a.stop);
   if (a.n != 1) s.attribute("gen_ai.request.choice.count", a.n);
   s.attribute("gen_ai.request.stream", a.stream);
   if (a.sampling.frequency_penalty != 0)
-    s.attribute("gen_ai.request.frequency_penalty", a.sampling.frequency_penalty);
+    s.attribute("gen_ai.request.frequency_penalty", as_written(a.sampling.frequency_penalty));
   if (a.sampling.presence_penalty != 0)
-    s.attribute("gen_ai.request.presence_penalty", a.sampling.presence_penalty);
+    s.attribute("gen_ai.request.presence_penalty", as_written(a.sampling.presence_penalty));
   const bool json = a.grammar.kind == AskedGrammar::Kind::json_object ||
                     a.grammar.kind == AskedGrammar::Kind::json_schema;
   s.attribute("gen_ai.output.type", json ? "json" : "text");

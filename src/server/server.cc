@@ -122,12 +122,15 @@ bool Server::serves(std::string_view model) const {
 }
 
 ParseContext Server::parse_context(Call& call) const {
-  return {.vocabulary = static_cast<std::uint32_t>(runtime().tokenizer().size()),
-          .strict_fields = options_.strict_fields,
-          .kv = {.kv_format = runtime().kv_format(),
-                 .tenant = call.caller.tenant,
-                 .admin = call.caller.admin},
-          .kv_header = std::string(call.request().header("x-kv-policy"))};
+  return {
+      .vocabulary = static_cast<std::uint32_t>(runtime().tokenizer().size()),
+      .strict_fields = options_.strict_fields,
+      .kv = {.kv_format = runtime().kv_format(),
+             .plan = runtime().plan(),
+             .check_storage = [this](const StoragePolicy& s) { return runtime().check_storage(s); },
+             .tenant = call.caller.tenant,
+             .admin = call.caller.admin},
+      .kv_header = std::string(call.request().header("x-kv-policy"))};
 }
 
 void Server::add_cors(Exchange& x) const {

@@ -123,15 +123,13 @@ class Tracer::Collector final : public load::Client::Listener {
     client_->post(0, path_, body);
     while (client_->in_flight() > 0) {
       client_->poll(50);
-      client_->expire(
-          std::chrono::nanoseconds(stopping ? std::min(options_.timeout, kHurry) : options_.timeout)
-              .count());
+      const auto limit = stopping ? options_.last_timeout : options_.timeout;
+      client_->expire(std::chrono::nanoseconds(limit).count());
     }
     return taken_;
   }
 
  private:
-  static constexpr std::chrono::milliseconds kHurry = std::chrono::seconds(1);
   void event(std::uint64_t, Nanoseconds, std::string_view) override {}
   void end(std::uint64_t, Nanoseconds, const load::Ending& e) override { taken_ = e.error.empty(); }
 

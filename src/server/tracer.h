@@ -38,6 +38,7 @@ struct TracerOptions {
   double ratio = 1;
   std::size_t queue_max = 8192, batch_max = 512;  // spans
   std::chrono::milliseconds delay = std::chrono::seconds(1), timeout = std::chrono::seconds(10);
+  std::chrono::milliseconds last_timeout = std::chrono::seconds(1);  // when the server ends
 
   // What OTEL_* variables say. Nothing where no endpoint is named or the SDK is disabled; an error
   // says which variable makes no sense.

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "text/regex_counts.h"
+
 namespace quire {
 namespace {
 
@@ -77,6 +79,9 @@ class Preparer {
       return wrong("", fmt::format("holds more than {} schemas", kNodesMax));
     if (Status s = check(schema, where); !s.ok()) return s;
     open(schema);
+    if (const auto pattern = schema.find("pattern");
+        pattern != schema.end() && pattern->is_string())
+      *pattern = unfold_counts(pattern->get_ref<const std::string&>());
     for (const std::string_view name : kNamed) {
       const auto map = schema.find(name);
       if (map == schema.end()) continue;

@@ -79,6 +79,10 @@ const SchemaCase kSchemas[] = {
      R"({"type":"string","pattern":"^[A-Z]{2}-[0-9]+$"})",
      {R"("AB-1")", R"("ZZ-0123")"},
      {R"("A-1")", R"("AB-")", R"("xAB-1")"}},
+    {"patterns with counted groups",
+     R"({"type":"string","pattern":"^([A-Z][a-z]+ ){1,2}(x|yz){2}$"})",
+     {R"("Ada xx")", R"("Ada Bob yzx")"},
+     {R"("xx")", R"("Ada x")", R"("Ada Bob Cy xx")", R"("Ada xxx")"}},
     {"integers within bounds",
      R"({"type":"integer","minimum":-3,"maximum":120})",
      {"-3", "0", "7", "120"},
@@ -202,7 +206,7 @@ TEST_F(GrammarTest, BareToolCallsHaveNoTags) {
 TEST_F(GrammarTest, ToolCallsWithinTextAreWellFormed) {
   const ToolShape tools[] = {kWeather, kAdd};
   const CompiledGrammar g = compiled(Grammar::tool_calls(tools, {.required = false}));
-  for (const std::string text :
+  for (const std::string& text :
        {std::string(""), std::string("Hello <b> <tool"), std::string("Let me see. ") + kAddCall,
         std::string(kAddCall) + "\n" + kWeatherCall + " done"})
     EXPECT_EQ(judge(g, text), Verdict::whole) << text;
@@ -275,7 +279,7 @@ TEST_F(GrammarTest, WhatIsWrongIsSaid) {
   const auto schema_refusal = [&](const char* text) {
     return refusal(Grammar::from_json_schema(json(text)));
   };
-  for (const std::string message :
+  for (const std::string& message :
        {schema_refusal(R"({"type":"objekt"})"), schema_refusal(R"({"$ref":"#/$defs/none"})"),
         schema_refusal(R"({"properties":[]})"), schema_refusal(R"("a")"),
         schema_refusal(R"({"enum":[]})"), schema_refusal(R"({"type":"string","minLength":"1"})"),

@@ -22,13 +22,14 @@ import unittest
 
 QUIRE, WRITE_TINY = sys.argv[1:3]
 MODEL = os.environ.get("QUIRE_TEST_MODEL") or (sys.argv[3] if len(sys.argv) > 3 else "")
-COMMANDS = "serve run chat bench show plan selftest eval tokenize detokenize template completion version".split()
+COMMANDS = "serve run chat bench show plan selftest eval probe tokenize detokenize template completion version".split()
 HURRY = 60  # seconds; a busy machine must not fail a test
 
 folder = tempfile.TemporaryDirectory()
 subprocess.run([WRITE_TINY, folder.name], check=True)
 TINY = f"{folder.name}/llama-F32.gguf"
 GEMMA = f"{folder.name}/gemma3-F32.gguf"
+LOSSY = GEMMA  # its heads are wide enough for every format
 ENVIRONMENT = {**os.environ, "XDG_CACHE_HOME": folder.name, "NO_COLOR": "1"}  # no model, no history of anybody's
 
 
@@ -161,8 +162,9 @@ class Help(unittest.TestCase):
                 if "--help-all" in text:
                     everything = quire(command, "--help-all").stdout
                     self.assertGreater(len(everything), len(text))
-                    self.assertIn("--isa", everything)
-                    self.assertNotIn("--isa", text)
+                    rare = "--kv-sinks" if command == "plan" else "--isa"
+                    self.assertIn(rare, everything)
+                    self.assertNotIn(rare, text)
 
     def test_completion_scripts(self):
         for shell in ("bash", "zsh", "fish"):
@@ -299,6 +301,35 @@ class Shapes(unittest.TestCase):
             self.assertEqual(len(position["ids"]), 4)
             self.assertEqual(position["logprobs"], sorted(position["logprobs"], reverse=True))
         self.assertEqual(e["best"], [p["ids"][0] for p in e["positions"]])
+
+    def test_eval_formats(self):
+        text = pathlib.Path(folder.name) / "text.txt"
+        text.write_text("Every block is encoded once, when it is full. " * 20)
+        e = answer("eval", "formats", LOSSY, "--text-file", text, "--window", 200, "--windows", 2,
+                   "--formats", "f16,int8,hadamard-int4+recent=64+sinks=4,int8/q4_0+layer=0")
+        self.assertEqual([f["format"] for f in e["formats"]],
+                         ["f16", "int8", "hadamard-int4 recent=64 sinks=4", "int8/q4_0 skip=0"])
+        exact, eight, *_ = e["formats"]
+        self.assertEqual(exact["kl_mean"], 0)
+        self.assertGreater(eight["kl_mean"], 0)
+        self.assertLess(eight["bytes_per_token"], exact["bytes_per_token"])
+
+    def test_kv_formats(self):
+        rows = {f["format"]: f for f in answer("kv", "formats", LOSSY)["formats"]}
+        self.assertTrue(rows["f16"]["exact"])
+        self.assertLess(rows["kivi-2"]["effective_bits"], 4)
+        self.assertTrue(rows["q4_0"]["needs_allow_lossy"])
+        self.assertFalse(rows["int8"]["needs_allow_lossy"])
+        self.assertIn("hadamard-int4", quire("kv", "formats", LOSSY).stdout)
+
+    def test_lossy_run_and_plan(self):
+        s = answer("selftest", LOSSY, "--kv-format", "int8/hadamard-int4", "--kv-recent-exact", 40)
+        self.assertTrue(s["ok"])
+        p = answer("plan", LOSSY, "--format", "int8", "--context", 100, "--memory", "64MiB")
+        formats = {f["format"]: f for f in p["by_format"]}
+        self.assertLess(formats["hadamard-int2"]["bytes_per_token"], formats["int8"]["bytes_per_token"])
+        refused = quire("run", LOSSY, "x", "--kv-format", "planned", code=2)
+        self.assertIn("--allow-lossy", refused.stderr)
 
     def test_selftest(self):
         for model in (TINY, GEMMA):

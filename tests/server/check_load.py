@@ -235,8 +235,9 @@ def soak(quire, tiny, minutes, clients=16, seed=1):
         idle(server)
         wait_for(lambda: Usage(server.process).descriptors < 40)
         last, early = samples[-1], samples[len(samples) // 3]
-        print(f"{sum(count)} requests in {minutes:g} minutes: memory {early.memory >> 10} KiB a third of the way, {last.memory >> 10} KiB at the "
-              f"end; {early.descriptors} and {last.descriptors} descriptors, {last.threads} threads", flush=True)
+        tenths = [samples[i * (len(samples) - 1) // 10].memory >> 10 for i in range(11)]
+        print(f"{sum(count)} requests in {minutes:g} minutes: memory in KiB {tenths}; {early.descriptors} and {last.descriptors} "
+              f"descriptors, {last.threads} threads", flush=True)
         assert last.memory < 1.03 * early.memory + (2 << 20), "memory grows"
         assert last.threads == early.threads
 

@@ -30,8 +30,9 @@ OURS = {"kv_blocks": "gauge", "kv_bytes": "gauge", "kv_capacity_bytes": "gauge",
         "kv_saved_prefill_seconds": "counter", "kv_dedup_ratio": "gauge", "kv_tail_waste_tokens": "gauge", "kv_sessions": "gauge",
         "kv_pins": "gauge", "kv_lease_bytes": "gauge", "kv_ghost_hits": "counter", "kv_ghost_size_multiplier_hits": "counter",
         "kv_lookup_seconds": "histogram", "kv_tenant_bytes": "gauge", "kv_events_dropped": "counter",
+        "kv_quant_error": "gauge",
         "build_info": "gauge", "http_requests": "counter"}
-# With tiers and with lossy formats come kv_transfer_seconds and kv_quant_error: there is nothing yet that they could measure.
+# With tiers comes kv_transfer_seconds: there is nothing yet that it could measure.
 SERVER = None
 
 

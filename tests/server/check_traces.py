@@ -72,7 +72,7 @@ def ask(**more):
 class Traces(unittest.TestCase):
     def test_a_request_becomes_a_span_with_its_parts(self):
         for name in ("cold", "warm"):
-            answer = SERVER.post("/v1/completions", ask(prompt=[61 + i * i % 149 for i in range(100)], seed=5, stop=["\x01never"]),
+            answer = SERVER.post("/v1/completions", ask(prompt=[61 + i * i % 149 for i in range(100)], seed=5, stop=["\x01never"], top_p=0.7),
                                  headers={"x-request-id": name})
         span, parts = COLLECTOR.of("warm")
         have = values(span)
@@ -82,7 +82,7 @@ class Traces(unittest.TestCase):
         expected = {
             "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "quire", "gen_ai.request.model": "m",
             "gen_ai.response.model": "m", "gen_ai.response.id": answer["id"], "gen_ai.request.max_tokens": 6,
-            "gen_ai.request.temperature": 0.0, "gen_ai.request.top_p": 1.0, "gen_ai.request.seed": 5,
+            "gen_ai.request.temperature": 0.0, "gen_ai.request.top_p": 0.7, "gen_ai.request.seed": 5,
             "gen_ai.request.stop_sequences": ["\x01never"], "gen_ai.request.stream": False, "gen_ai.output.type": "text",
             "gen_ai.response.finish_reasons": ["length"], "gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 6,
             "gen_ai.usage.cache_read.input_tokens": usage["prompt_tokens_details"]["cached_tokens"],

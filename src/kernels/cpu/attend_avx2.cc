@@ -1,7 +1,8 @@
-#include "kernels/cpu/attend_impl.h"
+#include "kernels/cpu/sealed_impl.h"
 
 namespace quire {
 
-extern const AttendKernels kAttendAvx2 = {store_key, store_value, attend, merge};
+extern const AttendKernels kAttendAvx2 = {store_key, store_value,   attend,
+                                          merge,     attend_sealed, merge_sealed};
 
 }  // namespace quire

@@ -8,12 +8,13 @@
 
 #include "base/half.h"
 #include "kernels/ref/math.h"
+#include "kernels/ref/partial.h"
 #include "kernels/terms.h"
 
 namespace quire {
 namespace {
 
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
+using ref::Partial;
 
 float read(RowType type, const std::byte* base, std::size_t i) {
   if (type == RowType::f32) {
@@ -54,24 +55,6 @@ bool narrow(const AttendShape& s) { return s.arithmetic == AttendArithmetic::nar
 float narrowed(const AttendShape& s, float x) {
   return narrow(s) ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
-
-// (max, sum, output) of one query head over some slots. `out` is head_dim long.
-struct Partial {
-  float max = kLowest, sum = 0;
-  float* out;
-
-  void clear(std::uint32_t dim) {
-    max = kLowest, sum = 0;
-    std::fill_n(out, dim, 0.0f);
-  }
-  void merge(const Partial& o, std::uint32_t dim) {
-    const float most = std::max(max, o.max);
-    const float a = ref::exp(max - most), b = ref::exp(o.max - most);
-    sum = std::fma(o.sum, b, sum * a);
-    for (std::uint32_t d = 0; d < dim; ++d) out[d] = std::fma(o.out[d], b, out[d] * a);
-    max = most;
-  }
-};
 
 struct Lane {
   const AttendStep& step;
@@ -244,6 +227,7 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
 
 }  // namespace
 
-extern const AttendKernels kAttendScalar = {store_key, store_value, attend, merge};
+extern const AttendKernels kAttendScalar = {store_key, store_value,        attend,
+                                            merge,     ref::attend_sealed, ref::merge_sealed};
 
 }  // namespace quire

@@ -1,0 +1,313 @@
+#include "board/board.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "board/report.h"
+#include "kv/key.h"
+#include "kv/retain/retain.h"
+
+namespace quire {
+namespace {
+
+struct Tier {
+  std::string_view name;
+  std::uint32_t samples;
+  std::uint32_t levels;                // of each task, from the easiest
+  std::vector<std::string_view> only;  // ids; empty: all
+};
+const Tier kTiers[] = {
+    {"smoke", 8, 1, {"S1", "S3", "S4"}}, {"standard", 40, 2, {}}, {"full", 40, 9, {}}};
+
+Result<const Tier*> find_tier(const std::string& name) {
+  for (const Tier& t : kTiers)
+    if (t.name == name) return &t;
+  return Error{Code::invalid, "no tier '" + name + "'; there are: smoke standard full"};
+}
+
+struct Cell {  // a task at a level
+  const Task* task;
+  const Level* level;
+};
+
+std::vector<Cell> cells_of(const Tier& tier) {
+  std::vector<Cell> cells;
+  for (const Task& task : suite_tasks()) {
+    if (!tier.only.empty() &&
+        std::find(tier.only.begin(), tier.only.end(), task.id) == tier.only.end())
+      continue;
+    for (const Level& level :
+         task.levels.first(std::min<std::size_t>(tier.levels, task.levels.size())))
+      cells.push_back({&task, &level});
+  }
+  return cells;
+}
+
+std::string hex_of(const Digest& digest) {
+  std::string hex;
+  for (std::uint8_t byte : digest) hex += fmt::format("{:02x}", byte);
+  return hex;
+}
+
+std::string digest_of(std::span<const TokenId> tokens) {
+  return hex_of(sha256(std::as_bytes(tokens)));
+}
+
+// Everything that fixes the scores. Its hash names the run.
+Json manifest_of(const Subject& subject, const Vocabulary& vocabulary, const Tier& tier,
+                 std::span<const RowSpec> rows, std::uint64_t seed) {
+  Json cells = Json::array(), names = Json::array();
+  for (const Cell& c : cells_of(tier))
+    cells.push_back(fmt::format("{} {}", c.task->id, c.level->name));
+  for (const RowSpec& r : rows) names.push_back(r.name() + (r.aware ? " aware" : ""));
+  return {{"suite", "v1"},
+          {"seed", seed},
+          {"tier", tier.name},
+          {"samples", tier.samples},
+          {"cells", cells},
+          {"rows", names},
+          {"text_sha256", digest_of(vocabulary.text)},
+          {"words_sha256", digest_of(vocabulary.words)},
+          {"subject", subject.identity()}};
+}
+
+// What one row made of one sample.
+struct Outcome {
+  double score = 0, kl = 0, bytes = 0, constant = 0, peak = 0, prefill_s = 0, compress_s = 0;
+};
+constexpr double Outcome::*kFields[] = {&Outcome::score,     &Outcome::kl,   &Outcome::bytes,
+                                        &Outcome::constant,  &Outcome::peak, &Outcome::prefill_s,
+                                        &Outcome::compress_s};
+
+double mean_kl(std::span<const Reply> replies) {
+  double sum = 0;
+  std::size_t count = 0;
+  for (const Reply& r : replies)
+    for (float x : r.kl) sum += x, ++count;
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
+
+// Outcomes by (cell, sample), kept as lines of JSON behind a first line that names the manifest.
+class Progress {
+ public:
+  static Result<Progress> open(const std::string& folder, const std::string& manifest,
+                               std::size_t rows) {
+    Progress p;
+    if (folder.empty()) return p;
+    std::filesystem::create_directories(folder);
+    p.path_ = folder + "/progress.jsonl";
+    if (auto old = read_file(p.path_); old.ok()) {
+      std::istringstream lines(old.value());
+      std::string line;
+      std::getline(lines, line);
+      if (line != manifest)
+        return Error{Code::invalid, p.path_ + ": is of another run (" + line.substr(0, 12) +
+                                        "); name another folder or delete it"};
+      while (std::getline(lines, line)) {
+        const auto parsed = parse_json(line);
+        if (!parsed.ok() || !p.take(parsed.value(), rows)) break;  // a line cut short by a crash
+        p.text_ += line + '\n';
+      }
+    }
+    p.text_ = manifest + '\n' + p.text_;
+    TRY_STATUS(write_file(p.path_, p.text_));
+    return p;
+  }
+
+  const std::vector<Outcome>* find(const std::string& key) const {
+    const auto at = done_.find(key);
+    return at == done_.end() ? nullptr : &at->second;
+  }
+
+  Status add(const std::string& key, const std::vector<Outcome>& outcomes) {
+    Json numbers = Json::array();
+    for (const Outcome& o : outcomes)
+      for (double Outcome::*field : kFields) numbers.push_back(o.*field);
+    done_[key] = outcomes;
+    if (path_.empty()) return {};
+    const std::string line = Json{{"key", key}, {"numbers", numbers}}.dump() + '\n';
+    std::FILE* file = std::fopen(path_.c_str(), "ab");
+    const bool written = file && std::fwrite(line.data(), 1, line.size(), file) == line.size();
+    if (file && std::fclose(file) == 0 && written) return {};
+    return Error{Code::unavailable, path_ + ": cannot be written; is the disk full?"};
+  }
+
+ private:
+  bool take(const Json& line, std::size_t rows) {
+    if (!line.is_object() || !line.contains("key") || !line.contains("numbers")) return false;
+    const Json& numbers = line["numbers"];
+    if (!line["key"].is_string() || !numbers.is_array() ||
+        numbers.size() != rows * std::size(kFields))
+      return false;
+    std::vector<Outcome> outcomes(rows);
+    std::size_t at = 0;
+    for (Outcome& o : outcomes)
+      for (double Outcome::*field : kFields) {
+        if (!numbers[at].is_number()) return false;
+        o.*field = numbers[at++].get<double>();
+      }
+    done_[line["key"].get<std::string>()] = outcomes;
+    return true;
+  }
+
+  std::string path_, text_;
+  std::map<std::string, std::vector<Outcome>> done_;
+};
+
+// By row, by sample.
+using Grid = std::vector<std::vector<Outcome>>;
+
+std::vector<double> scores_of(const std::vector<Outcome>& outcomes) {
+  std::vector<double> x;
+  for (const Outcome& o : outcomes) x.push_back(o.score);
+  return x;
+}
+
+std::optional<std::size_t> row_named(std::span<const RowSpec> rows, std::string_view method,
+                                     double share) {
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].method == method && rows[i].share == share && !rows[i].aware) return i;
+  return std::nullopt;
+}
+
+// One cell's part of the result: its gate, and every row's score.
+Json cell_json(const Cell& cell, const Grid& grid, std::span<const RowSpec> rows, double chance,
+               std::uint64_t seed, std::vector<Json>& row_scores) {
+  const std::string name = fmt::format("{} {}", cell.task->id, cell.level->name);
+  const std::vector<double> full = scores_of(grid[*row_named(rows, "full", 1)]);
+  const std::vector<double> none = scores_of(grid[*row_named(rows, "none", 0)]);
+  const std::vector<double> random = scores_of(grid[*row_named(rows, "random", 0.5)]);
+  const std::vector<double> oracle = scores_of(grid[*row_named(rows, "oracle", 0.5)]);
+  const Gate passed = gate(cell.task->metric, {full, none, random, oracle}, chance);
+  const double f = mean_of(full), n = mean_of(none);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const std::vector<double> own = scores_of(grid[r]);
+    const Interval less = paired_difference(own, full, seed);
+    Json& out = row_scores[r][name];
+    out["score"] = mean_of(own);
+    if (!passed.open) continue;
+    out["normalized"] = normalized(mean_of(own), f, n);
+    // The whole cache is the fixed point: the interval is that of the difference to it.
+    out["low"] = normalized(f + less.low, f, n);
+    out["high"] = normalized(f + less.high, f, n);
+  }
+  Json out = {{"id", cell.task->id},
+              {"task", cell.task->name},
+              {"level", cell.level->name},
+              {"name", name},
+              {"full", f},
+              {"none", n},
+              {"gate", passed.open}};
+  if (!passed.open) out["why"] = passed.why;
+  return out;
+}
+
+Json row_json(const RowSpec& row, const Json& scores, const std::vector<Outcome>& all) {
+  Outcome sum;
+  for (const Outcome& o : all)
+    for (double Outcome::*field : kFields) sum.*field += o.*field / static_cast<double>(all.size());
+  double mean = 0, worst = 0;
+  std::size_t count = 0;
+  for (const Json& s : scores) {
+    if (!s.contains("normalized")) continue;
+    const double x = s["normalized"];
+    worst = count == 0 ? x : std::min(worst, x);
+    mean += x;
+    ++count;
+  }
+  Json out = {{"method", row.method},
+              {"share", row.share},
+              {"track", row.aware ? "aware" : "blind"},
+              {"bytes_per_token", sum.bytes},
+              {"bytes_constant", sum.constant},
+              {"bytes_peak", sum.peak},
+              {"kl", sum.kl},
+              {"scores", scores}};
+  out["prefill_overhead"] = sum.prefill_s > 0 ? sum.compress_s / sum.prefill_s : 0;
+  out["mean"] = count == 0 ? Json() : Json(mean / static_cast<double>(count));
+  out["worst"] = count == 0 ? Json() : Json(worst);
+  return out;
+}
+}  // namespace
+
+std::string RowSpec::name() const {
+  return share == 1 || share == 0 ? method : fmt::format("{} {:g} %", method, 100 * share);
+}
+
+std::vector<RowSpec> default_rows(std::span<const double> shares) {
+  std::vector<RowSpec> rows = {{"full", 1}, {"none", 0}, {"random", 0.5}, {"oracle", 0.5}};
+  for (const RetainMethod* m : retain_methods())
+    for (double share : shares) {
+      const RowSpec row{std::string(m->name), share, m->shares == RetainClass::question};
+      if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(row);
+    }
+  return rows;
+}
+
+Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
+                       std::span<const RowSpec> rows, const BoardOptions& options) {
+  TRY(const Tier* tier, find_tier(options.tier));
+  for (const auto& [method, share] :
+       {std::pair{"full", 1.0}, {"none", 0.0}, {"random", 0.5}, {"oracle", 0.5}})
+    if (!row_named(rows, method, share))
+      return Error{Code::invalid,
+                   fmt::format("the anchor row '{}' at {:g} % is missing: without it "
+                               "no task has a gate",
+                               method, 100 * share)};
+  const Json manifest = manifest_of(subject, vocabulary, *tier, rows, options.seed);
+  const std::string hash = hex_of(sha256(manifest.dump()));
+  TRY(Progress progress, Progress::open(options.out, hash, rows.size()));
+  const std::vector<Cell> cells = cells_of(*tier);
+  const std::size_t full = *row_named(rows, "full", 1);
+  Json cell_list = Json::array();
+  std::vector<Json> scores(rows.size(), Json::object());
+  Grid all(rows.size());
+  std::size_t done = 0;
+  for (const Cell& cell : cells) {
+    Grid grid(rows.size());
+    double chances = 0;
+    for (std::uint32_t i = 0; i < tier->samples; ++i) {
+      const Sample sample = make_sample(*cell.task, *cell.level, vocabulary, options.seed, i);
+      chances += chance(*cell.task, sample) / tier->samples;
+      const std::string key = fmt::format("{}/{}/{}", cell.task->id, cell.level->name, i);
+      const std::vector<Outcome>* known = progress.find(key);
+      if (!known) {
+        TRY(std::vector<Measured> measured, subject.answer(sample, rows));
+        CHECK(measured.size() == rows.size());
+        std::vector<Outcome> outcomes;
+        for (const Measured& m : measured)
+          outcomes.push_back({score_replies(*cell.task, sample, m.replies, measured[full].replies),
+                              mean_kl(m.replies), m.bytes_per_token, m.bytes_constant, m.bytes_peak,
+                              m.prefill_s, m.compress_s});
+        TRY_STATUS(progress.add(key, outcomes));
+        known = progress.find(key);
+      }
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        grid[r].push_back((*known)[r]);
+        all[r].push_back((*known)[r]);
+      }
+      if (options.progress) options.progress(++done, cells.size() * tier->samples);
+    }
+    cell_list.push_back(cell_json(cell, grid, rows, chances, options.seed, scores));
+  }
+  Json row_list = Json::array();
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    row_list.push_back(row_json(rows[r], scores[r], all[r]));
+  Json result = {{"manifest", manifest},
+                 {"manifest_sha256", hash},
+                 {"machine", subject.machine()},
+                 {"cells", cell_list},
+                 {"rows", row_list}};
+  mark_frontier(result);
+  return result;
+}
+
+}  // namespace quire

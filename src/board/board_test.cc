@@ -1,0 +1,196 @@
+#include "board/board.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "base/file.h"
+#include "board/plot.h"
+#include "board/report.h"
+#include "board/testing.h"
+
+namespace quire {
+namespace {
+using testing::ElementsAre, testing::HasSubstr, testing::Not;
+
+const std::vector<RowSpec> kRows = {{"full", 1},          {"none", 0},         {"random", 0.5},
+                                    {"oracle", 0.5},      {"streaming", 0.25}, {"streaming", 0.5},
+                                    {"oracle", 0.3, true}};
+
+Json result_of(const std::string& out = "", const std::string& tier = "smoke") {
+  ToySubject subject;
+  return run_board(subject, toy_vocabulary(), kRows, {.tier = tier, .out = out}).value();
+}
+
+std::map<std::string, Json> rows_of(const Json& result) {
+  std::map<std::string, Json> rows;
+  for (const Json& r : result["rows"]) {
+    const RowSpec spec{r["method"], r["share"], r["track"] == "aware"};
+    rows[spec.name() + (spec.aware ? " aware" : "")] = r;
+  }
+  return rows;
+}
+
+struct Folder {
+  Folder() : path(testing::TempDir() + "quire_board_" + std::to_string(getpid())) {
+    std::filesystem::remove_all(path);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+TEST(Board, OrdersTheAnchorsAsTheyMust) {
+  auto rows = rows_of(result_of());
+  EXPECT_DOUBLE_EQ(rows["full"]["mean"], 1);
+  EXPECT_DOUBLE_EQ(rows["none"]["mean"], 0);
+  EXPECT_LT(rows["random 50 %"]["worst"].get<double>(), 0.2);
+  EXPECT_GE(rows["oracle 50 %"]["worst"].get<double>(), 0.45);
+  EXPECT_NEAR(rows["full"]["bytes_per_token"], 100, 1e-9);
+  EXPECT_NEAR(rows["oracle 50 %"]["bytes_per_token"], 50, 2);
+  EXPECT_NEAR(rows["oracle 50 %"]["prefill_overhead"], 0.05, 1e-9);
+}
+
+TEST(Board, IsTheSameTwiceAndNamedByItsManifest) {
+  EXPECT_EQ(result_of().dump(), result_of().dump());
+  ToySubject subject;
+  const Json other =
+      run_board(subject, toy_vocabulary(), kRows, {.tier = "smoke", .seed = 2}).value();
+  EXPECT_NE(other["manifest_sha256"], result_of()["manifest_sha256"]);
+}
+
+TEST(Board, AsksEverySampleOnceForAllRows) {
+  ToySubject subject;
+  std::size_t last = 0;
+  const auto progress = [&](std::size_t done, std::size_t all) {
+    EXPECT_EQ(done, last + 1);
+    EXPECT_EQ(all, 24u);
+    last = done;
+  };
+  ASSERT_TRUE(
+      run_board(subject, toy_vocabulary(), kRows, {.tier = "smoke", .progress = progress}).ok());
+  EXPECT_EQ(subject.asked, 24u);  // three tasks, eight samples
+  EXPECT_EQ(last, 24u);
+}
+
+TEST(Board, GoesOnWhereItStopped) {
+  const Folder folder;
+  const BoardOptions options{.tier = "smoke", .out = folder.path};
+  ToySubject breaks;
+  breaks.answers_max = 10;
+  EXPECT_FALSE(run_board(breaks, toy_vocabulary(), kRows, options).ok());
+  std::ofstream(folder.path + "/progress.jsonl", std::ios::app) << "{\"key\": \"S4/4/0\", \"numb";
+  ToySubject resumes;
+  const Json result = run_board(resumes, toy_vocabulary(), kRows, options).value();
+  EXPECT_EQ(resumes.asked, 14u);
+  EXPECT_EQ(result.dump(), result_of().dump());
+  ToySubject again;
+  ASSERT_TRUE(run_board(again, toy_vocabulary(), kRows, options).ok());
+  EXPECT_EQ(again.asked, 0u);
+}
+
+TEST(Board, RefusesToContinueAnotherRun) {
+  const Folder folder;
+  result_of(folder.path);
+  ToySubject subject;
+  const auto other =
+      run_board(subject, toy_vocabulary(), kRows, {.tier = "smoke", .seed = 2, .out = folder.path});
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.error().message, HasSubstr("another run"));
+}
+
+TEST(Board, WantsItsAnchors) {
+  ToySubject subject;
+  const auto without = run_board(subject, toy_vocabulary(), std::span(kRows).first(3), {});
+  ASSERT_FALSE(without.ok());
+  EXPECT_THAT(without.error().message, HasSubstr("oracle"));
+  EXPECT_FALSE(run_board(subject, toy_vocabulary(), kRows, {.tier = "huge"}).ok());
+}
+
+TEST(DefaultRows, HoldEveryMethodAtEveryShareOnItsTrack) {
+  const std::vector<double> shares = {0.5, 0.25};
+  const std::vector<RowSpec> rows = default_rows(shares);
+  for (const RetainMethod* m : retain_methods())
+    for (double share : shares) {
+      const RowSpec row{std::string(m->name), share, m->shares == RetainClass::question};
+      EXPECT_EQ(std::count(rows.begin(), rows.end(), row), 1) << m->name;
+    }
+}
+
+TEST(Frontier, MarksWhatNothingBeatsInBoth) {
+  const auto row = [](const char* name, const char* track, double bytes, double mean) {
+    return Json{{"method", name},
+                {"share", 0.5},
+                {"track", track},
+                {"bytes_per_token", bytes},
+                {"mean", mean}};
+  };
+  Json result = {{"rows",
+                  {row("a", "blind", 10, 0.5), row("b", "blind", 20, 0.9),
+                   row("c", "blind", 20, 0.4), row("d", "aware", 30, 0.1)}}};
+  mark_frontier(result);
+  EXPECT_TRUE(result["rows"][0]["frontier"]);
+  EXPECT_TRUE(result["rows"][1]["frontier"]);
+  EXPECT_FALSE(result["rows"][2]["frontier"]);
+  EXPECT_EQ(result["rows"][2]["dominated_by"], "b 50 %");
+  EXPECT_TRUE(result["rows"][3]["frontier"]);  // tracks are not compared
+}
+
+TEST(Report, PrintsEveryRowOnceAndWhatIsNotAvailable) {
+  const Json result = result_of();
+  const std::string markdown = board_markdown(result);
+  EXPECT_THAT(markdown, HasSubstr("streaming 25 %"));
+  EXPECT_THAT(markdown, HasSubstr("question in view"));
+  for (const Json& cell : result["cells"]) {
+    const std::string name = cell["name"];
+    EXPECT_THAT(markdown,
+                HasSubstr(cell["gate"].get<bool>() ? ' ' + name + " |" : name + " is n/a"));
+  }
+}
+
+TEST(Report, ThePageStandsAloneAndEscapesNames) {
+  Json result = result_of();
+  result["rows"][4]["method"] = "<script>alert(1)</script>";
+  mark_frontier(result);
+  const std::string html = board_html(result);
+  EXPECT_THAT(html, HasSubstr("<svg"));
+  EXPECT_THAT(html, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(html, Not(HasSubstr("http://")));
+  EXPECT_THAT(html, Not(HasSubstr("https://")));
+  EXPECT_THAT(html, HasSubstr(result["manifest_sha256"].get<std::string>()));
+  if (const char* keep = std::getenv("QUIRE_BOARD_PAGE")) std::ofstream(keep) << html;
+}
+
+TEST(AddResults, TakesRowsOfTheSameSamplesOnly) {
+  const Json base = result_of();
+  Json more = base;
+  more["rows"] = Json::array({base["rows"][4]});
+  more["rows"][0]["method"] = "new";
+  more["manifest"]["rows"] = {"new 25 %"};
+  const Json both = add_results(base, more).value();
+  EXPECT_EQ(both["rows"].size(), base["rows"].size() + 1);
+  EXPECT_EQ(add_results(both, more).value()["rows"].size(), both["rows"].size());  // replaced
+  more["manifest"]["seed"] = 99;
+  EXPECT_FALSE(add_results(base, more).ok());
+  more = base;
+  more["machine"] = Json::object();
+  EXPECT_THAT(add_results(base, more).error().message, HasSubstr("machine"));
+  EXPECT_FALSE(add_results(base, Json("nonsense")).ok());
+}
+
+TEST(PlotTicks, AreRoundAndCoverTheRange) {
+  EXPECT_THAT(plot_ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
+  for (double high : {0.37, 1.0, 17.0, 23040.0}) {
+    const std::vector<double> ticks = plot_ticks(0, high, 8);
+    EXPECT_EQ(ticks.front(), 0);
+    EXPECT_GE(ticks.back(), high);
+    EXPECT_GE(ticks.size(), 4u);
+    EXPECT_LE(ticks.size(), 13u);
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,91 @@
+// cli/kv_formats.cc - `quire kv formats`: the formats there are, and what a model's cache costs in
+// them.
+#include <fmt/core.h>
+
+#include "cli/command.h"
+#include "cli/model_options.h"
+#include "engine/plan.h"
+#include "model/weights_source.h"
+
+namespace quire::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::uint32_t block_size = 32;
+  bool json = false;
+};
+
+int run(const Options& o) {
+  const auto path = find_model(o.model);
+  if (!path.ok()) return fail(path.error());
+  const auto source = ModelSource::open(path.value());
+  if (!source.ok()) return fail(source.error());
+  const ModelConfig& c = source.value().config();
+  const PageShape page{o.block_size, c.head_dim, c.head_dim};
+  Json rows = Json::array();
+  for (const Format* f : formats()) {
+    Json row{{"format", f->name}, {"exact", f->exact}, {"research", f->research()}};
+    const Status holds = f->check(page);
+    if (holds.ok()) {
+      row["effective_bits"] = f->effective_bits(page);
+      row["bytes_per_token"] =
+          make_plan(make_geometry(c, o.block_size, f), {.context = 1}).bytes_per_token;
+      row["needs_allow_lossy"] = StoragePolicy(f).bits_min() < 8;
+      row["shares_slots"] = f->slots_stand_alone(page);
+    } else {
+      row["refused"] = holds.error().message;
+    }
+    rows.push_back(std::move(row));
+  }
+  Json aliases = Json::object();
+  for (const CodecAlias& a : codec_aliases()) aliases[std::string(a.theirs)] = a.ours;
+  if (o.json) {
+    print_json({{"model", path.value()},
+                {"formats", rows},
+                {"aliases", aliases},
+                {"pairs", "KEYS/VALUES, of formats with rows of f16"}});
+    return kOk;
+  }
+  fmt::print("{} ({} KV heads of {})\n\n  {:<15}{:>6}{:>14}\n", path.value(), c.kv_heads,
+             c.head_dim, "format", "bits", "bytes/token");
+  for (const Json& row : rows) {
+    const std::string name = row["format"];
+    if (row.contains("refused")) {
+      fmt::print("  {:<15}{}\n", name, row["refused"].get<std::string>());
+      continue;
+    }
+    fmt::print("  {:<15}{:>6.2f}{:>14g}   {}{}\n", name, row["effective_bits"].get<double>(),
+               row["bytes_per_token"].get<double>(),
+               row["exact"].get<bool>()               ? "exact"
+               : row["needs_allow_lossy"].get<bool>() ? "requests need allow_lossy"
+                                                      : "",
+               row["research"].get<bool>() ? ", research" : "");
+  }
+  fmt::print(
+      "\n  Keys and values may differ: KEYS/VALUES, for example int8/hadamard-int4 (f32 and bf16 "
+      "stand alone).\n  Other names are understood:");
+  for (const auto& [theirs, ours] : aliases.items())
+    fmt::print(" {}={}", theirs, ours.get<std::string>());
+  fmt::print("\n");
+  return kOk;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
+  app.add_option("--block-size", o->block_size, "tokens per cache block (32)")
+      ->check(CLI::IsMember({16, 32, 64}));
+  app.add_flag("--json", o->json, "print one JSON object");
+  return [o] { return run(*o); };
+}
+
+}  // namespace
+
+extern const Command kKvFormats = {"kv formats", "the formats of cached keys and values",
+                                   "examples:\n"
+                                   "  quire kv formats\n"
+                                   "  quire kv formats model.gguf --json",
+                                   declare};
+
+}  // namespace quire::cli

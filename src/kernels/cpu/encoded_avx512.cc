@@ -1,0 +1,7 @@
+#include "kernels/cpu/encoded_impl.h"
+
+namespace quire {
+
+extern const EncodedKernels kEncodedAvx512 = {prepare, scores, add_values, finish, seal};
+
+}  // namespace quire

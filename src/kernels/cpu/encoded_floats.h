@@ -1,0 +1,150 @@
+// kernels/cpu/encoded_floats.h - pages of floats, 8 bits to 32, in f32: a side that is exact beside
+// one that is not, and fp8.
+#pragma once
+
+#include "kernels/cpu/encoded_tile.h"
+
+namespace quire {
+namespace {
+
+enum class E4m3 : std::uint8_t {};  // read as the number times 2^-8
+enum class E5m2 : std::uint8_t {};
+
+QUIRE_INLINE Lanes halves_to_lanes(__m256i h) {
+#ifdef __AVX512F__
+  return _mm512_cvtph_ps(h);
+#else
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+          _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+#endif
+}
+QUIRE_INLINE Lanes load(const E4m3* p) {
+  const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  // The sign is all of the upper byte: shifting by 7 leaves it on top.
+  return halves_to_lanes(
+      _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16(static_cast<short>(0xbfff))));
+}
+QUIRE_INLINE Lanes load(const E5m2* p) {
+  const __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return halves_to_lanes(_mm256_slli_epi16(b, 8));
+}
+
+// The scales of 16 slots, 1 where there are none.
+template <class E>
+QUIRE_INLINE Lanes powers(const EncodedPart& p, const std::byte* page, std::size_t slot) {
+  if constexpr (sizeof(E) > 1) {
+    return all(1.0f);
+  } else {
+    const Lanes power = as_lanes(shift_left<23>(widen_bytes(page + p.exponents_at + slot)));
+    return __is_same(E, E4m3) ? mul(power, all(256.0f)) : power;
+  }
+}
+
+template <class E, int kRows, int kV>
+QUIRE_INLINE void score_floats_at(const EncodedPart& p, const std::byte* page, std::size_t slot,
+                                  const std::byte* prepared, Ahead& ahead, float* dots) {
+  const std::size_t tokens = p.rows.tokens;
+  const E* keys = reinterpret_cast<const E*>(page) + slot;
+  Lanes s[kRows][kV];
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    each<kV>([&](auto v) QUIRE_LAMBDA { s[r.value][v.value] = zero(); });
+  });
+  for (std::size_t d = 0; d < p.rows.dim; ++d) {
+    if (d % 4 == 0) ahead.step();
+    Lanes k[kV];
+    each<kV>([&](auto v) QUIRE_LAMBDA { k[v.value] = load(keys + d * tokens + 16 * v.value); });
+    each<kRows>([&](auto r) QUIRE_LAMBDA {
+      const auto* q = reinterpret_cast<const float*>(prepared + r.value * p.prepared_bytes);
+      const Lanes by = all(q[d]);
+      each<kV>([&](auto v) QUIRE_LAMBDA {
+        s[r.value][v.value] = fma(by, k[v.value], s[r.value][v.value]);
+      });
+    });
+  }
+  each<kV>([&](auto v) QUIRE_LAMBDA {
+    const Lanes power = powers<E>(p, page, slot + 16 * v.value);
+    each<kRows>([&](auto r) QUIRE_LAMBDA {
+      store(dots + r.value * kEncodedUnit + 16 * v.value,
+            sizeof(E) > 1 ? s[r.value][v.value] : mul(s[r.value][v.value], power));
+    });
+  });
+}
+
+template <class E>
+void score_floats(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
+                  std::uint32_t n, float* dots) {
+  const std::uint32_t tokens = p.rows.tokens;
+  constexpr int kV = kWide ? 2 : 1;
+  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * unit.page_count * p.rows.dim / 4 + 1);
+  each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
+    const std::byte* rows = prepared + at * p.prepared_bytes;
+    for (std::uint32_t i = 0; i < unit.page_count; ++i) {
+      float* to = dots + at * kEncodedUnit + i * tokens;
+      std::uint32_t t = 0;
+      for (; t + 16 * kV <= tokens; t += 16 * kV)
+        score_floats_at<E, count.value, kV>(p, unit.pages[i], t, rows, ahead, to + t);
+      for (; t < tokens; t += 16)
+        score_floats_at<E, count.value, 1>(p, unit.pages[i], t, rows, ahead, to + t);
+    }
+  });
+}
+
+// Dimensions [at, at + 16 kV) of kRows rows, whose weights times scales are at z.
+template <class E, int kRows, int kV>
+QUIRE_INLINE void value_floats_at(const EncodedPart& p, const EncodedUnit& unit, std::size_t at,
+                                  const float* z, Ahead& ahead, const float* keep,
+                                  const float* take, float* out) {
+  const std::size_t dim = p.rows.dim;
+  Lanes sums[kRows][kV];
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    each<kV>([&](auto v) QUIRE_LAMBDA { sums[r.value][v.value] = zero(); });
+  });
+  for (std::uint32_t i = 0; i < unit.page_count; ++i)
+    for (std::uint32_t t = 0; t < p.rows.tokens; ++t) {
+      if (t % 4 == 0) ahead.step();
+      const E* values = reinterpret_cast<const E*>(unit.pages[i]) + t * dim + at;
+      Lanes x[kV];
+      each<kV>([&](auto v) QUIRE_LAMBDA { x[v.value] = load(values + 16 * v.value); });
+      each<kRows>([&](auto r) QUIRE_LAMBDA {
+        const Lanes by = all(z[r.value * kEncodedUnit + i * p.rows.tokens + t]);
+        each<kV>([&](auto v) QUIRE_LAMBDA {
+          sums[r.value][v.value] = fma(by, x[v.value], sums[r.value][v.value]);
+        });
+      });
+    }
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    each<kV>([&](auto v) QUIRE_LAMBDA {
+      float* to = out + r.value * dim + at + 16 * v.value;
+      store(to, fma(sums[r.value][v.value], all(take[r.value]), mul(load(to), all(keep[r.value]))));
+    });
+  });
+}
+
+template <class E>
+void value_floats(const EncodedPart& p, const EncodedUnit& unit, const float* weights,
+                  std::uint32_t n, const float* keep, const float* take, float* out) {
+  const std::size_t dim = p.rows.dim;
+  constexpr int kV = kWide ? 4 : 2;
+  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * (dim + 63) / 64 * unit.page_count *
+                        p.rows.tokens / 4);
+  each_tile(n, [&](auto count, std::uint32_t first) QUIRE_LAMBDA {
+    alignas(64) float z[count.value * kEncodedUnit];
+    for (int r = 0; r < count.value; ++r)
+      for (std::uint32_t i = 0; i < unit.page_count; ++i)
+        for (std::uint32_t t = 0; t < p.rows.tokens; t += 16) {
+          const std::size_t slot = r * kEncodedUnit + i * p.rows.tokens + t;
+          const Lanes w = load(weights + first * kEncodedUnit + slot);
+          store(z + slot, sizeof(E) > 1 ? w : mul(w, powers<E>(p, unit.pages[i], t)));
+        }
+    std::size_t at = 0;
+    for (; at + 16 * kV <= dim; at += 16 * kV)
+      value_floats_at<E, count.value, kV>(p, unit, at, z, ahead, keep + first, take + first,
+                                          out + first * dim);
+    for (; at < dim; at += 16)
+      value_floats_at<E, count.value, 1>(p, unit, at, z, ahead, keep + first, take + first,
+                                         out + first * dim);
+  });
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,219 @@
+// kernels/cpu/encoded_keys.h - scores of encoded keys: 16 slots by four dimensions of codes are one
+// vector, multiplied by four bytes of the query.
+#pragma once
+
+#include "kernels/cpu/encoded_tile.h"
+
+namespace quire {
+namespace {
+
+// Where the scales of keys are: per slot, per slot with an offset, or already in the query.
+enum class KeyScales { slot, pair, query };
+
+using ConstRow = PreparedRow<const std::byte>;
+
+template <int kTerms>
+inline constexpr int kKeyTop = kTerms == 2 ? kTwoTerms : 127;
+
+struct KeyGroups {  // 16 slots each
+  const std::byte *low[kEncodedUnit / 16], *last[kEncodedUnit / 16];
+  std::uint32_t count = 0;
+};
+
+inline void add_groups(const EncodedPart& p, const std::byte* page, KeyGroups& groups) {
+  for (std::uint32_t t = 0; t < p.rows.tokens; t += 16) {
+    groups.low[groups.count] = page + 4 * t;
+    groups.last[groups.count++] = page + p.plane_at + 4 * t;
+  }
+}
+
+// Groups [first, first + kV) for kRows rows; dots and scales are those of group `first`.
+template <int kBits, int kTop, KeyScales kScales, int kTerms, int kRows, int kV>
+void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t first,
+                const ConstRow (&rows)[kRows], const float* scales, const float* offsets,
+                Ahead& ahead, float* dots) {
+  using P = Planes<kBits>;
+  constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
+  const std::size_t dim = p.rows.dim, stride = 4 * p.rows.tokens;
+  Table levels{};
+  if constexpr (kLevels) levels = table_of(p.levels);
+  Lanes s[kRows][kV];
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    each<kV>([&](auto v) QUIRE_LAMBDA { s[r.value][v.value] = zero(); });
+  });
+  for (std::size_t d = 0, b = 0; d < dim; d += p.block, ++b) {
+    Ints sums[kRows][kV][kTerms];
+    each<kRows>([&](auto r) QUIRE_LAMBDA {
+      each<kV>([&](auto v) QUIRE_LAMBDA {
+        for (Ints& sum : sums[r.value][v.value]) sum = zero_ints();
+      });
+    });
+    const std::size_t end = least(d + p.block, dim) / 4;
+    for (std::size_t at = d / 4; at < end; at += P::kStep) {
+      ahead.step();
+      each<P::kStep>([&](auto j) QUIRE_LAMBDA {
+        Ints codes[kV];
+        each<kV>([&](auto v) QUIRE_LAMBDA {
+          const std::byte* low = groups.low[first + v.value] + at / P::kPer * stride;
+          Ints last = zero_ints();
+          if constexpr (P::kLast) last = load_ints(groups.last[first + v.value] + at / 8 * stride);
+          codes[v.value] = P::template unpack<j.value>(low, stride, last);
+          if constexpr (kLevels) codes[v.value] = look_up(levels, codes[v.value]);
+        });
+        each<kRows>([&](auto r) QUIRE_LAMBDA {
+          each<kTerms>([&](auto term) QUIRE_LAMBDA {
+            const Ints by = four_bytes(rows[r.value].bytes + term.value * dim + 4 * (at + j.value));
+            each<kV>([&](auto v) QUIRE_LAMBDA {
+              Ints& sum = sums[r.value][v.value][term.value];
+              sum = dot<kSmall>(sum, codes[v.value], by);
+            });
+          });
+        });
+      });
+    }
+    const std::size_t g = d / p.group * kEncodedUnit;
+    each<kRows>([&](auto r) QUIRE_LAMBDA {
+      const ConstRow& row = rows[r.value];
+      each<kV>([&](auto v) QUIRE_LAMBDA {
+        const Lanes sum = to_floats(add(twice(sums[r.value][v.value]), all_ints(row.centre[b])));
+        Lanes& to = s[r.value][v.value];
+        if constexpr (kScales == KeyScales::query) {
+          to = fma(sum, all(row.scale[b]), all(row.sum[b]));
+        } else {
+          to = fma(mul(sum, all(row.scale[b])), load(scales + g + 16 * v.value), to);
+          if constexpr (kScales == KeyScales::pair)
+            to = fma(all(row.sum[b]), load(offsets + g + 16 * v.value), to);
+        }
+      });
+    });
+  }
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    each<kV>([&](auto v) QUIRE_LAMBDA {
+      store(dots + r.value * kEncodedUnit + 16 * v.value, s[r.value][v.value]);
+    });
+  });
+}
+
+// All groups, as many at a time as registers hold.
+template <int kBits, int kTop, KeyScales kScales, int kTerms, int kRows>
+QUIRE_INLINE void score_groups(const EncodedPart& p, const KeyGroups& groups,
+                               const ConstRow (&rows)[kRows], const float* scales,
+                               const float* offsets, Ahead& ahead, float* dots) {
+  const auto some = [&](auto v, std::uint32_t first) QUIRE_LAMBDA {
+    score_tile<kBits, kTop, kScales, kTerms, kRows, v.value>(
+        p, groups, first, rows, scales + 16 * first, offsets + 16 * first, ahead,
+        dots + 16 * first);
+  };
+  std::uint32_t first = 0;
+  if constexpr (kWide && kTileRows > 1) {
+    for (; first + 4 <= groups.count; first += 4) some(Index<4>{}, first);
+    if constexpr (kScales == KeyScales::query)  // whose pages, of 32 slots, come one by one
+      for (; first + 2 <= groups.count; first += 2) some(Index<2>{}, first);
+  }
+  for (; first < groups.count; ++first) some(Index<1>{}, first);
+}
+
+template <int kBits, int kTop, KeyScales kScales, int kTerms>
+void score_codes(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
+                 std::uint32_t n, float* dots) {
+  UnitScales scales;
+  expand_scales(p, unit, scales);
+  KeyGroups groups;
+  for (std::uint32_t i = 0; i < unit.page_count; ++i) add_groups(p, unit.pages[i], groups);
+  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * p.rows.dim / 4 / Planes<kBits>::kStep);
+  each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
+    ConstRow rows[count.value];
+    for (int r = 0; r < count.value; ++r) rows[r] = prepared_row(p, prepared, at + r);
+    score_groups<kBits, kTop, kScales, kTerms, count.value>(
+        p, groups, rows, scales.scales, scales.offsets, ahead, dots + at * kEncodedUnit);
+  });
+}
+
+// KIVI: the page's steps are multiplied into the query first.
+template <int kBits, int kTerms>
+void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
+                    std::uint32_t n, float* dots) {
+  const std::size_t dim = p.rows.dim;
+  const Lanes centre = all(static_cast<float>(p.centre_twice) * p.half);
+  Ahead ahead(unit,
+              (n + kTileRows - 1) / kTileRows * unit.page_count * dim / 4 / Planes<kBits>::kStep);
+  for (std::uint32_t i = 0; i < unit.page_count; ++i) {
+    KeyGroups groups;
+    add_groups(p, unit.pages[i], groups);
+    alignas(64) float steps[kCodecDimMax], offsets[kCodecDimMax];
+    const auto* halves = reinterpret_cast<const F16*>(unit.pages[i] + p.scales_at);
+    for (std::size_t d = 0; d < dim; d += 16) {
+      const Lanes step = load(halves + d);
+      store(steps + d, step);
+      store(offsets + d, fma(centre, step, load(halves + dim + d)));
+    }
+    each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
+      std::int8_t bytes[count.value * 2 * kCodecDimMax];
+      const float* q[count.value];
+      Integers whole[count.value];
+      float scale[count.value], base[count.value];
+      std::int32_t middle[count.value];
+      ConstRow rows[count.value];
+      for (int r = 0; r < count.value; ++r) {
+        q[r] = reinterpret_cast<const float*>(prepared + (at + r) * p.prepared_bytes);
+        Lanes sum = zero();
+        for (std::size_t d = 0; d < dim; d += 16) sum = fma(load(q[r] + d), load(offsets + d), sum);
+        base[r] = add_lanes(sum);
+      }
+      const auto scaled = [&](int r, std::size_t v) QUIRE_LAMBDA {
+        return mul(load(q[r] + 16 * v), load(steps + 16 * v));
+      };
+      if (dim == 64)
+        to_integers<kKeyTop<kTerms>, 4>(4, scaled, bytes, bytes + dim, 2 * dim, whole);
+      else
+        to_integers<kKeyTop<kTerms>, 0>(dim / 16, scaled, bytes, bytes + dim, 2 * dim, whole);
+      for (int r = 0; r < count.value; ++r) {
+        scale[r] = whole[r].scale * p.half;
+        middle[r] = -p.centre_twice * whole[r].sum;
+        rows[r] = {&scale[r], &base[r], &middle[r], bytes + 2 * r * dim};
+      }
+      score_groups<kBits, 0, KeyScales::query, kTerms, count.value>(
+          p, groups, rows, steps, offsets, ahead, dots + at * kEncodedUnit + i * p.rows.tokens);
+    });
+  }
+}
+
+template <int kTerms>
+void prepare_codes(const EncodedPart& p, const float* q, const PreparedRow<std::byte>& row) {
+  for (std::uint32_t d = 0, b = 0; d < p.rows.dim; d += p.block, ++b) {
+    const std::uint32_t size = least(p.block, p.rows.dim - d);
+    Integers whole[1];
+    to_integers<kKeyTop<kTerms>, 0>(
+        size / 16, [&](int, std::size_t i) QUIRE_LAMBDA { return load(q + d + 16 * i); },
+        row.bytes + d, row.bytes + p.rows.dim + d, 0, whole);
+    Lanes sum = zero();
+    for (std::uint32_t i = 0; i < size; i += 16) sum = add(sum, load(q + d + i));
+    row.scale[b] = whole[0].scale * p.half;
+    row.sum[b] = add_lanes(sum);
+    row.centre[b] = -p.centre_twice * whole[0].sum;
+  }
+}
+
+void prepare(const EncodedPart& p, const float* queries, std::size_t stride, std::uint32_t n,
+             std::byte* prepared) {
+  const std::uint32_t dim = p.rows.dim;
+  if (dim % 16 != 0) return kEncodedScalar.prepare(p, queries, stride, n, prepared);
+  const Basis basis = p.codec->basis(Side::keys);
+  alignas(64) float q[kCodecDimMax];
+  for (std::uint32_t r = 0; r < n; ++r) {
+    std::byte* to = prepared + r * p.prepared_bytes;
+    __builtin_memcpy(q, queries + r * stride, dim * sizeof(float));
+    if (basis == Basis::signed_hadamard) flip_basis_signs(dim, q);
+    if (basis != Basis::plain) hadamard(dim, q);
+    __builtin_memset(to + p.prepared_bytes - 64, 0, 64);  // the padding
+    if (row_is_float(p))
+      __builtin_memcpy(to, q, dim * sizeof(float));
+    else if (p.terms == 2)
+      prepare_codes<2>(p, q, prepared_row(p, prepared, r));
+    else
+      prepare_codes<1>(p, q, prepared_row(p, prepared, r));
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,311 @@
+// kernels/cpu/encoded_tile.h - what keys and values of encoded pages have in common: codes out of
+// their planes, scales out of their columns, f32 vectors as integers, the Hadamard transform.
+#pragma once
+
+#include <utility>
+
+#include "kernels/cpu/bytes.h"
+#include "kernels/encoded_layout.h"
+
+namespace quire {
+namespace {
+
+inline constexpr int kTwoTerms = 127 * 128;  // M of two terms
+// (row, query head) pairs that share unpacked codes. Sanitizers would take minutes to instrument
+// more than one.
+#ifdef QUIRE_SANITIZED
+inline constexpr int kTileRows = 1;
+#else
+inline constexpr int kTileRows = 3;
+#endif
+
+// Calls f(Index<0>{}) ... f(Index<kN - 1>{}).
+template <int kI>
+struct Index {
+  static constexpr int value = kI;
+};
+template <class F, int... kI>
+QUIRE_INLINE void each_of(std::integer_sequence<int, kI...>, F& f) {
+  (f(Index<kI>{}), ...);
+}
+template <int kN, class F>
+QUIRE_INLINE void each(F f) {
+  each_of(std::make_integer_sequence<int, kN>{}, f);
+}
+
+// Calls f(Index<rows>{}, first) for all n rows.
+template <class F>
+QUIRE_INLINE void each_tile(std::uint32_t n, F f) {
+  std::uint32_t i = 0;
+  if constexpr (kTileRows > 1)
+    for (; i + kTileRows <= n; i += kTileRows) f(Index<kTileRows>{}, i);
+  for (; i < n; ++i) f(Index<1>{}, i);
+}
+
+// Fetches the pages of the next unit into L2, a few lines with each step of the work on this one.
+class Ahead {
+ public:
+  Ahead(const EncodedUnit& unit, std::size_t steps)
+      : unit_(unit),
+        lines_((unit.next_bytes + 63) / 64),
+        per_step_((lines_ * unit.next_count + steps - 1) / steps) {}
+  ~Ahead() {
+    while (page_ < unit_.next_count) line();
+  }
+  Ahead(const Ahead&) = delete;
+  Ahead& operator=(const Ahead&) = delete;
+
+  QUIRE_INLINE void step() {
+    for (std::size_t i = 0; i < per_step_ && page_ < unit_.next_count; ++i) line();
+  }
+
+ private:
+  QUIRE_INLINE void line() {
+    _mm_prefetch(reinterpret_cast<const char*>(unit_.next[page_]) + 64 * line_, _MM_HINT_T1);
+    if (++line_ >= lines_) line_ = 0, ++page_;
+  }
+
+  const EncodedUnit& unit_;
+  const std::size_t lines_, per_step_;
+  std::size_t line_ = 0;
+  std::uint32_t page_ = 0;
+};
+
+// How codes of kBits lie: the plane of their low bits, and for 3 and 5 one of the last bit.
+template <int kBits>
+struct Planes {
+  static constexpr bool kLast = kBits == 3 || kBits == 5;
+  static constexpr int kLow = kBits & ~1;         // bits in the first plane
+  static constexpr int kPer = 8 / kLow;           // code vectors in one vector of that plane
+  static constexpr int kStep = kLast ? 8 : kPer;  // code vectors that are unpacked together
+
+  // Code vector kJ of those that start at `low`, whose vectors are `stride` apart; `last` has its
+  // last bits at kJ.
+  template <int kJ>
+  QUIRE_INLINE static Ints unpack(const std::byte* low, std::size_t stride, Ints last) {
+    const Ints loaded = load_ints(low + kJ / kPer * stride);
+    if constexpr (kBits == 8) {
+      return loaded;
+    } else {
+      const Ints code = both(drop_bits<kJ % kPer * kLow>(loaded), all_bytes((1 << kLow) - 1));
+      if constexpr (!kLast) return code;
+      const Ints moved = kJ >= kLow ? drop_bits<(kJ >= kLow ? kJ - kLow : 0)>(last)
+                                    : shift_left<(kJ < kLow ? kLow - kJ : 0)>(last);
+      return either(code, both(moved, all_bytes(1 << kLow)));
+    }
+  }
+
+  // Code vector `index` of the values of a page.
+  QUIRE_INLINE static Ints unpack_at(const std::byte* page, std::size_t last_plane,
+                                     std::size_t index) {
+    const auto take = [&](std::size_t plane, int bits) QUIRE_LAMBDA {
+      const std::size_t per = 8 / bits;
+      const Ints loaded = load_ints(page + plane + index / per * 64);
+      return both(drop_bits(loaded, static_cast<int>(index % per) * bits),
+                  all_bytes((1 << bits) - 1));
+    };
+    if constexpr (!kLast) return take(0, kLow);
+    return either(take(0, kLow), shift_left<kLow>(take(last_plane, 1)));
+  }
+};
+
+// Whether codes, or the levels they stand for, are at most 128.
+template <int kBits, bool kLevels, int kTop>
+inline constexpr bool kSmallCodes = kLevels ? kTop <= 128 : kBits < 8;
+
+// Four bytes of a query, or of the weights of four slots, in every lane.
+QUIRE_INLINE Ints four_bytes(const std::int8_t* p) {
+  std::int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return all_ints(four);
+}
+
+// 2 * sum, of one or two terms.
+template <int kTerms>
+QUIRE_INLINE Ints twice(const Ints (&sums)[kTerms]) {
+  if constexpr (kTerms == 1)
+    return add(sums[0], sums[0]);
+  else
+    return add(shift_left<8>(sums[0]), add(sums[1], sums[1]));
+}
+
+// e4m3 times 2^-120, in the place of f32.
+QUIRE_INLINE Ints widen_bytes(const void* p) {
+  const __m128i b = _mm_loadu_si128(static_cast<const __m128i*>(p));
+#ifdef __AVX512F__
+  return _mm512_cvtepu8_epi32(b);
+#else
+  return {_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_srli_si128(b, 8))};
+#endif
+}
+
+// The scales and offsets of a unit as f32, [groups][64].
+struct UnitScales {
+  alignas(64) float scales[kCodecDimMax / 16 * kEncodedUnit];
+  alignas(64) float offsets[kCodecDimMax / 32 * kEncodedUnit];
+};
+
+inline void expand_scales(const EncodedPart& p, const EncodedUnit& unit, UnitScales& out) {
+  const std::size_t tokens = p.rows.tokens, groups = encoded_groups(p);
+  const bool drop_signs = p.side == Side::values && p.terms == 1;
+  const Lanes centre = all(static_cast<float>(p.centre_twice) * p.half);
+  for (std::uint32_t i = 0; i < unit.page_count; ++i) {
+    const std::byte* page = unit.pages[i];
+    for (std::size_t t = 0; t < tokens; t += 16) {
+      float* scales = out.scales + i * tokens + t;
+      const auto* halves = reinterpret_cast<const F16*>(page + p.scales_at) + t;
+      if (p.scales == EncodedScales::slot_fp8) {
+        const Lanes power = as_lanes(shift_left<23>(widen_bytes(page + p.exponents_at + t)));
+        for (std::size_t g = 0; g < groups; ++g) {
+          const Ints code = widen_bytes(page + p.scales_at + g * tokens + t);
+          const Ints sign = shift_left<24>(both(code, all_ints(drop_signs ? 0 : 0x80)));
+          const Ints bits = either(shift_left<20>(both(code, all_ints(0x7f))), sign);
+          store(scales + g * kEncodedUnit, mul(mul(as_lanes(bits), all(0x1p120f)), power));
+        }
+        continue;
+      }
+      for (std::size_t g = 0; g < groups; ++g) {
+        const Lanes scale = load(halves + g * tokens);
+        store(scales + g * kEncodedUnit, drop_signs ? size_of(scale) : scale);
+        if (p.scales == EncodedScales::slot_pair)
+          store(out.offsets + g * kEncodedUnit + i * tokens + t,
+                fma(centre, scale, load(halves + (groups + g) * tokens)));
+      }
+    }
+  }
+}
+
+// What a vector becomes as integers; the bytes go elsewhere.
+struct Integers {
+  float scale;  // a / M
+  std::int32_t sum;
+};
+
+// kRows vectors of 16 * vectors numbers, z(row, i) the i-th 16 of one, as bytes: high terms at
+// high + row * stride, low ones at low + row * stride. The steps across lanes are taken for four
+// rows at once. kVectors, unless 0, is `vectors`. Where kTop is 255 no z is negative.
+template <int kTop, int kVectors, int kRows, class Z>
+QUIRE_INLINE void to_integers(std::size_t vectors, Z z, std::int8_t* high, std::int8_t* low,
+                              std::size_t stride, Integers (&out)[kRows]) {
+  constexpr bool kTwo = kTop > 255;
+  const auto each_vector = [&](auto f) QUIRE_LAMBDA {
+    if constexpr (kVectors != 0)
+      each<kVectors>([&](auto i) QUIRE_LAMBDA { f(std::size_t{i.value}); });
+    else
+      for (std::size_t i = 0; i < vectors; ++i) f(i);
+  };
+  Ints lanes[4];
+  each<4>([&](auto r) QUIRE_LAMBDA {
+    lanes[r.value] = zero_ints();
+    if constexpr (r.value < kRows)
+      each_vector([&](std::size_t i) QUIRE_LAMBDA {
+        const Lanes x = z(r.value, i);
+        lanes[r.value] = most_unsigned(lanes[r.value], as_ints(kTop == 255 ? x : size_of(x)));
+      });
+  });
+  const __m128i bits = most_lane_of(lanes);
+  const __m128i finite = _mm_cmpeq_epi32(bits, _mm_min_epu32(bits, _mm_set1_epi32(0x7f7fffff)));
+  const __m128 a = _mm_castsi128_ps(bits), top = _mm_set1_ps(static_cast<float>(kTop));
+  const __m128 coded =
+      _mm_and_ps(_mm_cmpge_ps(a, _mm_set1_ps(kEncodedLeast)), _mm_castsi128_ps(finite));
+  alignas(16) float by[4], scale[4];
+  alignas(16) std::int32_t sums[4];
+  _mm_store_ps(by, _mm_div_ps(top, a));
+  const __m128 other = _mm_andnot_ps(_mm_castsi128_ps(finite), _mm_set1_ps(__builtin_nanf("")));
+  _mm_store_ps(scale, _mm_or_ps(_mm_and_ps(coded, _mm_div_ps(a, top)), other));
+  const int usual = _mm_movemask_ps(coded);
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    std::int8_t *highs = high + r.value * stride, *lows = low + r.value * stride;
+    Ints sum = zero_ints();
+    if (usual >> r.value & 1) {
+      const Lanes factor = all(by[r.value]);
+      const auto code = [&](std::size_t i) QUIRE_LAMBDA {
+        const Ints x = rounded(mul(z(r.value, i), factor));
+        sum = add(sum, x);
+        return x;
+      };
+      if constexpr (kVectors == 4 && !kTwo) {
+        const Ints x[4] = {code(0), code(1), code(2), code(3)};
+        store_bytes<(kTop > 127)>(highs, x);
+      } else {
+        each_vector([&](std::size_t i) QUIRE_LAMBDA {
+          const Ints x = code(i);
+          if constexpr (kTwo) {
+            const Ints h = shift_right<7>(add(x, all_ints(64)));
+            store_low_bytes(highs + 16 * i, h);
+            store_low_bytes(lows + 16 * i, sub(x, shift_left<7>(h)));
+          } else {
+            store_low_bytes(highs + 16 * i, x);
+          }
+        });
+      }
+    } else {
+      for (std::size_t i = 0; i < vectors; ++i) {
+        store_low_bytes(highs + 16 * i, zero_ints());
+        if constexpr (kTwo) store_low_bytes(lows + 16 * i, zero_ints());
+      }
+    }
+    lanes[r.value] = sum;
+  });
+  _mm_store_si128(reinterpret_cast<__m128i*>(sums), add_lanes_of(lanes));
+  for (int r = 0; r < kRows; ++r) out[r] = {scale[r], sums[r]};
+}
+
+// x[i ^ distance] for distance 1, 2, 4, 8.
+template <int kDistance>
+QUIRE_INLINE Lanes swapped(Lanes x) {
+#ifdef __AVX512F__
+  if constexpr (kDistance == 1) return _mm512_permute_ps(x, 0xb1);
+  if constexpr (kDistance == 2) return _mm512_permute_ps(x, 0x4e);
+  if constexpr (kDistance == 4) return _mm512_shuffle_f32x4(x, x, 0xb1);
+  if constexpr (kDistance == 8) return _mm512_shuffle_f32x4(x, x, 0x4e);
+#else
+  if constexpr (kDistance == 1)
+    return {_mm256_permute_ps(x.low, 0xb1), _mm256_permute_ps(x.high, 0xb1)};
+  if constexpr (kDistance == 2)
+    return {_mm256_permute_ps(x.low, 0x4e), _mm256_permute_ps(x.high, 0x4e)};
+  if constexpr (kDistance == 4)
+    return {_mm256_permute2f128_ps(x.low, x.low, 1), _mm256_permute2f128_ps(x.high, x.high, 1)};
+  if constexpr (kDistance == 8) return {x.high, x.low};
+#endif
+}
+
+template <int kDistance>
+QUIRE_INLINE Lanes butterfly(Lanes x) {
+  alignas(64) static constexpr std::uint32_t kSigns[16] = {
+      0 & kDistance ? 1u << 31 : 0,  1 & kDistance ? 1u << 31 : 0,  2 & kDistance ? 1u << 31 : 0,
+      3 & kDistance ? 1u << 31 : 0,  4 & kDistance ? 1u << 31 : 0,  5 & kDistance ? 1u << 31 : 0,
+      6 & kDistance ? 1u << 31 : 0,  7 & kDistance ? 1u << 31 : 0,  8 & kDistance ? 1u << 31 : 0,
+      9 & kDistance ? 1u << 31 : 0,  10 & kDistance ? 1u << 31 : 0, 11 & kDistance ? 1u << 31 : 0,
+      12 & kDistance ? 1u << 31 : 0, 13 & kDistance ? 1u << 31 : 0, 14 & kDistance ? 1u << 31 : 0,
+      15 & kDistance ? 1u << 31 : 0};
+  const Ints bits = as_ints(x);
+  const Ints signs = load_ints(kSigns);
+#ifdef __AVX512F__
+  return add(swapped<kDistance>(x), as_lanes(_mm512_xor_si512(bits, signs)));
+#else
+  return add(swapped<kDistance>(x), as_lanes({_mm256_xor_si256(bits.low, signs.low),
+                                              _mm256_xor_si256(bits.high, signs.high)}));
+#endif
+}
+
+// In place, as basis.cc has it. dim is a multiple of 16.
+inline void hadamard(std::size_t dim, float* x) {
+  const std::size_t size = dim & (~dim + 1);
+  const float norm = 1 / __builtin_sqrtf(static_cast<float>(size));
+  for (std::size_t i = 0; i < dim; i += 16) {
+    const Lanes a = butterfly<4>(butterfly<2>(butterfly<1>(load(x + i))));
+    store(x + i, butterfly<8>(a));
+  }
+  for (std::size_t distance = 16; distance < size; distance *= 2)
+    for (std::size_t i = 0; i < dim; i += 16)
+      if (!(i & distance)) {
+        const Lanes a = load(x + i), b = load(x + i + distance);
+        store(x + i, add(a, b));
+        store(x + i + distance, sub(a, b));
+      }
+  for (std::size_t i = 0; i < dim; i += 16) store(x + i, mul(load(x + i), all(norm)));
+}
+
+}  // namespace
+}  // namespace quire

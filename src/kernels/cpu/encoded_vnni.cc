@@ -1,0 +1,7 @@
+#include "kernels/cpu/encoded_impl.h"
+
+namespace quire {
+
+extern const EncodedKernels kEncodedVnni = {prepare, scores, add_values, finish, seal};
+
+}  // namespace quire

@@ -1,0 +1,183 @@
+// kernels/cpu/sealed_impl.h - the walk of a task over encoded blocks (kernels/sealed.h), and the
+// merge with a row's own. Its rows lie in one block, so all see the same end; where a window ends
+// they begin apart, and those that see something of a unit are the first ones.
+#pragma once
+
+#include "kernels/cpu/attend_impl.h"
+#include "kernels/sealed.h"
+
+namespace quire {
+namespace {
+
+class SealedWalk {
+ public:
+  SealedWalk(const SealedStep& step, const AttendTask& task, std::byte* scratch)
+      : step_(step),
+        shape_(step.shape),
+        task_(task),
+        sequence_(step.kv.sequences[task.sequence]),
+        heads_(shape_.query_heads / shape_.kv_heads),
+        tokens_(step.kv.tokens_per_block),
+        dim_(shape_.head_dim),
+        s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)),
+        prepared_(scratch + sealed_scratch_bytes(step) -
+                  std::size_t{attend_rows_max(shape_)} * heads_ * step.keys.prepared_bytes),
+        position_(sequence_.past + task.first_row),
+        begin_(reach(0).begin),
+        end_(reach(0).end) {}
+
+  void run() {
+    const bool whole = task_.split == kAllSplits;
+    const std::uint32_t pairs = task_.row_count * heads_;
+    std::uint32_t from = begin_, to = end_;
+    if (!whole) {
+      from = most(from, task_.split * kAttendSplit);
+      to = least(to, (task_.split + task_.split_count) * kAttendSplit);
+    }
+    for (std::uint32_t h = 0; h < task_.kv_head_count; ++h) {
+      start_head(task_.kv_head + h);
+      if (whole) clear(s_.row_max, s_.row_sum, s_.row_out, pairs);
+      std::uint32_t partial = task_.partial + h * task_.row_count * task_.partial_stride;
+      for (std::uint32_t at = from; at < to;) {
+        const std::uint32_t stop = least(to, (at / kAttendSplit + 1) * kAttendSplit);
+        clear(s_.split_max, s_.split_sum, s_.split_out, pairs);
+        for (std::uint32_t unit = at / kAttendUnit * kAttendUnit; unit < stop; unit += kAttendUnit)
+          attend_slots(unit, to);
+        if (whole)
+          merge_split(stop);
+        else
+          leave(s_.split_max, s_.split_sum, s_.split_out, partial++);
+        at = stop;
+      }
+      if (whole) leave(s_.row_max, s_.row_sum, s_.row_out, partial);
+    }
+  }
+
+ private:
+  SealedReach reach(std::uint32_t row) const {
+    return sealed_reach(position_ + row, tokens_, step_.kv.window, step_.recent_blocks,
+                        step_.sink_blocks);
+  }
+  // Rows that see something before this slot.
+  std::uint32_t rows_before(std::uint32_t stop) const {
+    std::uint32_t n = task_.row_count;
+    while (n > 0 && reach(n - 1).begin >= stop) --n;
+    return n;
+  }
+
+  void clear(float* top, float* sum, float* out, std::uint32_t pairs) const {
+    fill(top, pairs, kLowest);
+    fill(sum, pairs, 0);
+    fill(out, pairs * dim_, 0);
+  }
+
+  void start_head(std::uint32_t kv_head) {
+    lane_ = (std::size_t{shape_.layer_index} * shape_.kv_heads + kv_head) * shape_.page_bytes;
+    for (std::uint32_t i = 0; i < task_.row_count; ++i) {
+      const float* from = step_.queries +
+                          (sequence_.first_row + task_.first_row + i) * step_.row_stride +
+                          std::size_t{kv_head} * heads_ * dim_;
+      for (std::size_t d = 0; d < heads_ * dim_; d += 16)
+        store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
+    }
+    step_.kernels->prepare(step_.keys, s_.queries, dim_, task_.row_count * heads_, prepared_);
+  }
+
+  // The pages of a unit that somebody sees; where nobody does, another stands in.
+  std::uint32_t pages(std::uint32_t first, std::uint32_t stop, std::size_t offset,
+                      const std::byte** to) const {
+    std::uint32_t count = 0;
+    const std::uint32_t from = most(begin_, first) / tokens_ * tokens_;
+    for (std::uint32_t slot = first; slot < stop; slot += tokens_)
+      to[count++] =
+          arena_at(step_.kv.arena, sequence_.blocks[most(slot, from) / tokens_]) + lane_ + offset;
+    return count;
+  }
+
+  void attend_slots(std::uint32_t first, std::uint32_t task_end) {
+    const std::uint32_t stop = least(end_, first + kAttendUnit), rows = rows_before(stop),
+                        n = rows * heads_;
+    EncodedUnit keys, values;
+    keys.page_count = pages(first, stop, 0, keys.pages);
+    values.page_count = pages(first, stop, shape_.key_bytes, values.pages);
+    const std::uint32_t after = first + kAttendUnit;
+    const std::uint32_t after_stop = after < task_end ? least(end_, after + kAttendUnit) : after;
+    keys.next_count = pages(after, after_stop, 0, keys.next);
+    values.next_count = pages(after, after_stop, shape_.key_bytes, values.next);
+    keys.next_bytes = step_.keys.page_bytes;
+    values.next_bytes = step_.values.page_bytes;
+
+    step_.kernels->scores(step_.keys, keys, prepared_, n, s_.weights);
+    for (std::uint32_t row = 0; row < rows; ++row) {
+      const std::uint32_t from = most(reach(row).begin, first);
+      if (from == first && stop == after) continue;
+      for (std::uint32_t h = 0; h < heads_; ++h)
+        mask_scores(from - first, stop - first, s_.weights + (row * heads_ + h) * kAttendUnit);
+    }
+    for (std::uint32_t i = 0; i < n; ++i) s_.unit_max[i] = max_score(s_.weights + i * kAttendUnit);
+    for (std::uint32_t i = 0; i < n; ++i)
+      s_.unit_sum[i] = softmax(s_.unit_max[i], s_.weights + i * kAttendUnit);
+    merge_sums(s_.unit_max, s_.unit_sum, n, s_.split_max, s_.split_sum, s_.keep, s_.take);
+    step_.kernels->add_values(step_.values, values, s_.weights, n, s_.keep, s_.take, s_.split_out);
+  }
+
+  void merge_split(std::uint32_t stop) {
+    const std::uint32_t n = rows_before(stop) * heads_;
+    merge_sums(s_.split_max, s_.split_sum, n, s_.row_max, s_.row_sum, s_.keep, s_.take);
+    merge_outputs(s_.split_out, n, dim_, s_.keep, s_.take, s_.row_out);
+  }
+
+  void leave(const float* top, const float* sum, const float* out, std::uint32_t number) const {
+    for (std::uint32_t i = 0; i < task_.row_count; ++i) {
+      float* partial = step_.partials +
+                       (number + std::size_t{i} * task_.partial_stride) * partial_floats(shape_);
+      for (std::uint32_t h = 0; h < heads_; ++h) {
+        partial[h] = top[i * heads_ + h];
+        partial[heads_ + h] = sum[i * heads_ + h];
+      }
+      for (std::size_t d = 0; d < heads_ * dim_; ++d)
+        partial[2 * heads_ + d] = out[i * heads_ * dim_ + d];
+    }
+  }
+
+  const SealedStep& step_;
+  const AttendShape& shape_;
+  const AttendTask& task_;
+  const KvSequenceView& sequence_;
+  const std::uint32_t heads_, tokens_;
+  const std::size_t dim_;
+  const AttendScratch s_;
+  std::byte* const prepared_;
+  const std::uint32_t position_, begin_, end_;  // of row 0: the first to begin; all end alike
+  std::size_t lane_ = 0;
+};
+
+void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* scratch) {
+  SealedWalk(step, task, scratch).run();
+}
+
+void merge_sealed(const SealedStep& step, const SealedMerge& m) {
+  const AttendShape& shape = step.shape;
+  const std::uint32_t heads = shape.query_heads / shape.kv_heads;
+  const std::size_t dim = shape.head_dim;
+  float* out = step.out + m.row * step.row_stride + std::size_t{m.kv_head} * heads * dim;
+  for (std::uint32_t h = 0; h < heads; ++h) {
+    float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // one lane of each is used
+    float* to = out + h * dim;
+    fill(to, dim, 0);
+    const auto fold = [&](std::uint32_t first, std::uint32_t count) {
+      for (std::uint32_t i = first; i < first + count; ++i) {
+        const float* partial = step.partials + i * partial_floats(shape);
+        merge_sums(partial + h, partial + heads + h, 1, top, sum, keep, take);
+        merge_outputs(partial + 2 * heads + h * dim, 1, dim, keep, take, to);
+      }
+    };
+    fold(m.encoded_first, m.encoded_count);
+    if (m.encoded_count > 0) step.kernels->finish(step.values, 1, to);
+    fold(m.rows_first, m.rows_count);
+    finish(to, sum, 1, dim, to);
+  }
+}
+
+}  // namespace
+}  // namespace quire

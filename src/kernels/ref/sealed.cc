@@ -1,0 +1,111 @@
+// What attention over encoded blocks is, row by row.
+#include "kernels/sealed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/attend_scratch.h"
+#include "kernels/ref/partial.h"
+
+namespace quire::ref {
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* scratch) {
+  const AttendShape& s = step.shape;
+  const KvSequenceView& sequence = step.kv.sequences[task.sequence];
+  const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
+  const std::uint32_t tokens = step.kv.tokens_per_block;
+  const AttendScratch a =
+      attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads, dim);
+  std::byte* prepared = scratch + sealed_scratch_bytes(step) -
+                        std::size_t{attend_rows_max(s)} * heads * step.keys.prepared_bytes;
+  for (std::uint32_t kv_head = task.kv_head; kv_head < task.kv_head + task.kv_head_count; ++kv_head)
+    for (std::uint32_t i = 0; i < task.row_count; ++i) {
+      const std::uint32_t position = sequence.past + task.first_row + i;
+      const SealedReach seen =
+          sealed_reach(position, tokens, step.kv.window, step.recent_blocks, step.sink_blocks);
+      const std::size_t lane = (std::size_t{s.layer_index} * s.kv_heads + kv_head) * s.page_bytes;
+      for (std::uint32_t h = 0; h < heads; ++h) {
+        const float* query = step.queries +
+                             (sequence.first_row + task.first_row + i) * step.row_stride +
+                             std::size_t{kv_head * heads + h} * dim;
+        for (std::uint32_t d = 0; d < dim; ++d) a.queries[d] = s.scale * query[d];
+        step.kernels->prepare(step.keys, a.queries, dim, 1, prepared);
+        Partial row{.out = a.row_out}, split{.out = a.split_out};
+        row.clear(dim);
+        for (std::uint32_t from = seen.begin; from < seen.end;) {
+          const std::uint32_t index = from / kAttendSplit;
+          const std::uint32_t to = std::min(seen.end, (index + 1) * kAttendSplit);
+          const bool mine = task.split == kAllSplits || index - task.split < task.split_count;
+          split.clear(dim);
+          for (std::uint32_t at = from; mine && at < to;) {
+            const std::uint32_t first = at / kAttendUnit * kAttendUnit;
+            const std::uint32_t stop = std::min(to, first + kAttendUnit);
+            EncodedUnit keys{}, values{};
+            for (std::uint32_t slot = first; slot < stop; slot += tokens) {
+              // A block nobody sees may be gone; another stands in for it.
+              const std::uint32_t block = std::max(slot, at / tokens * tokens) / tokens;
+              const std::byte* page = arena_at(step.kv.arena, sequence.blocks[block]) + lane;
+              keys.pages[keys.page_count++] = page;
+              values.pages[values.page_count++] = page + s.key_bytes;
+            }
+            step.kernels->scores(step.keys, keys, prepared, 1, a.weights);
+            float top = kLowest, lanes[16] = {};
+            for (std::uint32_t j = at - first; j < stop - first; ++j)
+              top = std::max(top, a.weights[j]);
+            for (std::uint32_t j = 0; j < kAttendUnit; ++j) {
+              const bool sees = j >= at - first && j < stop - first;
+              a.weights[j] = sees ? ref::exp(a.weights[j] - top) : 0;
+              lanes[j % 16] += a.weights[j];
+            }
+            float keep, take;
+            split.merge_sum(top, ref::add_lanes(lanes), keep, take);
+            step.kernels->add_values(step.values, values, a.weights, 1, &keep, &take, split.out);
+            at = stop;
+          }
+          if (mine && task.split == kAllSplits) row.merge(split, dim);
+          if (mine && task.split != kAllSplits)
+            split.leave(
+                step.partials + (task.partial + i * task.partial_stride + index - task.split) *
+                                    partial_floats(s),
+                h, heads, dim);
+          from = to;
+        }
+        if (task.split == kAllSplits && seen.begin < seen.end)
+          row.leave(
+              step.partials +
+                  (task.partial + (kv_head - task.kv_head) * task.row_count * task.partial_stride +
+                   i * task.partial_stride) *
+                      partial_floats(s),
+              h, heads, dim);
+      }
+    }
+}
+
+void merge_sealed(const SealedStep& step, const SealedMerge& m) {
+  const AttendShape& s = step.shape;
+  const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
+  for (std::uint32_t h = 0; h < heads; ++h) {
+    float* out = step.out + m.row * step.row_stride + std::size_t{m.kv_head * heads + h} * dim;
+    Partial row{.out = out};
+    row.clear(dim);
+    const auto fold = [&](std::uint32_t first, std::uint32_t count) {
+      for (std::uint32_t i = first; i < first + count; ++i) {
+        float* partial = step.partials + i * partial_floats(s);
+        row.merge({partial[h], partial[heads + h], partial + 2 * heads + h * dim}, dim);
+      }
+    };
+    fold(m.encoded_first, m.encoded_count);
+    if (m.encoded_count > 0) step.kernels->finish(step.values, 1, out);
+    fold(m.rows_first, m.rows_count);
+    for (std::uint32_t d = 0; d < dim; ++d) out[d] = out[d] / row.sum;
+  }
+}
+
+}  // namespace quire::ref

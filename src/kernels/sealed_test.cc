@@ -1,0 +1,248 @@
+// Attention over encoded blocks and rows: what it computes, and that nothing but positions decides.
+#include "kernels/sealed.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "base/half.h"
+#include "base/random.h"
+#include "format/format.h"
+
+namespace quire {
+namespace {
+
+struct Case {
+  const char* format;
+  std::uint32_t length = 200, tokens = 32, kv_heads = 2, heads = 3, dim = 64;
+  std::uint32_t window = 0, recent_blocks = 0, sink_blocks = 0;
+};
+
+struct Free {
+  void operator()(std::byte* p) const { std::free(p); }
+};
+using Bytes = std::unique_ptr<std::byte, Free>;
+Bytes bytes(std::size_t n) {
+  Bytes b(static_cast<std::byte*>(std::aligned_alloc(256, (n + 255) / 256 * 256)));
+  std::memset(b.get(), 0xff, (n + 255) / 256 * 256);
+  return b;
+}
+
+// One sequence, all of whose tokens attend. Every block is there as rows and encoded.
+class World {
+ public:
+  explicit World(const Case& c) : c_(c), format_(*find_format(c.format).value()) {
+    const PageShape page{c.tokens, c.dim, c.dim};
+    const Format& f16 = *find_format("f16").value();
+    const auto shape = [&](const Format& f) {
+      return AttendShape{.query_heads = c.kv_heads * c.heads,
+                         .kv_heads = c.kv_heads,
+                         .head_dim = c.dim,
+                         .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
+                         .rows = RowType::f16,
+                         .layer_index = 0,
+                         .page_bytes = f.key_bytes(page) + f.value_bytes(page),
+                         .key_bytes = f.key_bytes(page)};
+    };
+    encoded_ = shape(format_);
+    rows_ = shape(f16);
+    keys_ = encoded_part(*format_.keys, Side::keys, page.rows(Side::keys));
+    values_ = encoded_part(*format_.values, Side::values, page.rows(Side::values));
+    const std::uint32_t blocks = (c.length + c.tokens - 1) / c.tokens;
+    const auto units = [&](const AttendShape& s) {
+      return static_cast<std::uint32_t>((c.kv_heads * s.page_bytes + 255) / 256);
+    };
+    arena_ = bytes(std::size_t{blocks} * (units(encoded_) + units(rows_)) * 256);
+    for (std::uint32_t b = 0; b < blocks; ++b) {
+      encoded_blocks_.push_back(ArenaOffset{b * units(encoded_)});
+      row_blocks_.push_back(ArenaOffset{blocks * units(encoded_) + b * units(rows_)});
+    }
+    Random random(7);
+    const auto noise = [&](std::size_t n) {
+      std::vector<float> x(n);
+      for (float& v : x) v = f16_to_f32(f32_to_f16(static_cast<float>(4 * random.unit() - 2)));
+      return x;
+    };
+    const std::size_t row = std::size_t{c.kv_heads} * c.dim;
+    k_ = noise(c.length * row);
+    v_ = noise(c.length * row);
+    queries_ = noise(c.length * row * c.heads);
+  }
+
+  // Outputs of all rows, computed `chunk` at a time. Blocks that a chunk fills whole are scratch.
+  std::vector<float> run(Isa isa, std::uint32_t chunk) {
+    const AttendKernels& kernels = attend_kernels(isa);
+    const std::size_t width = std::size_t{encoded_.query_heads} * c_.dim;
+    std::vector<float> out(c_.length * width, NAN);
+    const bool open_only = c_.recent_blocks == 0 && c_.sink_blocks == 0;
+    const auto stride = static_cast<std::uint32_t>(c_.kv_heads * rows_.page_bytes / kArenaUnit);
+    for (std::uint32_t past = 0; past < c_.length; past += chunk) {
+      const std::uint32_t count = std::min(chunk, c_.length - past), end = past + count;
+      const std::uint32_t begin = (past + c_.tokens - 1) / c_.tokens;
+      std::vector<ArenaOffset> table = row_blocks_;
+      Bytes scratch_rows = bytes((chunk / c_.tokens + 1) * stride * kArenaUnit);
+      for (std::uint32_t b = begin; open_only && (b + 1) * c_.tokens <= end; ++b)
+        table[b] = kNoBlock;
+      const auto row_page = [&](std::uint32_t block, std::uint32_t head) {
+        std::byte* at = table[block] == kNoBlock
+                            ? scratch_rows.get() + (block - begin) * stride * kArenaUnit
+                            : arena_at(arena_.get(), table[block]);
+        return at + head * rows_.page_bytes;
+      };
+      for (std::uint32_t t = past; t < end; ++t)
+        for (std::uint32_t h = 0; h < c_.kv_heads; ++h) {
+          const std::size_t at = (std::size_t{t} * c_.kv_heads + h) * c_.dim;
+          std::byte* page = row_page(t / c_.tokens, h);
+          kernels.store_key(rows_, c_.tokens, &k_[at], t % c_.tokens, page);
+          kernels.store_value(rows_, c_.tokens, &v_[at], t % c_.tokens, page);
+        }
+      for (std::uint32_t b = past / c_.tokens; (b + 1) * c_.tokens <= end; ++b)
+        for (std::uint32_t h = 0; h < c_.kv_heads; ++h) {
+          std::byte* page = arena_at(arena_.get(), encoded_blocks_[b]) + h * encoded_.page_bytes;
+          encoded_kernels(isa).seal(keys_, row_page(b, h), page);
+          encoded_kernels(isa).seal(values_, row_page(b, h) + rows_.key_bytes,
+                                    page + encoded_.key_bytes);
+        }
+      const KvSequenceView sequence{encoded_blocks_.data(), 0, count, past};
+      const KvView kv{arena_.get(), &sequence, 1, c_.tokens, c_.window};
+      const RowBlocks rows{table.data(), begin, 0};
+      SealedPlan plan;
+      plan.threads = 1 + past % 5;
+      plan_sealed(kv, {&rows, 1}, {encoded_, rows_, c_.recent_blocks, c_.sink_blocks, stride},
+                  plan);
+      std::vector<float> partials(plan.partial_count * partial_floats(encoded_), NAN);
+      SealedStep step{.kv = kv,
+                      .shape = encoded_,
+                      .keys = keys_,
+                      .values = values_,
+                      .kernels = &encoded_kernels(isa),
+                      .recent_blocks = c_.recent_blocks,
+                      .sink_blocks = c_.sink_blocks,
+                      .queries = &queries_[past * width],
+                      .out = &out[past * width],
+                      .row_stride = width,
+                      .partials = partials.data()};
+      const Bytes scratch =
+          bytes(std::max(sealed_scratch_bytes(step), attend_scratch_bytes(rows_)));
+      for (const AttendTask& task : plan.encoded) kernels.attend_sealed(step, task, scratch.get());
+      for (SealedPlan::Rows* part : {&plan.kept, &plan.passing}) {
+        AttendStep own{part->view, rows_, step.queries, step.out, width, step.partials};
+        own.kv.arena = part == &plan.kept ? arena_.get() : scratch_rows.get();
+        for (const AttendTask& task : part->tasks) kernels.attend(own, task, scratch.get());
+      }
+      for (const SealedMerge& merge : plan.merges) kernels.merge_sealed(step, merge);
+    }
+    return out;
+  }
+
+  // The same in double, from decoded pages.
+  std::vector<double> expected() const {
+    const std::size_t n = std::size_t{c_.tokens} * c_.dim;
+    std::vector<double> out;
+    for (std::uint32_t p = 0; p < c_.length; ++p)
+      for (std::uint32_t q = 0; q < c_.kv_heads * c_.heads; ++q) {
+        const std::uint32_t h = q / c_.heads, own = p / c_.tokens;
+        std::vector<double> scores;
+        std::vector<std::vector<float>> values;
+        for (std::uint32_t b = 0; b <= own; ++b) {
+          std::vector<float> k(n), v(n);
+          const bool as_rows =
+              b + c_.recent_blocks >= own || (c_.window == 0 && b < c_.sink_blocks);
+          for (std::uint32_t t = b * c_.tokens; t < std::min(c_.length, (b + 1) * c_.tokens); ++t)
+            for (std::uint32_t d = 0; d < c_.dim; ++d) {
+              const std::size_t at = (std::size_t{t} * c_.kv_heads + h) * c_.dim + d;
+              k[t % c_.tokens * c_.dim + d] = k_[at];
+              v[t % c_.tokens * c_.dim + d] = v_[at];
+            }
+          if (!as_rows) {
+            const PageShape shape{c_.tokens, c_.dim, c_.dim};
+            std::vector<std::byte> page(encoded_.page_bytes);
+            format_.encode(shape, k.data(), v.data(), page.data());
+            format_.decode(shape, page.data(), k.data(), v.data());
+            for (std::uint32_t t = 0; t < c_.tokens; ++t) {
+              from_basis(format_.keys->key_basis, c_.dim, &k[t * c_.dim]);
+              from_basis(format_.values->value_basis, c_.dim, &v[t * c_.dim]);
+            }
+          }
+          for (std::uint32_t t = b * c_.tokens; t <= p && t < (b + 1) * c_.tokens; ++t) {
+            if (c_.window != 0 && t + c_.window <= p) continue;
+            double dot = 0;
+            for (std::uint32_t d = 0; d < c_.dim; ++d)
+              dot += double{queries_[(std::size_t{p} * c_.kv_heads * c_.heads + q) * c_.dim + d]} *
+                     k[t % c_.tokens * c_.dim + d];
+            scores.push_back(dot * encoded_.scale);
+            values.emplace_back(&v[t % c_.tokens * c_.dim], &v[t % c_.tokens * c_.dim] + c_.dim);
+          }
+        }
+        double sum = 0;
+        std::vector<double> o(c_.dim);
+        const double top = *std::max_element(scores.begin(), scores.end());
+        for (std::size_t i = 0; i < scores.size(); ++i) {
+          const double w = std::exp(scores[i] - top);
+          sum += w;
+          for (std::uint32_t d = 0; d < c_.dim; ++d) o[d] += w * values[i][d];
+        }
+        for (const double x : o) out.push_back(x / sum);
+      }
+    return out;
+  }
+
+ private:
+  const Case c_;
+  const Format& format_;
+  AttendShape encoded_, rows_;
+  EncodedPart keys_, values_;
+  Bytes arena_;
+  std::vector<ArenaOffset> encoded_blocks_, row_blocks_;
+  std::vector<float> k_, v_, queries_;
+};
+
+const Case kCases[] = {
+    {.format = "int8"},
+    {.format = "hadamard-int4", .length = 700},
+    {.format = "kivi-2", .length = 130, .dim = 32},
+    {.format = "fp8-e4m3/q4_0"},
+    {.format = "turbo-4/f16", .tokens = 16},
+    {.format = "int8", .length = 150, .window = 40},
+    {.format = "q5_1", .window = 20},
+    {.format = "hadamard-int3", .length = 150, .recent_blocks = 2},
+    {.format = "q8_0", .length = 600, .recent_blocks = 17, .sink_blocks = 1},
+    {.format = "kivi-4", .sink_blocks = 1},
+    {.format = "hadamard-int2", .length = 150, .window = 70, .recent_blocks = 1, .sink_blocks = 1},
+    {.format = "int8", .length = 150, .tokens = 64, .kv_heads = 1, .heads = 9},
+};
+
+TEST(Sealed, ReadsEarlierBlocksDecodedAndItsOwnAsRows) {
+  for (const Case& c : kCases) {
+    World world(c);
+    const std::vector<float> got = world.run(best_isa(), 64);
+    const std::vector<double> want = world.expected();
+    ASSERT_EQ(got.size(), want.size());
+    double error = 0, power = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(got[i])) << c.format << ' ' << i;
+      error += std::pow(got[i] - want[i], 2);
+      power += want[i] * want[i];
+    }
+    EXPECT_LT(std::sqrt(error / power), 0.02) << c.format;  // of the arithmetic; codes lose more
+  }
+}
+
+TEST(Sealed, NeitherChunksNorThreadsNorInstructionsMatter) {
+  for (const Case& c : kCases) {
+    World world(c);
+    const std::vector<float> want = world.run(Isa::scalar, 1);
+    for (const Isa isa : kIsas) {
+      if (!cpu_has(isa)) continue;
+      for (const std::uint32_t chunk : {1u, 7u, 32u, 100u, 1000u})
+        EXPECT_EQ(world.run(isa, chunk), want)
+            << c.format << ' ' << isa_name(isa) << " in chunks of " << chunk;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire

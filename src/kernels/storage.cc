@@ -1,0 +1,114 @@
+#include "kernels/storage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/hash.h"
+
+namespace quire {
+namespace {
+
+const Format* row_format(const Format& f) {
+  return find_format(f.rows == RowType::f32    ? "f32"
+                     : f.rows == RowType::bf16 ? "bf16"
+                                               : "f16")
+      .value();
+}
+
+LayerGroup empty_group(const LayerShape& l, const Format* format) {
+  LayerGroup g;
+  g.kind = l.kind;
+  g.kv_heads = l.kv_heads;
+  g.key_dim = l.key_dim;
+  g.value_dim = l.value_dim;
+  g.window = l.window;
+  g.format = format;
+  return g;
+}
+
+bool same(const LayerGroup& a, const LayerGroup& b) {
+  return a.kind == b.kind && a.kv_heads == b.kv_heads && a.key_dim == b.key_dim &&
+         a.value_dim == b.value_dim && a.window == b.window && a.format == b.format;
+}
+
+LayerPlace add_layer(std::vector<LayerGroup>& groups, const LayerGroup& like, std::uint32_t layer) {
+  auto g = std::ranges::find_if(groups, [&](const LayerGroup& other) { return same(other, like); });
+  if (g == groups.end()) g = groups.insert(g, like);
+  g->layers.push_back(layer);
+  return {static_cast<std::uint32_t>(g - groups.begin()),
+          static_cast<std::uint32_t>(g->layers.size() - 1)};
+}
+
+}  // namespace
+
+const Format* StoragePolicy::of_layer(std::uint32_t layer) const {
+  const Format* f = layer < by_layer.size() ? by_layer[layer] : format;
+  return std::ranges::find(skip_layers, layer) == skip_layers.end() ? f : row_format(*f);
+}
+
+bool StoragePolicy::lossy() const {
+  return !format->exact || std::ranges::any_of(by_layer, [](const Format* f) { return !f->exact; });
+}
+
+std::uint32_t StoragePolicy::bits_min() const {
+  std::uint32_t bits = 32;
+  const auto count = [&](const Format* f) {
+    for (const Codec* c : {f->keys, f->values})
+      if (!c->exact) bits = std::min(bits, c->bits);
+  };
+  if (by_layer.empty()) count(format);
+  for (const Format* f : by_layer) count(f);
+  return bits;
+}
+
+std::string StoragePolicy::name() const {
+  std::string text(format->name);
+  if (!by_layer.empty()) {  // two plans are two things
+    text.clear();
+    for (const Format* f : by_layer) text.append(f->name) += ' ';
+    text = fmt::format("planned-{:08x}", hash64(text.data(), text.size()) & 0xffffffffu);
+  }
+  if (recent_exact > 0) text += fmt::format(" recent={}", recent_exact);
+  if (sinks > 0) text += fmt::format(" sinks={}", sinks);
+  if (!skip_layers.empty()) text += fmt::format(" skip={}", fmt::join(skip_layers, "+"));
+  return text;
+}
+
+Geometry build_geometry(std::span<const LayerShape> layers, std::uint32_t tokens_per_block,
+                        const StoragePolicy& policy) {
+  Geometry geometry;
+  geometry.tokens_per_block = tokens_per_block;
+  for (std::uint32_t l = 0; l < layers.size(); ++l)
+    geometry.places.push_back(
+        add_layer(geometry.groups, empty_group(layers[l], policy.of_layer(l)), l));
+  if (geometry.exact()) return geometry;
+  geometry.rows = geometry.places;
+  const auto blocks = [&](std::uint32_t tokens) {
+    return (tokens + tokens_per_block - 1) / tokens_per_block;
+  };
+  for (std::uint32_t l = 0; l < layers.size(); ++l) {
+    const Format* format = geometry.groups[geometry.places[l].group].format;
+    if (format->exact) continue;
+    LayerGroup recent = empty_group(layers[l], row_format(*format));
+    recent.kind = GroupKind::recent;
+    recent.window = 0;  // it ends sooner than any
+    recent.recent_blocks = blocks(policy.recent_exact);
+    recent.sink_blocks = blocks(policy.sinks);
+    geometry.rows[l] = add_layer(geometry.groups, recent, l);
+  }
+  return geometry;
+}
+
+Status check_geometry(const Geometry& geometry) {
+  constexpr std::size_t kGroups = 8;
+  if (geometry.groups.size() > kGroups)
+    return Error{Code::unsupported,
+                 fmt::format("{} groups of layers with different windows or formats: {} at most",
+                             geometry.groups.size(), kGroups)};
+  for (const LayerGroup& g : geometry.groups)
+    if (g.kind != GroupKind::state) TRY_STATUS(g.format->check(geometry.page_shape(g)));
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,48 @@
+// kernels/storage.h - how keys and values are to be stored, and the geometry that follows from it.
+//
+// A policy is chosen per server or per request; model and catalog say what their layers look like.
+// Layers with the same window and format share a group. Layers in a lossy format have a second one,
+// of kind recent, for the rows that are still read as they were written.
+//
+//   StoragePolicy p = find_format("hadamard-int4").value();
+//   p.recent_exact = 128;
+//   Geometry g = build_geometry(layers, 32, p);
+//   TRY_STATUS(check_geometry(g));
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/geometry.h"
+
+namespace quire {
+
+struct StoragePolicy {
+  StoragePolicy(const Format* f) : format(f) {}  // NOLINT: a format is the simplest policy
+
+  const Format* format;
+  std::uint32_t recent_exact = 0;          // tokens before the open block that are read as written
+  std::uint32_t sinks = 0;                 // and tokens at the start; both are rounded up to blocks
+  std::vector<std::uint32_t> skip_layers;  // stay in the row type of the format
+  std::vector<const Format*> by_layer;     // a plan: instead of `format`, for each layer
+
+  const Format* of_layer(std::uint32_t layer) const;
+  bool lossy() const;
+  std::uint32_t bits_min() const;  // of the codes of the narrowest lossy codec; 32 when exact
+  std::string name() const;        // for people, and for metrics
+};
+
+struct LayerShape {
+  GroupKind kind;  // full, window or latent
+  std::uint32_t kv_heads, key_dim, value_dim, window;
+};
+
+Geometry build_geometry(std::span<const LayerShape> layers, std::uint32_t tokens_per_block,
+                        const StoragePolicy& policy);
+
+// Whether every format can hold the pages it is asked to, and the groups are few enough.
+Status check_geometry(const Geometry& geometry);
+
+}  // namespace quire

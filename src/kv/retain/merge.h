@@ -1,0 +1,45 @@
+// kv/retain/merge.h - what leaves a lane is folded into what stays.
+//
+// A merger runs between choosing and compacting, on one lane's rows as floats: it reads rows that
+// will leave and changes rows that stay. Rows of the table are tried in any combination with a
+// retention method; what they change makes the lane private, as eviction does.
+//
+//   TRY(const Merger* merger, find_merger("value"));
+//   merger->merge({.slots = n, .key_dim = d, .value_dim = d, .keep = keep.lane(i)}, state, keys,
+//                 values);
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/result.h"
+#include "kv/retain/retain.h"
+
+namespace quire {
+
+struct MergeInput {
+  std::uint32_t slots = 0, key_dim = 0, value_dim = 0;
+  std::span<const std::uint32_t> keep = {};  // ascending
+  std::span<const float> mass = {};          // [slots], attention received so far
+  std::uint64_t seed = 0;                    // draws are keyed by (seed, lane, first_token + slot)
+  std::uint32_t lane = 0, first_token = 0;
+};
+
+// Carried from one compaction of a lane to the next.
+struct MergeState {
+  bool started = false;
+  float threshold = 0;  // D2O: similarity below which a key is dropped, not merged
+};
+
+struct Merger {
+  std::string_view name, source, summary;
+  Signal needs;     // beside keys and values
+  bool moves_keys;  // keys of kept slots change too
+  void (*merge)(const MergeInput&, MergeState&, std::span<float> keys, std::span<float> values);
+};
+
+std::span<const Merger* const> mergers();
+Result<const Merger*> find_merger(std::string_view name);
+
+}  // namespace quire
