@@ -157,3 +157,32 @@ function(quire_side_program source target module)
     target_link_libraries(${module}_${stem} PRIVATE ${target} benchmark::benchmark_main)
   endif()
 endfunction()
+
+# quire_cuda_library(NAME FOLDER) makes one shared object of a folder's .cu files. It is loaded at run time, so the program
+# needs neither CUDA nor a driver; without nvcc it is left out, and says so. Nothing contracts: fused multiply-adds stand
+# where the source has them.
+option(QUIRE_CUDA "build the CUDA kernels where nvcc is found" ON)
+find_program(NVCC nvcc PATHS /usr/local/cuda/bin ENV CUDA_HOME PATH_SUFFIXES bin)
+function(quire_cuda_library name folder)
+  if(NOT QUIRE_CUDA OR NOT NVCC OR QUIRE_SANITIZE OR QUIRE_FUZZERS)
+    message(STATUS "Without CUDA kernels: --device cuda will be refused (nvcc of CUDA 13 builds them)")
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cu)
+  set(objects)
+  foreach(source ${sources})
+    get_filename_component(stem ${source} NAME_WE)
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}/${stem}.o)
+    add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM COMMENT "CUDA ${stem}.cu"
+                       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/${name}
+                       COMMAND ${NVCC} -std=c++20 -O3 -fmad=false -gencode arch=compute_90a,code=sm_90a
+                               -I${PROJECT_SOURCE_DIR}/src -Xcompiler -fPIC,-fvisibility=hidden -MD -MF ${object}.d
+                               -c ${source} -o ${object})
+    list(APPEND objects ${object})
+  endforeach()
+  set(library ${PROJECT_BINARY_DIR}/lib${name}.so)
+  add_custom_command(OUTPUT ${library} DEPENDS ${objects} VERBATIM COMMENT "Linking lib${name}.so"
+                     COMMAND ${NVCC} -shared -cudart static -Xlinker -Bsymbolic -o ${library} ${objects} -ldl)
+  add_custom_target(${name} ALL DEPENDS ${library})
+  install(FILES ${library} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endfunction()

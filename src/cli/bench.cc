@@ -68,7 +68,6 @@ Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_
                     std::uint64_t salt) {
   const std::vector<TokenId> tokens = filler(runtime, depth, salt);
   const Geometry& geometry = runtime.geometry();
-  std::byte* arena = runtime.cache().arena();
   for (std::uint32_t done = 0; done < depth;) {
     const std::uint32_t count = std::min(geometry.tokens_per_block, depth - done);
     const StepNeed need{&to, count};
@@ -79,8 +78,8 @@ Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_
       if (block < geometry.first_block(group, depth) ||
           block >= geometry.block_end(group, done + count))
         continue;  // gone from the source already, or not there yet
-      std::memcpy(arena_at(arena, room.view(0, g, 0).blocks[block]),
-                  arena_at(arena, from.table(g)[block]), geometry.block_bytes(geometry.groups[g]));
+      runtime.copy_block(room.view(0, g, 0).blocks[block], from.table(g)[block],
+                         geometry.block_bytes(group));
     }
     room.commit(0, std::span(tokens).subspan(done, count));
     done += count;
@@ -103,8 +102,6 @@ Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
   std::vector<TokenId> next(o.batch);
   std::vector<StepItem> items(o.batch);
   std::vector<double> rates;
-  const VectorKernels& vector = vector_kernels(runtime.model().options().isa);
-  const std::uint32_t vocabulary = runtime.config().vocabulary;
   for (std::uint32_t b = 0; b < o.batch; ++b) next[b] = 100 + b;
   for (std::uint32_t i = 0; i <= o.repeat; ++i) {
     const std::uint32_t steps = i == 0 ? std::min(o.count, 4u) : o.count;
@@ -112,9 +109,8 @@ Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
     for (std::uint32_t step = 0; step < steps; ++step) {
       for (std::uint32_t b = 0; b < o.batch; ++b)
         items[b] = {&sequences[b], {&next[b], 1}, Logits::last};
-      TRY(const std::span<float> logits, runtime.step(items));
-      for (std::uint32_t b = 0; b < o.batch; ++b)
-        next[b] = vector.argmax(logits.data() + std::size_t{b} * vocabulary, vocabulary);
+      TRY(const std::span<const TokenId> best, runtime.step_greedy(items));
+      std::copy(best.begin(), best.end(), next.begin());
     }
     if (i > 0) rates.push_back(steps * o.batch / seconds_since(start));
     for (Sequence& s : sequences) {

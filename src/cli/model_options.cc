@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cli/help.h"
 #include "engine/probe.h"
+#include "kernels/cuda/device.h"
 
 namespace quire::cli {
 namespace {
@@ -43,6 +44,11 @@ std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
 
 void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
+  app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  app.add_option("--random-weights", o.random_weights,
+                 "CONFIG.json: numbers nobody trained, to measure speed at any size")
+      ->group(kRare);
   app.add_option("-t,--threads", o.threads, "compute threads (all cores)");
   app.add_option("-c,--ctx-size,--max-model-len", o.context, "context in tokens (the model's)");
   app.add_option("--kv-format,--kv-cache-dtype", o.kv_format,
@@ -57,7 +63,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--activations", o.activations, "int8, or int16 for more precision")
       ->check(CLI::IsMember({"int8", "int16"}));
   app.add_option("--isa", o.isa, "scalar, avx2, avx512 or vnni (the best there is)")->group(kRare);
-  app.add_option("--batch-rows,--max-num-batched-tokens", o.batch_rows, "rows per step (512)")
+  app.add_option("--batch-rows,--max-num-batched-tokens", o.batch_rows,
+                 "rows per step (512; on a GPU 8192)")
       ->group(kRare)
       ->check(CLI::Range(1, 65536));
 }
@@ -124,7 +131,10 @@ Result<std::vector<TokenId>> parse_tokens(const std::string& text) {
 }
 
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
-  RuntimeOptions r{.threads = o.threads,
+  const bool cuda = o.device == "cuda" || (o.device == "auto" && open_cuda().ok());
+  RuntimeOptions r{.device = cuda ? DeviceKind::cuda : DeviceKind::cpu,
+                   .random_weights = !o.random_weights.empty(),
+                   .threads = o.threads,
                    .activations = o.activations == "int16" ? Activations::int16 : Activations::int8,
                    .kv_format = format_name(o.kv_format, o.kv),
                    .kv_recent_exact = o.kv.recent_exact,
@@ -165,9 +175,13 @@ Result<std::vector<const Format*>> stored_plan(const std::string& model) {
 }
 
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
-  TRY(const std::string path, find_model(options.path));
+  const bool made_up = !options.random_weights.empty();
+  TRY(const std::string path,
+      made_up ? Result<std::string>(options.random_weights) : find_model(options.path));
   TRY(RuntimeOptions wanted, runtime_options(options));
-  TRY(wanted.kv_plan, stored_plan(path));
+  if (!made_up) {
+    TRY(wanted.kv_plan, stored_plan(path));
+  }
   return Runtime::open(path, wanted);
 }
 

@@ -109,7 +109,6 @@ int serve(const Options& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   ServiceOptions service_options = o.service;
-  service_options.step_tokens = std::min(service_options.step_tokens, o.model.batch_rows);
   if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())
     service_options.queue_max_per_tenant = (service_options.queue_max + 1) / 2;
   auto service = Service::start(std::move(runtime.value()), service_options);

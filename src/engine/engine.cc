@@ -310,6 +310,10 @@ bool Engine::step() {
       logits = ran.value();
       break;
     }
+    if (ran.error().code == Code::unavailable) {  // the device is lost: nothing can go on
+      fail_all(FailureKind::numeric, ran.error().message);
+      return has_jobs();
+    }
     CHECK(ran.error().code == Code::exhausted);
     if (!make_room()) return has_jobs();
     compose(false);

@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <thread>
 
 #include "base/check.h"
 #include "engine/text_parts.h"
+#include "kv/device_memory.h"
 #include "kv/layout.h"
+#include "model/device_model.h"
 
 namespace quire {
 namespace {
@@ -37,6 +40,18 @@ Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
   return reserve_host_memory({.bytes = budget});
 }
 
+std::uint64_t device_memory_left(const Model& model) {
+  CudaDeviceInfo info;
+  CHECK(model.device()->device().api->open(0, &info) == 0);
+  return info.free_bytes;
+}
+
+Result<std::unique_ptr<Memory>> reserve_on_device(const Model& model, std::uint64_t budget) {
+  const DeviceModel& device = *model.device();
+  return reserve_device_memory(device.device(), device.stream(),
+                               std::max(budget, device.device().info.memory_bytes));
+}
+
 // Identifies the file for this process. Blocks that outlive a process carry the digest of the bytes
 // instead.
 Digest file_identity(const std::string& path) {
@@ -56,7 +71,14 @@ std::size_t logit_count(const StepItem& item) {
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                const RuntimeOptions& options) {
   std::unique_ptr<Runtime> r(new Runtime());
-  TRY(r->source_, ModelSource::open(path));
+  TRY(r->source_,
+      options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
+  const bool on_device = options.device == DeviceKind::cuda;
+  if (on_device && options.tokens_per_block != kCudaPage)
+    return Error{
+        Code::unsupported,
+        fmt::format("blocks of {} tokens on a GPU; there they have {}: leave --block-size out",
+                    options.tokens_per_block, kCudaPage)};
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   r->pool_ = std::make_unique<ThreadPool>(options.threads ? options.threads : cores);
 
@@ -64,9 +86,14 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
   std::thread reader([&] { text = read_text_parts(r->source_); });
-  Result<std::unique_ptr<Model>> model = Model::load(
-      r->source_, *r->pool_,
-      {.isa = options.isa, .activations = options.activations, .rows_max = options.rows_max});
+  Result<std::unique_ptr<Model>> model =
+      Model::load(r->source_, *r->pool_,
+                  {.device = options.device,
+                   .isa = options.isa,
+                   .activations = options.activations,
+                   .rows_max = options.rows_max ? options.rows_max
+                               : on_device      ? 8192u
+                                                : 512u});
   reader.join();
   if (!model.ok()) return model.error();
   if (!text.ok()) return text.error();
@@ -79,6 +106,10 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
 
   r->tokens_per_block_ = options.tokens_per_block;
   r->kv_format_ = options.kv_format;
+  if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
+  if (on_device && r->kv_format_ != "bf16")
+    return Error{Code::unsupported,
+                 fmt::format("KV format '{}' on a GPU; there is: bf16", r->kv_format_)};
   if (r->kv_format_ == "auto") {
     TRY(const TensorView q, r->source_.tensor("blk.0.attn_q.weight"));
     r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
@@ -103,8 +134,11 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   TRY_STATUS(r->check_storage(*r->storage_));
   const Geometry geometry = r->model_->geometry(options.tokens_per_block, *r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
-      options.kv_cache_bytes ? options.kv_cache_bytes : available_memory() / 10 * 8;
-  TRY(std::unique_ptr<Memory> memory, reserve_to_grow(budget));
+      options.kv_cache_bytes
+          ? options.kv_cache_bytes
+          : (on_device ? device_memory_left(*r->model_) : available_memory()) / 10 * 8;
+  TRY(std::unique_ptr<Memory> memory,
+      on_device ? reserve_on_device(*r->model_, budget) : reserve_to_grow(budget));
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
                                                      .tokens_per_block = options.tokens_per_block,
                                                      .evictor = options.evictor,
@@ -127,7 +161,13 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
       return Error{Code::invalid,
                    fmt::format("no layer {} to leave exact: this model has {}, the first is 0",
                                layer, config().layers)};
-  return check_geometry(geometry(&storage));
+  const Geometry wanted = geometry(&storage);
+  if (model_->device())
+    for (const LayerGroup& group : wanted.groups)
+      if (group.format->name != std::string_view("bf16"))
+        return Error{Code::unsupported,
+                     fmt::format("KV format '{}' on a GPU; there is: bf16", group.format->name)};
+  return check_geometry(wanted);
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
@@ -159,7 +199,25 @@ Result<Sequence> Runtime::empty_sequence(std::uint32_t token_capacity) {
   return s;
 }
 
+void Runtime::copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes) {
+  std::byte *there = arena_at(cache_->arena(), to), *here = arena_at(cache_->arena(), from);
+  if (const DeviceModel* device = model_->device())
+    CHECK(device->device().api->copy_on_device(there, here, bytes, device->stream()) == 0);
+  else
+    std::memcpy(there, here, bytes);
+}
+
 Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
+  TRY(const std::size_t rows, run(items, false));
+  return std::span<float>(logits_.data(), rows * config().vocabulary);
+}
+
+Result<std::span<const TokenId>> Runtime::step_greedy(std::span<const StepItem> items) {
+  TRY(const std::size_t rows, run(items, true));
+  return std::span<const TokenId>(greedy_.data(), rows);
+}
+
+Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
   needs_.clear();
   geometries_.clear();
   std::size_t rows = 0, wanted = 0;
@@ -175,18 +233,25 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
                                     std::to_string(model_->options().rows_max) +
                                     "; raise --batch-rows"};
   TRY(Reservation room, cache_->reserve(needs_));
-  wanted *= config().vocabulary;
-  if (logits_.size() < wanted) logits_.resize(wanted);
+  const std::size_t vocabulary = config().vocabulary;
+  if (greedy && greedy_.size() < wanted) greedy_.resize(wanted);
+  if (greedy && model_->device()) {  // logits stay there
+    CHECK(geometries_.size() == 1);  // check_storage knows one format on a device
+    TRY_STATUS(forward(room, items, *geometries_[0], nullptr, greedy_.data()));
+    for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
+    return wanted;
+  }
+  if (logits_.size() < wanted * vocabulary) logits_.resize(wanted * vocabulary);
   if (geometries_.size() == 1) {
-    forward(room, items, *geometries_[0], logits_.data());
+    TRY_STATUS(forward(room, items, *geometries_[0], logits_.data(), nullptr));
   } else {
-    if (pass_logits_.size() < wanted) pass_logits_.resize(wanted);
+    if (pass_logits_.size() < wanted * vocabulary) pass_logits_.resize(wanted * vocabulary);
     for (const Geometry* g : geometries_) {
-      forward(room, items, *g, pass_logits_.data());
+      TRY_STATUS(forward(room, items, *g, pass_logits_.data(), nullptr));
       const float* from = pass_logits_.data();
       float* to = logits_.data();
       for (const StepItem& item : items) {
-        const std::size_t count = logit_count(item) * config().vocabulary;
+        const std::size_t count = logit_count(item) * vocabulary;
         if (&cache_->geometry(item.sequence->root()) == g) {
           std::copy_n(from, count, to);
           from += count;
@@ -195,6 +260,8 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
       }
     }
   }
+  for (std::size_t i = 0; greedy && i < wanted; ++i)
+    greedy_[i] = vector_->argmax(logits_.data() + i * vocabulary, config().vocabulary);
 
   // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
   // published.
@@ -203,11 +270,11 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
     for (std::size_t i = 0; i < logit_count(item); ++i, row += config().vocabulary)
       if (!std::isfinite(*row)) item.sequence->mark_faulted();
   for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
-  return std::span<float>(logits_.data(), wanted);
+  return wanted;
 }
 
-void Runtime::forward(const Reservation& room, std::span<const StepItem> items,
-                      const Geometry& geometry, float* logits) {
+Status Runtime::forward(const Reservation& room, std::span<const StepItem> items,
+                        const Geometry& geometry, float* logits, TokenId* greedy) {
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
@@ -236,11 +303,15 @@ void Runtime::forward(const Reservation& room, std::span<const StepItem> items,
                  .tokens_per_block = geometry.tokens_per_block,
                  .window = geometry.groups[g].window};
   const Nanoseconds started = clock_.now();
-  model_->forward(
-      geometry,
-      {.tokens = tokens_, .positions = positions_, .groups = views_, .logit_rows = logit_rows_},
-      logits);
+  TRY_STATUS(model_->forward(geometry,
+                             {.tokens = tokens_,
+                              .positions = positions_,
+                              .groups = views_,
+                              .logit_rows = logit_rows_,
+                              .greedy = greedy},
+                             logits));
   forward_time_ += clock_.now() - started;
+  return {};
 }
 
 Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,

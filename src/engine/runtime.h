@@ -30,10 +30,12 @@
 namespace quire {
 
 struct RuntimeOptions {
-  std::uint32_t threads = 0;  // 0: one per core
+  DeviceKind device = DeviceKind::cpu;
+  bool random_weights = false;  // the path is a config.json; numbers are made up
+  std::uint32_t threads = 0;    // 0: one per core
   Isa isa = best_isa();
   Activations activations = Activations::int8;
-  std::string kv_format = "auto";  // f16, or f32 for models in F32
+  std::string kv_format = "auto";  // f16, or f32 for models in F32; bf16 on a GPU
   // Of lossy formats (kernels/storage.h): tokens and layers that stay as they were written.
   std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
   std::vector<std::uint32_t> kv_skip_layers = {};
@@ -42,7 +44,7 @@ struct RuntimeOptions {
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
                                      // may be resized to four times as much
   std::uint32_t context = 0;         // 0: the model's own
-  std::uint32_t rows_max = 512;      // rows of one step
+  std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
 };
 
@@ -77,6 +79,9 @@ class Runtime {
   const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }  // "planned"
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
 
+  // Bytes from one block of the cache to another, wherever they lie.
+  void copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes);
+
   // Tenants never share, nor do ways of storing (null: the server's): each has a root of its own in
   // the cache. Its key is for all threads, and so is the check.
   Result<RootId> tenant_root(std::string_view tenant, const StoragePolicy* storage = nullptr);
@@ -95,6 +100,8 @@ class Runtime {
   // is not there is an error and changes nothing. A sequence whose logits are not finite is marked
   // as faulted.
   Result<std::span<float>> step(std::span<const StepItem> items);
+  // The same, but only the best token of each wanted row comes back: on a GPU logits stay there.
+  Result<std::span<const TokenId>> step_greedy(std::span<const StepItem> items);
   Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
 
   // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
@@ -105,9 +112,11 @@ class Runtime {
 
  private:
   Runtime() = default;
-  // The items that are stored in this way; their logits go to `logits`.
-  void forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
-               float* logits);
+  // Runs all items; leaves the wanted logits in logits_, or, if greedy, the best tokens in greedy_.
+  Result<std::size_t> run(std::span<const StepItem> items, bool greedy);  // rows wanted
+  // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
+  Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
+                 float* logits, TokenId* greedy);
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
@@ -136,6 +145,7 @@ class Runtime {
   std::vector<KvView> views_;
   std::vector<const Geometry*> geometries_;
   std::vector<float> logits_, pass_logits_;
+  std::vector<TokenId> greedy_;
 };
 
 }  // namespace quire

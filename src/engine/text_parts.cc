@@ -1,5 +1,9 @@
 #include "engine/text_parts.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "base/json.h"
 
 namespace quire {
@@ -31,6 +35,23 @@ VocabSpec spec_from_gguf(const GgufTokenizer& g, VocabModel model) {
   return spec;
 }
 
+// Weights that nobody trained have nothing to say: bytes, and names for all other numbers.
+VocabSpec spec_of_bytes(std::uint32_t vocabulary) {
+  VocabSpec spec;
+  spec.model = VocabModel::sentencepiece;
+  for (std::uint32_t id = 0; id < std::max(vocabulary, 257u); ++id) {
+    spec.tokens.push_back(id == 0     ? "<unk>"
+                          : id <= 256 ? fmt::format("<0x{:02X}>", id - 1)
+                                      : fmt::format("<{}>", id));
+    spec.types.push_back(id == 0     ? TokenType::unknown
+                         : id <= 256 ? TokenType::byte
+                                     : TokenType::normal);
+    spec.scores.push_back(0);
+  }
+  spec.unk = 0;
+  return spec;
+}
+
 // The template of a Hugging Face folder: a file of its own, or a field that is a string or a list
 // of named ones.
 std::string template_from_hf(const HfTokenizer& hf) {
@@ -56,6 +77,8 @@ Result<TextParts> read_text_parts(const ModelSource& source) {
     TRY(const VocabModel model, vocab_model(g.model));
     spec = spec_from_gguf(g, model);
     chat_template = g.chat_template;
+  } else if (source.is_random()) {
+    spec = spec_of_bytes(source.config().vocabulary);
   } else {
     TRY(const HfTokenizer hf, source.hf_tokenizer());
     TRY(spec, vocab_from_tokenizer_json(hf.tokenizer_json, hf.tokenizer_config_json,

@@ -28,7 +28,10 @@
 
 namespace quire {
 
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
 struct ModelOptions {
+  DeviceKind device = DeviceKind::cpu;
   Isa isa = best_isa();
   Activations activations = Activations::int8;
   std::uint32_t rows_max = 512;  // rows of one step; scratch is sized by it
@@ -41,7 +44,10 @@ struct StepRows {
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
+  TokenId* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
 };
+
+class DeviceModel;
 
 // What sealing lost in pages looked at now and then, one of each step: sums of squares.
 struct SealError {
@@ -70,16 +76,20 @@ class Model {
   std::uint64_t numerics_id() const;
 
   // Writes K/V of every row through the views, then logits [logit_rows][vocabulary]. The geometry
-  // is that of `groups`.
-  void forward(const Geometry& geometry, const StepRows& step, float* logits);
+  // is that of `groups`. Only a device can fail.
+  Status forward(const Geometry& geometry, const StepRows& step, float* logits);
+
+  // The GPU that holds this model, or null: the cache must lie on the same one.
+  const DeviceModel* device() const { return device_.get(); }
 
   const SealError& seal_error() const;  // since the start; between steps
 
   struct State;  // model/state.h; private to model/
 
  private:
-  explicit Model(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  Model(std::unique_ptr<State> state, std::unique_ptr<DeviceModel> device);
+  std::unique_ptr<State> state_;  // one of the two
+  std::unique_ptr<DeviceModel> device_;
 };
 
 // The geometry of a configuration without loading it (for plans).

@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "model/interleave.h"
+
 namespace quire {
 namespace {
 
@@ -89,12 +91,6 @@ std::vector<float> to_floats(const TensorView& t, bool plus_one = false) {
   if (plus_one)
     for (float& x : out) x += 1;
   return out;
-}
-
-// Rows of wq and wk stored for pairs (2i, 2i+1) are put back for pairs (i, i + d/2).
-std::uint32_t half_split_row(std::uint32_t o, std::uint32_t head_dim) {
-  const std::uint32_t within = o % head_dim, half = head_dim / 2;
-  return o - within + (within < half ? 2 * within : 2 * (within - half) + 1);
 }
 
 class Loader {

@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <mutex>
 
 #include "base/file.h"
+#include "base/half.h"
+#include "base/hash.h"
+#include "base/random.h"
 #include "model/arch/arch.h"
 #include "model/file_digest.h"
 
@@ -114,14 +119,63 @@ std::string ModelSource::stored_name(std::string_view name) const {
 }
 
 bool ModelSource::has_tensor(std::string_view name) const {
+  if (random_) return shape(name).ok();
   return gguf_ ? gguf_->find(name) != nullptr : folder_->has(stored_name(name));
 }
 
-Result<TensorView> ModelSource::tensor(std::string_view name) const {
+Result<std::vector<std::uint64_t>> ModelSource::shape(std::string_view name) const {
   const TensorRow* row = tensor_row(config_, name);
   if (!row)
     return Error{Code::invalid, fmt::format("{}: architecture {} has no tensor '{}'", path_,
                                             config_.architecture, name)};
+  std::vector<std::uint64_t> shape;
+  if (row->rows != Extent::none) shape.push_back(extent_of(row->rows, config_));
+  shape.push_back(extent_of(row->columns, config_));
+  return shape;
+}
+
+struct ModelSource::Random {
+  std::mutex mutex;  // threads pack at the same time
+  std::map<std::string, std::vector<std::uint16_t>, std::less<>> tensors;
+};
+
+Result<ModelSource> ModelSource::open_random(const std::string& config_path) {
+  ModelSource source;
+  source.path_ = config_path;
+  TRY(const std::string config_json, read_file_up_to(config_path, kConfigBytesMax));
+  TRY(source.config_, config_from_hf(config_json, config_path));
+  source.config_.name = "random " + source.config_.architecture;
+  source.digest_files_ = {config_path};
+  source.random_ = std::make_shared<Random>();
+  return source;
+}
+
+Result<TensorView> ModelSource::random_tensor(std::string_view name) const {
+  TRY(std::vector<std::uint64_t> wanted, shape(name));
+  const std::lock_guard lock(random_->mutex);
+  std::vector<std::uint16_t>& values = random_->tensors[std::string(name)];
+  if (values.empty()) {
+    std::uint64_t count = 1;
+    for (const std::uint64_t extent : wanted) count *= extent;
+    values.resize(count);
+    const std::uint64_t seed = hash64(name.data(), name.size());
+    const bool is_norm = wanted.size() == 1;
+    for (std::uint64_t i = 0; i < count; ++i) {  // as the device's own generator (cuda/layer.cu)
+      const std::uint64_t bits = mix64(seed ^ mix64(i));
+      const float sum = static_cast<float>(bits & 0xffff) +
+                        static_cast<float>(bits >> 16 & 0xffff) +
+                        static_cast<float>(bits >> 32 & 0xffff) + static_cast<float>(bits >> 48);
+      values[i] = f32_to_bf16(is_norm ? (config_.norm_plus_one ? 0 : 1)
+                                      : (sum * (1.0f / 65536) - 2.0f) * 1.7320508f * kRandomSpread);
+    }
+  }
+  return TensorView{std::string(name), DType::bf16, std::move(wanted),
+                    std::as_bytes(std::span(values))};
+}
+
+Result<TensorView> ModelSource::tensor(std::string_view name) const {
+  if (random_) return random_tensor(name);
+  TRY(const std::vector<std::uint64_t> wanted, shape(name));
   const std::string stored = stored_name(name);
   const TensorView* found = nullptr;
   if (gguf_) {
@@ -131,13 +185,10 @@ Result<TensorView> ModelSource::tensor(std::string_view name) const {
   } else {
     TRY(found, folder_->tensor(stored));
   }
-  std::vector<std::uint64_t> shape;
-  if (row->rows != Extent::none) shape.push_back(extent_of(row->rows, config_));
-  shape.push_back(extent_of(row->columns, config_));
-  if (found->shape != shape)
+  if (found->shape != wanted)
     return Error{Code::corrupt,
                  fmt::format("{}: tensor '{}' has shape [{}], the configuration needs [{}]", path_,
-                             stored, fmt::join(found->shape, ", "), fmt::join(shape, ", "))};
+                             stored, fmt::join(found->shape, ", "), fmt::join(wanted, ", "))};
   TensorView view = *found;
   view.name = name;
   return view;
@@ -150,7 +201,7 @@ std::uint64_t ModelSource::tensor_bytes() const {
   };
   if (gguf_)
     add(gguf_->tensors());
-  else
+  else if (folder_)
     for (const SafetensorsFile& file : folder_->files()) add(file.tensors());
   return bytes;
 }
@@ -234,7 +285,7 @@ Result<std::array<std::byte, 32>> ModelSource::weights_digest() const {
 void ModelSource::drop_pages(const TensorView& tensor) const {
   if (gguf_)
     gguf_->drop_pages(tensor);
-  else
+  else if (folder_)
     folder_->drop_pages(tensor);
 }
 

@@ -16,6 +16,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,15 +49,23 @@ struct HfTokenizer {
       chat_template;  // chat_template.jinja; older folders have it inside tokenizer_config.json
 };
 
+inline constexpr float kRandomSpread = 0.02f;
+
 class ModelSource {
  public:
   static Result<ModelSource> open(const std::string& path);
+
+  // Numbers nobody trained, for a Hugging Face config.json: to measure speed at any size. Matrices
+  // are bf16, near Gaussian with a deviation of kRandomSpread, norms are 1; there is no tokenizer.
+  static Result<ModelSource> open_random(const std::string& config_path);
+  bool is_random() const { return random_ != nullptr; }
 
   const ModelConfig& config() const { return config_; }
   const std::string& path() const { return path_; }
 
   // The tensor of a canonical name, of exactly the shape that the configuration demands.
   Result<TensorView> tensor(std::string_view name) const;
+  Result<std::vector<std::uint64_t>> shape(std::string_view name) const;  // that it must have
   bool has_tensor(std::string_view name) const;
   std::uint64_t tensor_bytes() const;  // of all tensors in the files
 
@@ -77,9 +86,13 @@ class ModelSource {
   static Result<ModelSource> open_folder(const std::string& path);
   std::string stored_name(std::string_view name) const;  // as the file spells it
 
+  Result<TensorView> random_tensor(std::string_view name) const;
+
   std::string path_;
   ModelConfig config_;
-  std::optional<GgufFile> gguf_;  // one of these two
+  struct Random;
+  std::shared_ptr<Random> random_;  // what was made so far
+  std::optional<GgufFile> gguf_;    // one of these two
   std::optional<SafetensorsFolder> folder_;
   std::string hf_prefix_;  // of all tensor names in the folder but the head's
   std::vector<std::string> digest_files_;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 namespace quire {
 namespace {
@@ -97,6 +98,40 @@ TEST(ModelSource, Gemma3HasLocalAndGlobalLayers) {
                      {"attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight",
                       "post_ffw_norm.weight", "ffn_norm.weight", "ffn_down.weight"});
   EXPECT_EQ(source.gguf_tokenizer().value().scores.size(), 262144u);
+}
+
+TEST(ModelSource, RandomWeightsFollowFromTheConfigurationAlone) {
+  const std::string path = testing::TempDir() + "random_config.json";
+  std::ofstream(path) << R"({"model_type": "llama", "vocab_size": 320, "hidden_size": 64,
+      "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
+      "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false})";
+  auto opened = ModelSource::open_random(path), again = ModelSource::open_random(path);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const ModelSource& source = opened.value();
+  EXPECT_TRUE(source.is_random());
+  expect_all_tensors(source, {"attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight",
+                              "attn_output.weight", "ffn_norm.weight", "ffn_gate.weight",
+                              "ffn_up.weight", "ffn_down.weight"});
+  const auto up = source.tensor("blk.1.ffn_up.weight"),
+             gate = source.tensor("blk.1.ffn_gate.weight"),
+             same = again.value().tensor("blk.1.ffn_up.weight");
+  ASSERT_TRUE(up.ok() && gate.ok() && same.ok());
+  EXPECT_EQ(up.value().shape, (std::vector<std::uint64_t>{96, 64}));
+  EXPECT_TRUE(std::ranges::equal(up.value().data, same.value().data));
+  EXPECT_FALSE(std::ranges::equal(up.value().data, gate.value().data));
+  std::vector<float> row(64);
+  double sum = 0, squares = 0;
+  for (std::uint64_t r = 0; r < 96; ++r) {
+    dequantize_row(DType::bf16, up.value().row(r), 64, row.data());
+    for (const float x : row) sum += x, squares += x * x;
+  }
+  EXPECT_NEAR(sum / 6144, 0, 0.001);
+  EXPECT_NEAR(std::sqrt(squares / 6144), kRandomSpread, 0.1 * kRandomSpread);
+  dequantize_row(DType::bf16, source.tensor("blk.0.attn_norm.weight").value().row(0), 64,
+                 row.data());
+  EXPECT_TRUE(std::ranges::all_of(row, [](float x) { return x == 1; }));
+  EXPECT_FALSE(source.tensor("blk.0.attn_q_norm.weight").ok());
 }
 
 }  // namespace

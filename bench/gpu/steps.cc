@@ -1,0 +1,232 @@
+// quire_gpu_steps: whole steps on the GPU, without server or command line.
+//
+//   quire_gpu_steps speed CONFIG.json    decode steps, prefill and cached prompts at that shape,
+//   with
+//                                        random weights
+//   quire_gpu_steps same MODEL           `quire selftest` on the GPU, and its logits against the
+//   CPU's
+//
+// Prints one JSON object per line; bench/gpu/run makes a table of them.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/random.h"
+#include "engine/runtime.h"
+#include "engine/selftest.h"
+
+namespace quire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+template <class T>
+T need(Result<T> r) {
+  if (r.ok()) return std::move(r.value());
+  fmt::print(stderr, "{}\n", r.error().message);
+  std::exit(1);
+}
+void need(const Status& s) {
+  if (s.ok()) return;
+  fmt::print(stderr, "{}\n", s.error().message);
+  std::exit(1);
+}
+
+std::vector<TokenId> filler(const Runtime& r, std::uint32_t count, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& t : tokens) t = static_cast<TokenId>(random.below(r.config().vocabulary));
+  return tokens;
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+// A sequence's blocks hold whatever the memory held: what a step costs does not depend on it.
+Sequence with_context(Runtime& r, std::uint32_t depth, std::uint32_t extra, std::uint64_t seed) {
+  Sequence s = need(r.empty_sequence(depth + extra));
+  const std::vector<TokenId> tokens = filler(r, depth, seed);
+  for (std::uint32_t done = 0; done < depth;) {
+    const std::uint32_t count = std::min(4096u, depth - done);
+    const StepNeed wanted{&s, count};
+    Reservation room = need(r.cache().reserve({&wanted, 1}));
+    room.commit(0, std::span(tokens).subspan(done, count));
+    done += count;
+  }
+  return s;
+}
+
+void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth) {
+  constexpr std::uint32_t kSteps = 12, kWarm = 4;
+  r.cache().clear(true);
+  std::vector<Sequence> sequences;
+  for (std::uint32_t b = 0; b < batch; ++b)
+    sequences.push_back(with_context(r, depth, kSteps + kWarm, 100 + b));
+  std::vector<TokenId> next(batch, 17);
+  std::vector<StepItem> items(batch);
+  std::vector<double> times;
+  for (std::uint32_t step = 0; step < kSteps + kWarm; ++step) {
+    const auto start = Clock::now();
+    for (std::uint32_t b = 0; b < batch; ++b)
+      items[b] = {&sequences[b], {&next[b], 1}, Logits::last};
+    const auto best = need(r.step_greedy(items));
+    std::copy(best.begin(), best.end(), next.begin());
+    if (step >= kWarm) times.push_back(ms_since(start));
+  }
+  fmt::print("{{\"step\": \"decode\", \"batch\": {}, \"context\": {}, \"ms\": {:.3f}}}\n", batch,
+             depth, median(times));
+  std::fflush(stdout);
+}
+
+void prefill(Runtime& r, std::uint32_t tokens) {
+  std::vector<double> times, forwards;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    r.cache().clear(true);
+    Sequence s = need(r.open_sequence(tokens + 1));
+    const std::vector<TokenId> prompt = filler(r, tokens, 7 + i);
+    r.cache().attach(s, prompt);
+    const auto start = Clock::now();
+    const Nanoseconds before = r.forward_time();
+    const StepItem all{&s, prompt, Logits::last};
+    need(r.step_greedy({&all, 1}));
+    times.push_back(ms_since(start));
+    forwards.push_back(static_cast<double>(r.forward_time() - before) * 1e-6);
+  }
+  fmt::print(
+      "{{\"step\": \"prefill\", \"tokens\": {}, \"ms\": {:.2f}, \"forward_ms\": {:.2f}, "
+      "\"tokens_per_s\": {:.0f}}}\n",
+      tokens, median(times), median(forwards), tokens / median(times) * 1000);
+  std::fflush(stdout);
+}
+
+void cached(Runtime& r, std::uint32_t tokens, std::uint32_t cold) {
+  r.cache().clear(true);
+  const std::vector<TokenId> prompt = filler(r, tokens, 5);
+  {
+    Sequence s = need(r.open_sequence(tokens + 1));
+    r.cache().attach(s, std::span(prompt).first(tokens - cold));
+    need(r.prefill(s, tokens - cold));
+  }
+  std::vector<double> times;
+  std::uint32_t hit = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    std::vector<TokenId> mine = prompt;
+    for (std::uint32_t k = tokens - cold; k < tokens; ++k) mine[k] = (mine[k] + i + 1) % 1000;
+    const auto start = Clock::now();
+    Sequence s = need(r.open_sequence(tokens + 1));
+    hit = r.cache().attach(s, mine).tokens;
+    const StepItem rest{&s, std::span(mine).subspan(s.length()), Logits::last};
+    need(r.step_greedy({&rest, 1}));
+    if (i > 0) times.push_back(ms_since(start));
+  }
+  fmt::print("{{\"step\": \"cached\", \"tokens\": {}, \"hit\": {}, \"ms\": {:.2f}}}\n", tokens, hit,
+             median(times));
+  std::fflush(stdout);
+}
+
+int speed(const std::string& config) {
+  const auto start = Clock::now();
+  std::unique_ptr<Runtime> runtime = need(Runtime::open(
+      config, {.device = DeviceKind::cuda, .random_weights = true, .rows_max = 8192}));
+  Runtime& r = *runtime;
+  {
+    Sequence s = need(r.empty_sequence(64));
+    const TokenId first = 5;
+    const StepItem item{&s, {&first, 1}, Logits::last};
+    need(r.step_greedy({&item, 1}));
+  }
+  fmt::print(
+      "{{\"step\": \"start\", \"to_first_token_s\": {:.2f}, \"weights_gib\": {:.2f}, \"kv_gib\": "
+      "{:.1f}}}\n",
+      ms_since(start) / 1000, static_cast<double>(r.model().weight_bytes()) / 0x1p30,
+      static_cast<double>(r.kv_cache_bytes()) / 0x1p30);
+  std::fflush(stdout);
+  for (const auto& [batch, context] : {std::pair{1u, 128u},
+                                       {1u, 32768u},
+                                       {8u, 8192u},
+                                       {16u, 1024u},
+                                       {32u, 1024u},
+                                       {128u, 1024u},
+                                       {256u, 512u},
+                                       {64u, 8192u}})
+    decode(r, batch, context);
+  prefill(r, 2048);
+  prefill(r, 8192);
+  cached(r, 32768, 68);
+  return 0;
+}
+
+// KL divergence of the GPU's distribution from the CPU's, over a prompt.
+int same(const std::string& model) {
+  const RuntimeOptions gpu{.device = DeviceKind::cuda, .kv_cache_bytes = std::uint64_t{2} << 30};
+  std::uint64_t checks = 0, wrong = 0;
+  const bool held = need(selftest(model, gpu, false, [&](const SelftestCheck& c) {
+    ++checks;
+    wrong += !c.ok;
+    if (!c.ok) fmt::print(stderr, "DIFFERS {}: {}\n", c.name, c.detail);
+  }));
+  fmt::print("{{\"step\": \"selftest\", \"same\": {}, \"checks\": {}, \"wrong\": {}}}\n", held,
+             checks, wrong);
+  std::fflush(stdout);
+
+  std::vector<std::vector<float>> rows[2];
+  for (int side = 0; side < 2; ++side) {
+    RuntimeOptions o{.activations = Activations::int16, .kv_cache_bytes = std::uint64_t{1} << 30};
+    if (side == 1) o = gpu;
+    std::unique_ptr<Runtime> r = need(Runtime::open(model, o));
+    const std::vector<TokenId> prompt = r->tokenizer().encode(
+        "The history of printing begins with seals and stamps. Books were copied by hand, "
+        "one quire of parchment after another, until movable type made copies cheap. A quire "
+        "was four sheets folded once, eight leaves, sixteen pages; gathered and sewn, quires "
+        "became a book. Later the word came to mean a twentieth of a ream of paper.");
+    Sequence s = need(r->empty_sequence(static_cast<std::uint32_t>(prompt.size())));
+    const StepItem all{&s, prompt, Logits::all};
+    const std::span<float> logits = need(r->step({&all, 1}));
+    const std::uint32_t v = r->config().vocabulary;
+    for (std::size_t i = 0; i < prompt.size(); ++i)
+      rows[side].emplace_back(logits.begin() + static_cast<std::ptrdiff_t>(i * v),
+                              logits.begin() + static_cast<std::ptrdiff_t>((i + 1) * v));
+  }
+  double kl = 0, top = 0;
+  for (std::size_t i = 0; i < rows[0].size(); ++i) {
+    double sums[2] = {}, most[2];
+    for (int side = 0; side < 2; ++side) {
+      most[side] = *std::max_element(rows[side][i].begin(), rows[side][i].end());
+      for (const float x : rows[side][i]) sums[side] += std::exp(x - most[side]);
+    }
+    for (std::size_t t = 0; t < rows[0][i].size(); ++t) {
+      const double p = rows[0][i][t] - most[0] - std::log(sums[0]),
+                   q = rows[1][i][t] - most[1] - std::log(sums[1]);
+      kl += std::exp(p) * (p - q);
+    }
+    const auto best = [&](int side) {
+      return std::max_element(rows[side][i].begin(), rows[side][i].end()) - rows[side][i].begin();
+    };
+    top += best(0) == best(1);
+  }
+  const double n = static_cast<double>(rows[0].size());
+  fmt::print(
+      "{{\"step\": \"against cpu\", \"tokens\": {}, \"kl\": {:.6f}, \"same_top\": {:.3f}}}\n",
+      rows[0].size(), kl / n, top / n);
+  return held ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  const std::string what = argc == 3 ? argv[1] : "";
+  if (what == "speed") return quire::speed(argv[2]);
+  if (what == "same") return quire::same(argv[2]);
+  fmt::print(stderr, "usage: quire_gpu_steps speed CONFIG.json | same MODEL\n");
+  return 2;
+}

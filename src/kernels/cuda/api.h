@@ -1,0 +1,229 @@
+// kernels/cuda/api.h - the one table through which the program talks to libquire_cuda.so.
+//
+// Plain C++ without a CUDA header: kernels/cuda/device.h loads the shared object and hands out the
+// table; kv/ takes memory from it, model/ runs its device pass with it. Calls return 0 or an error
+// number that error_text() explains. Pointers are device addresses unless they say host. Kernels
+// are queued on a stream; they start while their predecessor ends (programmatic dependent launch).
+//
+// What every kernel keeps to, so that an answer never depends on batch, chunk or history:
+//   matrix products   one chain of m16n8k16 over K, f32, from 0, for any number of rows
+//   attention         slots in pages of kPage, each page one step of the online softmax; splits of
+//                     cuda_split slots start from (-inf, 0, 0) and merge left to right
+//
+//   const CudaApi* cuda = ...;
+//   cuda->linear({.weights = w, .activations = x, .output = y, .rows = 8, ...}, stream);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define QUIRE_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define QUIRE_HOST_DEVICE inline
+#endif
+
+namespace quire {
+
+inline constexpr std::uint32_t kCudaApiVersion = 1;
+inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
+// Slots of a split: small heads make short work of them.
+QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
+  return head_dim <= 64 ? 256 : 512;
+}
+inline constexpr std::uint32_t kCudaTile = 192;  // (row, query head) pairs of a prefill item
+inline constexpr std::uint32_t kNoPartial = 0xffffffffu;
+
+// Up to this many rows, activations lie as the fragments the tensor cores want (cuda/packed.h);
+// beyond it they are plain rows.
+inline constexpr std::uint32_t kPackedRowsMax = 16;
+
+// Beyond that, buffers of activations and of outputs hold at least this many rows.
+inline constexpr std::uint32_t kLibraryRows = 128;
+
+using CudaStream = struct CudaStreamTag*;
+using CudaGraph = struct CudaGraphTag*;
+using CudaEvent = struct CudaEventTag*;
+
+struct CudaDeviceInfo {
+  char name[64];
+  int major, minor, multiprocessors, driver;
+  std::uint64_t memory_bytes, free_bytes;
+};
+
+// A piece of attention: some rows of one sequence, all KV heads, over slots [begin, end): from the
+// first row's first visible slot, or an edge of a split, to one past the last row's position, or an
+// edge. A decode item is one row, and one split of it or all.
+struct alignas(16) AttendItem {
+  std::uint32_t table;     // the sequence's first block in the tables
+  std::uint32_t row;       // first row, in the step
+  std::uint32_t position;  // of the first row
+  std::uint32_t past;      // slots before it were written by earlier steps
+  std::uint32_t begin, end;
+  std::uint32_t
+      partial;  // where the first row's first split goes, or kNoPartial: all splits are here
+  std::uint16_t row_count;
+  std::uint16_t partial_stride;  // from one row's partials to the next one's
+};
+static_assert(sizeof(AttendItem) == 32);  // two loads
+
+// How a row's splits come together. `count` 0: nothing to merge.
+struct AttendMerge {
+  std::uint32_t row, first, count;
+};
+
+// How pages are stored. bf16 pages are written row by row; the others are sealed once full
+// (kernels/cuda/sealed.h).
+enum class CudaKvFormat : std::uint32_t { bf16, fp8, int8, int4 };
+
+// Whether a warp should walk a whole row alone, which needs no merge: it keeps up with memory only
+// beside enough others. Compressed pages are more work per byte.
+QUIRE_HOST_DEVICE constexpr bool cuda_rows_stay_whole(std::uint64_t rows_and_heads,
+                                                      std::uint64_t page_bytes, CudaKvFormat format,
+                                                      std::uint64_t multiprocessors) {
+  return rows_and_heads * page_bytes >=
+         multiprocessors * (format == CudaKvFormat::bf16 ? 31000 : 62000);
+}
+
+struct AttendArgs {
+  const std::byte* arena;
+  const std::uint32_t* tables;  // arena offsets in units of 256 bytes
+  const AttendItem* items;
+  const std::uint32_t* item_count;  // on the device, so that a captured graph serves any step
+  const AttendMerge* merges;        // one per row
+  const void* queries;  // bf16 [rows][query_heads * head_dim], rotated, times scale * log2(e)
+  void* output;         // bf16 activations, packed for up to kPackedRowsMax rows
+  float* partials;
+  std::uint32_t rows;  // of the step
+  std::uint32_t query_heads, kv_heads, head_dim;
+  std::uint32_t window;                      // 0: all
+  std::uint32_t items_max;                   // grid of prefill
+  std::uint64_t layer_offset, page_bytes;    // within a block; key half first
+  CudaKvFormat format = CudaKvFormat::bf16;  // other formats: decode only, whole pages
+};
+
+enum class LinearOutput : std::uint32_t {
+  rows_bf16,  // [rows][outputs]
+  rows_f32,
+  gated,  // outputs in turns of 8 gates and 8 ups; silu(gate) * up as the next activations
+  gated_gelu,
+};
+
+struct LinearArgs {
+  const void* weights;      // bf16 [outputs][inputs]
+  const void* activations;  // bf16
+  void* output;
+  std::uint32_t rows, outputs, inputs;
+  LinearOutput kind;
+};
+
+// x += norm?(y); activations = rms_norm(x) * weight.
+struct AddNormArgs {
+  float* x;                // [rows][width]
+  const void* y;           // bf16 [rows][width], or null
+  const float* post_norm;  // weights of a norm of y before it is added, or null
+  const float* weight;
+  void* output;                 // bf16 activations
+  const std::uint32_t* select;  // rows of x to take, or null for all
+  std::uint32_t rows, width;
+  float epsilon;
+};
+
+struct EmbedArgs {
+  const void* table;  // bf16 [vocabulary][width]
+  const std::uint32_t* tokens;
+  float* x;
+  std::uint32_t rows, width;
+  float scale;
+};
+
+// Splits [query heads | key heads | value heads], rotates, writes keys and values to their pages.
+struct RopeStoreArgs {
+  const void* qkv;               // bf16 [rows][(query_heads + 2 kv_heads) * head_dim]
+  const float* bias;             // or null
+  const float *q_norm, *k_norm;  // or null
+  const float* angles;  // [positions][head_dim]: cosines, then sines, of head_dim / 2 pairs
+  const std::uint32_t* positions;
+  const std::uint32_t* places;  // per row: arena offset of its block, or 0xffffffff for none
+  void* queries;
+  std::byte* arena;
+  std::uint32_t rows, query_heads, kv_heads, head_dim, rope_dim;
+  float query_scale, epsilon;
+  std::uint64_t layer_offset, page_bytes;
+};
+
+struct GateArgs {
+  const void* gate_up;  // bf16 [rows][2 * width] in turns of 8 and 8
+  void* output;         // bf16 [rows][width]
+  std::uint32_t rows, width;
+  bool gelu;
+};
+
+struct ArgmaxArgs {
+  const float* logits;
+  std::uint32_t* tokens;
+  std::uint32_t rows, vocabulary;
+  float softcap;
+};
+
+// Encodes bf16 pages.
+struct SealArgs {
+  const std::byte* from;
+  std::byte* to;
+  std::uint32_t pages, head_dim;
+  std::uint64_t from_stride, to_stride;
+  CudaKvFormat format;
+};
+
+struct CudaApi {
+  std::uint32_t version;
+  const char* (*error_text)(int error);
+  int (*open)(int device, CudaDeviceInfo* info);
+
+  // Addresses reserved once, filled by pages of `granularity` bytes.
+  int (*reserve)(std::uint64_t bytes, void** base, std::uint64_t* granularity);
+  int (*commit)(void* base, std::uint64_t offset, std::uint64_t bytes);
+  int (*decommit)(void* base, std::uint64_t offset, std::uint64_t bytes);
+  int (*release)(void* base, std::uint64_t bytes);
+
+  int (*allocate)(std::uint64_t bytes, void** out);
+  void (*free)(void* p);
+  int (*allocate_host)(std::uint64_t bytes, void** out);  // pinned
+  void (*free_host)(void* p);
+
+  int (*make_stream)(CudaStream* out);
+  int (*wait)(CudaStream stream);
+  int (*copy_to_device)(void* to, const void* from_host, std::uint64_t bytes, CudaStream);
+  int (*copy_to_host)(void* to_host, const void* from, std::uint64_t bytes, CudaStream);
+  int (*copy_on_device)(void* to, const void* from, std::uint64_t bytes, CudaStream);
+  int (*fill)(void* at, int byte, std::uint64_t bytes, CudaStream);
+  int (*make_event)(CudaEvent* out);
+  int (*record)(CudaEvent event, CudaStream stream);
+  int (*milliseconds)(CudaEvent from, CudaEvent to, float* out);  // waits for `to`
+
+  int (*begin_capture)(CudaStream stream);
+  int (*end_capture)(CudaStream stream, CudaGraph* out);
+  int (*launch)(CudaGraph graph, CudaStream stream);
+  void (*free_graph)(CudaGraph graph);
+
+  int (*attend_decode)(const AttendArgs&, CudaStream);
+  int (*attend_prefill)(const AttendArgs&, CudaStream);
+  int (*attend_merge)(const AttendArgs&, CudaStream);
+  int (*seal)(const SealArgs&, CudaStream);
+
+  // Learns which kernels are fastest for this shape; every one admitted gives the same bits.
+  int (*tune_linear)(const LinearArgs&, CudaStream);
+  int (*linear)(const LinearArgs&, CudaStream);
+  int (*add_norm)(const AddNormArgs&, CudaStream);
+  int (*embed)(const EmbedArgs&, CudaStream);
+  int (*rope_store)(const RopeStoreArgs&, CudaStream);
+  int (*gate)(const GateArgs&, CudaStream);
+  int (*argmax)(const ArgmaxArgs&, CudaStream);
+  int (*random_bf16)(void* to, std::uint64_t count, std::uint64_t seed, float spread, CudaStream);
+  int (*read_all)(const void* from, std::uint64_t bytes, CudaStream);  // for the memory's ceiling
+};
+
+}  // namespace quire
+
+// The one symbol of libquire_cuda.so.
+extern "C" __attribute__((visibility("default"))) const quire::CudaApi* quire_cuda_api();

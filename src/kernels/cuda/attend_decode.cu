@@ -1,0 +1,208 @@
+// One query row per sequence: a warp per (item, KV head), its pages streamed by bulk copies. An
+// item is one split, left as a partial, or a whole row, whose splits the warp merges as it goes.
+//
+// Each warp has a ring of half pages of its own (keys and values in turn) and never meets the
+// others, so a multiprocessor always has more bytes on their way than it needs. Block tables and
+// the next item are read ahead. Pages that this step did not write are asked for before the kernel
+// that wrote the newest rows has ended.
+#include "kernels/cuda/attend_decode.cuh"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/packed.h"
+
+namespace quire::cuda {
+namespace {
+
+template <int D, int kWarps, int kStages>
+__global__ void __launch_bounds__(kWarps * 32, 1) decode(const AttendArgs a) {
+  extern __shared__ __align__(1024) std::uint8_t shared[];
+  __shared__ __align__(8) std::uint64_t barriers[kWarps * kStages];
+  constexpr int kHalf = Page<D>::kHalf;
+  constexpr std::uint32_t kSplit = cuda_split(D);
+  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const std::uint32_t heads = a.query_heads / a.kv_heads;
+  const std::uint32_t ring = shared_address(shared + warp * kStages * kHalf);
+  const std::uint32_t bars = shared_address(barriers + warp * kStages);
+  allow_next();
+  if (lane == 0) {
+    for (int i = 0; i < kStages; ++i) barrier_init(bars + 8 * i, 1);
+    barrier_init_fence();
+  }
+  __syncwarp();
+
+  const std::uint32_t count = *a.item_count * a.kv_heads;
+  const std::uint32_t stride = gridDim.x * kWarps;
+  Work ahead, next;  // what is being asked for, and what comes after it
+  ahead.load(a, warp * gridDim.x + blockIdx.x, count, lane);
+  next.load(a, ahead.index + stride, count, lane);
+  std::uint32_t asked = 0, page = 0;  // halves asked for; page within `ahead`
+  const auto ask = [&] {
+    if (page == ahead.pages) return;
+    const std::uint32_t offset = __shfl_sync(~0u, ahead.entry, page % 32);
+    const std::uint32_t stage = asked % kStages, half = asked & 1;
+    if (lane == 0) {
+      const std::byte* from = a.arena + std::size_t{offset} * 256 + a.layer_offset +
+                              ahead.head * a.page_bytes + half * kHalf;
+      barrier_expect(bars + 8 * stage, kHalf);
+      bulk_copy(ring + stage * kHalf, from, kHalf, bars + 8 * stage);
+    }
+    ++asked;
+    if (half == 0) return;
+    if (++page == ahead.pages) {
+      page = 0;
+      ahead = next;
+      next.load(a, ahead.index + stride, count, lane);
+    } else if (page % 32 == 0) {
+      ahead.entry = ahead.later;
+      ahead.read_on(a, page + 32 + lane);
+    }
+  };
+  Work now = ahead;
+  const std::uint32_t old_pages =
+      now.pages == 0
+          ? 0
+          : min(now.pages, max(now.item.past / kCudaPage, now.first_page()) - now.first_page());
+  std::uint32_t early = min(std::uint32_t{kStages}, 2 * old_pages);
+  for (std::uint32_t i = 0; i < early; ++i) ask();
+  wait_for_previous();
+  for (std::uint32_t i = early; i < kStages; ++i) ask();
+
+  std::uint32_t used = 0;
+  const auto arrived = [&] {
+    barrier_wait(bars + 8 * (used % kStages), (used / kStages) & 1);
+    return ring + used++ % kStages * kHalf;
+  };
+  std::uint32_t q[D / 16][4], next_q[D / 16][2];  // read ahead: memory this busy answers late
+  const auto load_query = [&](const Work& w) {
+    const bf16* query = static_cast<const bf16*>(a.queries) +
+                        (std::size_t{w.item.row} * a.query_heads + w.head * heads + g) * D + 2 * t;
+    const bool real = w.pages != 0 && g < heads;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      next_q[k][0] = real ? *reinterpret_cast<const std::uint32_t*>(query + k * 16) : 0;
+      next_q[k][1] = real ? *reinterpret_cast<const std::uint32_t*>(query + k * 16 + 8) : 0;
+    }
+  };
+  load_query(now);
+  while (now.pages != 0) {
+    const AttendItem item = now.item;
+    Work upcoming;
+    upcoming.find(a, now.index + stride, count);
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      q[k][0] = next_q[k][0], q[k][2] = next_q[k][1];
+      q[k][1] = q[k][3] = 0;
+    }
+    const std::uint32_t end = item.position + 1;
+    const Visible rows[1] = {{a.window != 0 ? end - min(end, a.window) : 0, end}};
+    Softmax<D, 8> state;
+    float out[D / 8][2], max = kLowest, sum = 0;  // of the row, split by split
+    state.clear();
+    const auto end_split = [&](bool first) {
+      state.finish();
+      float mine, its;
+      merge_factors(max, sum, state.max[0], state.sum[0], mine, its);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          out[n][j] = __fmaf_rn(state.out[n][j], its, (first ? 0.0f : out[n][j]) * mine);
+      state.clear();
+    };
+    for (std::uint32_t p = 0; p < now.pages; ++p) {
+      const std::uint32_t slot = (now.first_page() + p) * kCudaPage;
+      if (p != 0 && slot % kSplit == 0) end_split(slot / kSplit == item.begin / kSplit + 1);
+      float s[4][4], decay[1];
+      std::uint32_t weights[2][4];
+      if (p + 1 == now.pages) load_query(upcoming);
+      score_page<D>(q, arrived(), lane, s);
+      __syncwarp();
+      ask();
+      weigh_page<D, 8>(s, rows, slot, lane, state, decay, weights);
+      add_values<D, 8>(weights, arrived(), lane, min(end - slot, kCudaPage), decay, state);
+      __syncwarp();
+      ask();
+    }
+    store_row<D>(a, now, lane, state, out, max, sum, end_split);
+    now = upcoming;
+  }
+}
+
+template <int D, int kWarps, int kStages>
+int run(const AttendArgs& a, CudaStream stream) {
+  constexpr std::size_t kBytes = std::size_t{kWarps} * kStages * Page<D>::kHalf;
+  static const int allowed = allow_shared(decode<D, kWarps, kStages>, kBytes);
+  if (allowed != 0) return allowed;
+  return launch(decode<D, kWarps, kStages>, multiprocessors(), kWarps * 32, kBytes, stream, a);
+}
+
+// A block per (row, query head), a thread per dimension. Each lane finds the factors of one split;
+// then all thread through the splits in order.
+__global__ void __launch_bounds__(256, 6) merge(const AttendArgs a) {
+  allow_next();
+  const AttendMerge m = a.merges[blockIdx.x];
+  wait_for_previous();
+  if (m.count == 0) return;
+  const std::uint32_t heads = a.query_heads / a.kv_heads, dim = a.head_dim;
+  const std::uint32_t kv_head = blockIdx.y / heads, member = blockIdx.y % heads;
+  const std::uint32_t lane = threadIdx.x % 32, d = threadIdx.x;
+  const std::size_t floats = partial_floats(heads, dim), stride = floats * a.kv_heads;
+  const float* from = a.partials + (std::size_t{m.first} * a.kv_heads + kv_head) * floats;
+  const float* outs_from = from + 2 * heads + member * dim + d;
+  float max = kLowest, sum = 0, out = 0;
+  constexpr int kAtOnce = 16;  // few registers, so that it fits beside the kernel it waits for
+  for (std::uint32_t i = 0; i < m.count; i += kAtOnce) {
+    const std::uint32_t some = min(m.count - i, std::uint32_t{kAtOnce});
+    float its_max = kLowest, its_sum = 0, outs[kAtOnce];
+    if (lane < some) {
+      its_max = __ldcg(from + (i + lane) * stride + member);
+      its_sum = __ldcg(from + (i + lane) * stride + heads + member);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j)
+      if (j < some) outs[j] = __ldcg(outs_from + (i + j) * stride);
+    float most = its_max;
+#pragma unroll
+    for (int apart = 1; apart < 32; apart *= 2) {
+      const float left = __shfl_up_sync(~0u, most, apart);
+      if (lane >= apart) most = fmaxf(most, left);
+    }
+    float before = __shfl_up_sync(~0u, most, 1);
+    before = lane == 0 ? max : fmaxf(before, max);
+    float ignored = 0, mine, its;
+    merge_factors(before, ignored, its_max, its_sum, mine, its);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (j >= some) break;
+      const float keep = __shfl_sync(~0u, mine, j), take = __shfl_sync(~0u, its, j);
+      sum = __fmaf_rn(__shfl_sync(~0u, its_sum, j), take, sum * keep);
+      out = __fmaf_rn(outs[j], take, out * keep);
+    }
+    max = __shfl_sync(~0u, before, 31);  // merge_factors left the new maximum there
+  }
+  const std::uint32_t k = blockIdx.y * dim + d;
+  static_cast<bf16*>(a.output)[activation_at(a.rows, a.query_heads * dim, m.row, k)] =
+      __float2bfloat16_rn(__fdiv_rn(out, sum));
+}
+
+}  // namespace
+
+int attend_decode(const AttendArgs& a, CudaStream stream) {
+  if (a.format != CudaKvFormat::bf16) return attend_decode_sealed(a, stream);
+  if (a.query_heads / a.kv_heads > 8) return cudaErrorInvalidValue;
+  switch (a.head_dim) {
+    case 64:
+      return run<64, 8, 4>(a, stream);
+    case 128:
+      return run<128, 4, 6>(a, stream);
+    case 256:
+      return run<256, 3, 4>(a, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+int attend_merge(const AttendArgs& a, CudaStream stream) {
+  return launch(merge, dim3(a.rows, a.query_heads), a.head_dim, 0, stream, a);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,184 @@
+// kernels/cuda/attend_page.cuh - one page of keys and values met by up to 16 query rows of a warp.
+//
+// Decode and prefill call the same functions on the same operands, so a row's bits do not depend on
+// which of them computed it. A bf16 page is [32][D] keys, then [32][D] values; within a row the
+// 16-byte chunks are permuted by chunk ^ (slot & 7), which keeps ldmatrix free of bank conflicts.
+//
+// Rows are those of the accumulator: lane g * 4 + t holds rows g and g + 8; decode uses only g.
+#pragma once
+
+#include "kernels/cuda/api.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace quire::cuda {
+
+constexpr float kLowest = -__builtin_huge_valf();
+
+template <int D>
+struct Page {
+  static constexpr int kHalf = kCudaPage * D * 2;  // bytes of the keys, or of the values
+  static constexpr int kBytes = 2 * kHalf;
+  // Byte offset of 8 elements [8 * chunk, 8 * chunk + 8) of a slot.
+  __host__ __device__ static constexpr std::uint32_t at(std::uint32_t slot, std::uint32_t chunk) {
+    return slot * D * 2 + ((chunk ^ (slot & 7)) << 4);
+  }
+};
+
+// The state of kRows / 8 rows per lane over one split.
+template <int D, int kRows>
+struct Softmax {
+  static constexpr int kSets = kRows / 8;
+  float out[D / 8][2 * kSets];
+  float max[kSets], sum[kSets];  // sum: this lane's columns only, until finish()
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i)
+#pragma unroll
+      for (int j = 0; j < 2 * kSets; ++j) out[i][j] = 0;
+#pragma unroll
+    for (int j = 0; j < kSets; ++j) max[j] = kLowest, sum[j] = 0;
+  }
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int j = 0; j < kSets; ++j) {
+      sum[j] += __shfl_xor_sync(~0u, sum[j], 1);
+      sum[j] += __shfl_xor_sync(~0u, sum[j], 2);
+    }
+  }
+};
+
+// Slots that a row sees: [begin, end).
+struct Visible {
+  std::uint32_t begin, end;
+};
+
+template <int D>
+__device__ __forceinline__ void score_page(const std::uint32_t (&q)[D / 16][4], std::uint32_t keys,
+                                           std::uint32_t lane, float (&s)[4][4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      std::uint32_t r[4];
+      const std::uint32_t slot = n * 8 + (lane & 7) + ((lane >> 4) << 3);
+      load_matrices(r, keys + Page<D>::at(slot, k * 2 + ((lane >> 3) & 1)));
+      mma_bf16(s[n], q[k], r[0], r[1]);
+      mma_bf16(s[n + 1], q[k], r[2], r[3]);
+    }
+  }
+}
+
+// Scores become weights; returns them as the A operand of the product with the values, and rescales
+// nothing yet: `decay` is what the outputs so far are to be multiplied by.
+template <int D, int kRows>
+__device__ __forceinline__ void weigh_page(float (&s)[4][4], const Visible (&rows)[kRows / 8],
+                                           std::uint32_t first_slot, std::uint32_t lane,
+                                           Softmax<D, kRows>& state, float (&decay)[kRows / 8],
+                                           std::uint32_t (&weights)[2][4]) {
+#pragma unroll
+  for (int j = 0; j < kRows / 8; ++j) {
+    const Visible v = rows[j];
+    if (first_slot < v.begin || first_slot + kCudaPage > v.end) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const std::uint32_t slot = first_slot + n * 8 + 2 * (lane & 3);
+        if (slot < v.begin || slot >= v.end) s[n][2 * j] = kLowest;
+        if (slot + 1 < v.begin || slot + 1 >= v.end) s[n][2 * j + 1] = kLowest;
+      }
+    }
+    float most = s[0][2 * j];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) most = fmaxf(most, fmaxf(s[n][2 * j], s[n][2 * j + 1]));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    most = fmaxf(state.max[j], most);
+    const float base = most == kLowest ? 0 : most;  // a row that has seen nothing yet
+    decay[j] = exp2_approx(state.max[j] - base);
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      s[n][2 * j] = exp2_approx(s[n][2 * j] - base);
+      s[n][2 * j + 1] = exp2_approx(s[n][2 * j + 1] - base);
+      sum += s[n][2 * j];
+      sum += s[n][2 * j + 1];
+    }
+    state.sum[j] = __fmaf_rn(state.sum[j], decay[j], sum);
+    state.max[j] = most;
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    weights[h][0] = pack_bf16(s[2 * h][0], s[2 * h][1]);
+    weights[h][1] = kRows == 16 ? pack_bf16(s[2 * h][2], s[2 * h][3]) : 0;
+    weights[h][2] = pack_bf16(s[2 * h + 1][0], s[2 * h + 1][1]);
+    weights[h][3] = kRows == 16 ? pack_bf16(s[2 * h + 1][2], s[2 * h + 1][3]) : 0;
+  }
+}
+
+// Slots from `written` on hold anything, NaN included: they are not multiplied in.
+template <int D, int kRows>
+__device__ __forceinline__ void add_values(const std::uint32_t (&weights)[2][4],
+                                           std::uint32_t values, std::uint32_t lane,
+                                           std::uint32_t written,  // slots of this page, 32 if all
+                                           const float (&decay)[kRows / 8],
+                                           Softmax<D, kRows>& state) {
+  std::uint32_t keep[2][2];  // by step of 16 slots and half of it
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t slot = h * 16 + i * 8 + 2 * (lane & 3);
+      keep[h][i] = (slot < written ? 0xffffu : 0) | (slot + 1 < written ? 0xffff0000u : 0);
+    }
+  constexpr int kAtOnce = 4;  // chains that run side by side
+#pragma unroll
+  for (int n = 0; n < D / 8; n += kAtOnce) {
+    float c[kAtOnce][4];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      c[i][0] = state.out[n + i][0] * decay[0];
+      c[i][1] = state.out[n + i][1] * decay[0];
+      c[i][2] = kRows == 16 ? state.out[n + i][2 % (kRows / 4)] * decay[kRows / 8 - 1] : 0;
+      c[i][3] = kRows == 16 ? state.out[n + i][3 % (kRows / 4)] * decay[kRows / 8 - 1] : 0;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      std::uint32_t r[kAtOnce / 2][4];
+#pragma unroll
+      for (int i = 0; i < kAtOnce / 2; ++i) {
+        load_matrices_transposed(
+            r[i], values + Page<D>::at(h * 16 + (lane & 15), n + 2 * i + (lane >> 4)));
+        if (written < kCudaPage) {
+          r[i][0] &= keep[h][0], r[i][1] &= keep[h][1];
+          r[i][2] &= keep[h][0], r[i][3] &= keep[h][1];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        mma_bf16(c[i], weights[h], r[i / 2][i % 2 * 2], r[i / 2][i % 2 * 2 + 1]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int j = 0; j < kRows / 4; ++j) state.out[n + i][j] = c[i][j];
+  }
+}
+
+// (max, sum, out) of a row takes in those of its next split.
+__device__ __forceinline__ void merge_factors(float& max, float& sum, float next_max,
+                                              float next_sum, float& mine, float& its) {
+  const float most = fmaxf(max, next_max), base = most == kLowest ? 0 : most;
+  mine = exp2_approx(max - base);
+  its = exp2_approx(next_max - base);
+  sum = __fmaf_rn(next_sum, its, sum * mine);
+  max = most;
+}
+
+// Floats of one partial: max and sum of each of a KV head's rows, then the outputs.
+__host__ __device__ constexpr std::size_t partial_floats(std::uint32_t heads, std::uint32_t dim) {
+  return std::size_t{heads} * (dim + 2);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,185 @@
+// Matrix products and what stands between them against plain arithmetic in double, and against
+// themselves: one row or many must give the same bits.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cuda/device_testing.h"
+
+namespace quire {
+namespace {
+
+struct Matrix {
+  std::uint32_t outputs, inputs;
+};
+
+class CudaLinear : public Cuda {
+ protected:
+  std::vector<float> multiply(const void* weights, Matrix m, const Bits& rows,
+                              std::uint32_t count) {
+    void* out = room(std::max(count, kLibraryRows) * std::size_t{m.outputs} * 4);
+    const LinearArgs a{.weights = weights,
+                       .activations = up(activations(rows, count, m.inputs)),
+                       .output = out,
+                       .rows = count,
+                       .outputs = m.outputs,
+                       .inputs = m.inputs,
+                       .kind = LinearOutput::rows_f32};
+    ok(api_->tune_linear(a, stream_));
+    ok(api_->linear(a, stream_));
+    return down<float>(out, std::size_t{count} * m.outputs);
+  }
+};
+
+TEST_F(CudaLinear, AgreesWithDoubleAndGivesEveryRowTheSameBitsInAnyCompany) {
+  for (const Matrix m :
+       {Matrix{960, 576}, {576, 1536}, {48, 64}, {512, 320}, {4096, 4096}, {512, 14336}}) {
+    const Bits w = noise(1, std::size_t{m.outputs} * m.inputs), x = noise(2, 300ull * m.inputs);
+    const void* weights = up(w);
+    const std::vector<float> all = multiply(weights, m, x, 300);  // the library's
+    Random random(3);
+    for (int i = 0; i < 200; ++i) {
+      const std::uint64_t r = random.below(300), o = random.below(m.outputs);
+      double sum = 0, size = 0;
+      for (std::uint32_t k = 0; k < m.inputs; ++k) {
+        const double p =
+            double{bf16_to_f32(w[o * m.inputs + k])} * bf16_to_f32(x[r * m.inputs + k]);
+        sum += p, size += std::fabs(p);
+      }
+      ASSERT_NEAR(all[r * m.outputs + o], sum, 2e-6 * size) << r << " " << o;
+    }
+    for (const std::uint32_t rows : {1u, 3u, 8u, 9u, 16u, 17u, 33u, 128u, 129u}) {
+      const std::uint32_t first = rows == 129 ? 171 : 0;
+      const Bits part(x.begin() + std::size_t{first} * m.inputs,
+                      x.begin() + std::size_t{first + rows} * m.inputs);
+      const std::vector<float> some = multiply(weights, m, part, rows);
+      ASSERT_EQ(
+          0, std::memcmp(some.data(), all.data() + std::size_t{first} * m.outputs, some.size() * 4))
+          << m.outputs << "x" << m.inputs << ", " << rows << " rows";
+    }
+  }
+}
+
+TEST_F(CudaLinear, GatedProductsAreTheSameFusedOrNot) {
+  const Matrix m{3072, 576};  // 1,536 units
+  const std::uint32_t width = m.outputs / 2;
+  const Bits w = noise(4, std::size_t{m.outputs} * m.inputs, 0.05f), x = noise(5, 100 * 576);
+  const void* weights = up(w);
+  for (const bool gelu : {false, true}) {
+    LinearArgs a{.weights = weights,
+                 .activations = up(activations(x, 100, m.inputs)),
+                 .output = room(std::size_t{kLibraryRows} * m.outputs * 2),
+                 .rows = 100,
+                 .outputs = m.outputs,
+                 .inputs = m.inputs,
+                 .kind = LinearOutput::rows_bf16};
+    ok(api_->tune_linear(a, stream_));
+    ok(api_->linear(a, stream_));
+    const Bits plain = down<std::uint16_t>(a.output, 100ull * m.outputs);
+    void* apart = room(100ull * width * 2);
+    ok(api_->gate({a.output, apart, 100, width, gelu}, stream_));
+    const Bits product = down<std::uint16_t>(apart, 100ull * width);
+    for (std::uint32_t i = 0; i < 100 * width; i += 37) {
+      const std::uint32_t r = i / width, u = i % width;
+      const auto at = [&](std::uint32_t up) {
+        return double{bf16_to_f32(plain[r * m.outputs + u / 8 * 16 + up * 8 + u % 8])};
+      };
+      const double g = at(0), y = gelu ? 1.5957691216057308 * (g + 0.044715 * g * g * g) : g;
+      ASSERT_NEAR(bf16_to_f32(product[i]), g / (1 + std::exp(-y)) * at(1),
+                  0.005 * std::fabs(g * at(1)) + 1e-6);
+    }
+    for (const std::uint32_t rows : {1u, 13u, 16u}) {
+      a.rows = rows;
+      a.activations = up(activations(x, rows, m.inputs));
+      a.kind = gelu ? LinearOutput::gated_gelu : LinearOutput::gated;
+      a.output = room(activation_elements(rows, width) * 2);
+      ok(api_->linear(a, stream_));
+      const Bits fused = down<std::uint16_t>(a.output, activation_elements(rows, width));
+      for (std::uint32_t r = 0; r < rows; ++r)
+        for (std::uint32_t u = 0; u < width; ++u)
+          ASSERT_EQ(fused[activation_at(rows, width, r, u)], product[r * width + u])
+              << r << " " << u;
+    }
+  }
+}
+
+TEST_F(Cuda, AddNormAgreesWithDoubleAndPacksItsRows) {
+  for (const std::uint32_t width : {576u, 640u, 4096u, 8192u})
+    for (const std::uint32_t rows : {1u, 20u, 100u})
+      for (const bool post : {false, true}) {
+        const std::vector<float> x = floats(1, std::size_t{rows} * width, -3, 3),
+                                 w = floats(2, width, 0.5f, 2), pw = floats(3, width, 0.5f, 2);
+        const Bits y = noise(4, std::size_t{rows} * width);
+        float* dx = up(x);
+        void* out = room(activation_elements(rows, width) * 2);
+        const std::vector<std::uint32_t> select{rows - 1, 0};
+        const AddNormArgs a{.x = dx,
+                            .y = up(y),
+                            .post_norm = post ? up(pw) : nullptr,
+                            .weight = up(w),
+                            .output = out,
+                            .select = nullptr,
+                            .rows = rows,
+                            .width = width,
+                            .epsilon = 1e-5f};
+        ok(api_->add_norm(a, stream_));
+        const auto summed = down<float>(dx, x.size());
+        const Bits normed = down<std::uint16_t>(out, activation_elements(rows, width));
+        for (std::uint32_t r = 0; r < rows; ++r) {
+          double ys = 0, xs = 0;
+          const std::size_t at = std::size_t{r} * width;
+          for (std::uint32_t i = 0; i < width; ++i) ys += std::pow(bf16_to_f32(y[at + i]), 2);
+          std::vector<double> sum(width);
+          for (std::uint32_t i = 0; i < width; ++i) {
+            const double scale = post ? pw[i] / std::sqrt(ys / width + 1e-5) : 1;
+            sum[i] = x[at + i] + bf16_to_f32(y[at + i]) * scale;
+            xs += sum[i] * sum[i];
+            ASSERT_NEAR(summed[at + i], sum[i], 2e-5);
+          }
+          for (std::uint32_t i = 0; i < width; ++i) {
+            const double want = sum[i] / std::sqrt(xs / width + 1e-5) * w[i];
+            ASSERT_NEAR(bf16_to_f32(normed[activation_at(rows, width, r, i)]), want,
+                        0.004 * std::fabs(want) + 1e-5);
+          }
+        }
+        // The same rows picked out, two of them.
+        if (rows < 2) continue;
+        void* few = room(activation_elements(2, width) * 2);
+        AddNormArgs b = a;
+        b.y = nullptr, b.post_norm = nullptr, b.output = few, b.select = up(select), b.rows = 2;
+        ok(api_->add_norm(b, stream_));
+        const Bits picked = down<std::uint16_t>(few, activation_elements(2, width));
+        for (std::uint32_t i = 0; i < width; ++i) {
+          ASSERT_EQ(picked[activation_at(2, width, 0, i)],
+                    normed[activation_at(rows, width, rows - 1, i)]);
+          ASSERT_EQ(picked[activation_at(2, width, 1, i)],
+                    normed[activation_at(rows, width, 0, i)]);
+        }
+      }
+}
+
+TEST_F(Cuda, EmbedAndArgmaxDoWhatTheySay) {
+  const Bits table = noise(1, 100 * 64);
+  const std::vector<std::uint32_t> tokens{3, 99, 0};
+  float* x = static_cast<float*>(room(3 * 64 * 4));
+  ok(api_->embed({up(table), up(tokens), x, 3, 64, 2.0f}, stream_));
+  const auto rows = down<float>(x, 3 * 64);
+  for (std::uint32_t i = 0; i < 3 * 64; ++i)
+    ASSERT_EQ(rows[i], 2 * bf16_to_f32(table[tokens[i / 64] * 64 + i % 64]));
+
+  std::vector<float> logits = floats(2, 4 * 5003, -9, -1);
+  logits[17] = logits[4000] = -0.5f;  // a tie: the lower one
+  logits[5003 + 5002] = 3;
+  logits[2 * 5003] = -0.0f, logits[2 * 5003 + 9] = 0.0f;  // equal
+  std::uint32_t* best = static_cast<std::uint32_t*>(room(16));
+  ok(api_->argmax({up(logits), best, 4, 5003, 0}, stream_));
+  const auto got = down<std::uint32_t>(best, 4);
+  EXPECT_EQ(got[0], 17u);
+  EXPECT_EQ(got[1], 5002u);
+  EXPECT_EQ(got[2], 0u);
+  EXPECT_EQ(got[3],
+            std::max_element(logits.begin() + 3 * 5003, logits.end()) - logits.begin() - 3 * 5003);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,287 @@
+// What stands between the matrix products of a layer. Sums are formed in an order that depends on
+// the width alone.
+#include "kernels/cuda/attend_page.cuh"
+#include "kernels/cuda/gate.cuh"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/packed.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kNormThreads = 512, kNormPairs = 8;  // rows of up to 8,192
+
+__device__ float block_sum(float x) {
+  __shared__ float parts[kNormThreads / 32];
+  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+  __syncthreads();  // the last call's parts have been read
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = parts[threadIdx.x % (kNormThreads / 32)];
+  for (int apart = kNormThreads / 64; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+  return x;
+}
+
+__global__ void __launch_bounds__(kNormThreads) add_norm_kernel(const AddNormArgs a) {
+  allow_next();
+  const std::uint32_t row = blockIdx.x, pairs = a.width / 2;
+  float2 weight[kNormPairs], post[kNormPairs];
+#pragma unroll
+  for (int i = 0; i < kNormPairs; ++i) {
+    const std::uint32_t p = i * kNormThreads + threadIdx.x;
+    if (p >= pairs) continue;
+    weight[i] = reinterpret_cast<const float2*>(a.weight)[p];
+    if (a.post_norm) post[i] = reinterpret_cast<const float2*>(a.post_norm)[p];
+  }
+  wait_for_previous();
+  const std::uint32_t from = a.select ? a.select[row] : row;
+  float2* x = reinterpret_cast<float2*>(a.x) + std::size_t{from} * pairs;
+  const std::uint32_t* y = static_cast<const std::uint32_t*>(a.y) + std::size_t{from} * pairs;
+  float2 v[kNormPairs], z[kNormPairs];
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kNormPairs; ++i) {
+    const std::uint32_t p = i * kNormThreads + threadIdx.x;
+    v[i] = z[i] = make_float2(0, 0);
+    if (p >= pairs) continue;
+    v[i] = x[p];
+    if (a.y) z[i] = make_float2(low_bf16(y[p]), high_bf16(y[p]));
+    squares = __fmaf_rn(z[i].x, z[i].x, squares);
+    squares = __fmaf_rn(z[i].y, z[i].y, squares);
+  }
+  if (a.post_norm) {
+    const float scale = __frsqrt_rn(block_sum(squares) / a.width + a.epsilon);
+#pragma unroll
+    for (int i = 0; i < kNormPairs; ++i)
+      z[i] = make_float2(z[i].x * scale * post[i].x, z[i].y * scale * post[i].y);
+  }
+  squares = 0;
+#pragma unroll
+  for (int i = 0; i < kNormPairs; ++i) {
+    const std::uint32_t p = i * kNormThreads + threadIdx.x;
+    if (p >= pairs) continue;
+    v[i].x += z[i].x, v[i].y += z[i].y;
+    if (a.y) x[p] = v[i];
+    squares = __fmaf_rn(v[i].x, v[i].x, squares);
+    squares = __fmaf_rn(v[i].y, v[i].y, squares);
+  }
+  const float scale = __frsqrt_rn(block_sum(squares) / a.width + a.epsilon);
+#pragma unroll
+  for (int i = 0; i < kNormPairs; ++i) {
+    const std::uint32_t p = i * kNormThreads + threadIdx.x;
+    if (p >= pairs) continue;
+    *reinterpret_cast<std::uint32_t*>(static_cast<bf16*>(a.output) +
+                                      activation_at(a.rows, a.width, row, 2 * p)) =
+        pack_bf16(v[i].x * scale * weight[i].x, v[i].y * scale * weight[i].y);
+  }
+}
+
+__global__ void embed_kernel(const EmbedArgs a) {
+  allow_next();
+  wait_for_previous();
+  const std::uint32_t row = blockIdx.x;
+  const bf16* from = static_cast<const bf16*>(a.table) + std::size_t{a.tokens[row]} * a.width;
+  for (std::uint32_t i = threadIdx.x; i < a.width; i += blockDim.x)
+    a.x[std::size_t{row} * a.width + i] = __bfloat162float(from[i]) * a.scale;
+}
+
+// A warp per head: lane l has elements l + 32 j and their partners half a head away.
+template <int D>
+__global__ void rope_store_kernel(const RopeStoreArgs a) {
+  constexpr int kEach = D / 64;
+  allow_next();
+  const std::uint32_t lane = threadIdx.x % 32, row = blockIdx.x;
+  const std::uint32_t head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
+  const std::uint32_t heads = a.query_heads + 2 * a.kv_heads;
+  wait_for_previous();
+  if (head >= heads) return;
+  const bf16* from = static_cast<const bf16*>(a.qkv) + (std::size_t{row} * heads + head) * D;
+  float x[2][kEach];
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const std::uint32_t d = h * (D / 2) + j * 32 + lane;
+      x[h][j] = __bfloat162float(from[d]);
+      if (a.bias) x[h][j] += a.bias[head * D + d];
+    }
+  const bool is_query = head < a.query_heads, is_value = head >= a.query_heads + a.kv_heads;
+  const std::uint32_t position = a.positions[row];
+  if (!is_value) {
+    if (const float* norm = is_query ? a.q_norm : a.k_norm) {
+      float squares = 0;
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) squares = __fmaf_rn(x[h][j], x[h][j], squares);
+      for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
+      const float scale = __frsqrt_rn(squares / D + a.epsilon);
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int j = 0; j < kEach; ++j)
+          x[h][j] = x[h][j] * scale * norm[h * (D / 2) + j * 32 + lane];
+    }
+    const float* angles = a.angles + std::size_t{position} * D;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const float c = angles[j * 32 + lane], s = angles[D / 2 + j * 32 + lane];
+      const float even = x[0][j], odd = x[1][j];
+      x[0][j] = __fmaf_rn(even, c, -(odd * s));
+      x[1][j] = __fmaf_rn(odd, c, even * s);
+    }
+  }
+  if (is_query) {
+    bf16* to = static_cast<bf16*>(a.queries) + (std::size_t{row} * a.query_heads + head) * D;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        to[h * (D / 2) + j * 32 + lane] = __float2bfloat16_rn(x[h][j] * a.query_scale);
+    return;
+  }
+  const std::uint32_t place = a.places[row];
+  if (place == 0xffffffffu) return;
+  const std::uint32_t kv_head = (head - a.query_heads) % a.kv_heads, slot = position % kCudaPage;
+  std::byte* page = a.arena + std::size_t{place} * 256 + a.layer_offset + kv_head * a.page_bytes +
+                    (is_value ? Page<D>::kHalf : 0);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const std::uint32_t d = h * (D / 2) + j * 32 + lane;
+      *reinterpret_cast<bf16*>(page + Page<D>::at(slot, d / 8) + d % 8 * 2) =
+          __float2bfloat16_rn(x[h][j]);
+    }
+}
+
+__global__ void gate_kernel(const GateArgs a) {
+  allow_next();
+  wait_for_previous();
+  const std::uint32_t unit = (blockIdx.y * blockDim.x + threadIdx.x) * 8, row = blockIdx.x;
+  if (unit >= a.width) return;
+  const uint4* from = reinterpret_cast<const uint4*>(static_cast<const bf16*>(a.gate_up) +
+                                                     (std::size_t{row} * a.width + unit) * 2);
+  const uint4 g = from[0], u = from[1];
+  const std::uint32_t gates[4] = {g.x, g.y, g.z, g.w}, ups[4] = {u.x, u.y, u.z, u.w};
+  std::uint32_t out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 pair =
+        __halves2bfloat162(gated(low_bf16(gates[i]), low_bf16(ups[i]), a.gelu),
+                           gated(high_bf16(gates[i]), high_bf16(ups[i]), a.gelu));
+    out[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+  *reinterpret_cast<uint4*>(static_cast<bf16*>(a.output) + std::size_t{row} * a.width + unit) =
+      make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+__global__ void __launch_bounds__(1024) argmax_kernel(const ArgmaxArgs a) {
+  allow_next();
+  wait_for_previous();
+  // Larger values first, then lower indices; the bits of a float in the order of its value.
+  const float* row = a.logits + std::size_t{blockIdx.x} * a.vocabulary;
+  unsigned long long best = 0;
+  for (std::uint32_t i = threadIdx.x; i < a.vocabulary; i += 1024) {
+    const std::uint32_t bits = __float_as_uint(row[i] + 0.0f);
+    const std::uint32_t order = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    const unsigned long long key = (static_cast<unsigned long long>(order) << 32) | ~i;
+    best = key > best ? key : best;
+  }
+  for (int apart = 16; apart > 0; apart /= 2) {
+    const unsigned long long other = __shfl_xor_sync(~0u, best, apart);
+    best = other > best ? other : best;
+  }
+  __shared__ unsigned long long parts[32];
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = best;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  best = parts[threadIdx.x];
+  for (int apart = 16; apart > 0; apart /= 2) {
+    const unsigned long long other = __shfl_xor_sync(~0u, best, apart);
+    best = other > best ? other : best;
+  }
+  if (threadIdx.x == 0) a.tokens[blockIdx.x] = ~static_cast<std::uint32_t>(best);
+}
+
+__device__ __forceinline__ std::uint64_t mix(std::uint64_t x) {  // as base/random.h's mix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Sums of four uniform numbers: near enough to Gaussian for weights nobody trained.
+__global__ void random_kernel(bf16* to, std::uint64_t count, std::uint64_t seed, float spread) {
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
+       i += stride) {
+    const std::uint64_t bits = mix(seed ^ mix(i));
+    const float sum = static_cast<float>(bits & 0xffff) + static_cast<float>(bits >> 16 & 0xffff) +
+                      static_cast<float>(bits >> 32 & 0xffff) + static_cast<float>(bits >> 48);
+    to[i] = __float2bfloat16_rn((sum * (1.0f / 65536) - 2.0f) * 1.7320508f * spread);
+  }
+}
+
+__global__ void read_kernel(const uint4* from, std::uint64_t count, uint4* never) {
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+  uint4 all = make_uint4(0, 0, 0, 0);
+  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
+       i += 4 * stride) {
+    uint4 v[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) v[j] = i + j * stride < count ? from[i + j * stride] : all;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) all.x ^= v[j].x, all.y ^= v[j].y, all.z ^= v[j].z, all.w ^= v[j].w;
+  }
+  if (all.x == 0x12345 && all.y == 0x54321 && all.z == 77) *never = all;
+}
+
+}  // namespace
+
+int add_norm(const AddNormArgs& a, CudaStream stream) {
+  if (a.width % 2 != 0 || a.width > 2 * kNormThreads * kNormPairs) return cudaErrorInvalidValue;
+  return launch(add_norm_kernel, a.rows, kNormThreads, 0, stream, a);
+}
+
+int embed(const EmbedArgs& a, CudaStream stream) {
+  return launch(embed_kernel, a.rows, 256, 0, stream, a);
+}
+
+int rope_store(const RopeStoreArgs& a, CudaStream stream) {
+  if (a.rope_dim != a.head_dim) return cudaErrorInvalidValue;
+  const dim3 grid(a.rows, (a.query_heads + 2 * a.kv_heads + 7) / 8);
+  switch (a.head_dim) {
+    case 64:
+      return launch(rope_store_kernel<64>, grid, 256, 0, stream, a);
+    case 128:
+      return launch(rope_store_kernel<128>, grid, 256, 0, stream, a);
+    case 256:
+      return launch(rope_store_kernel<256>, grid, 256, 0, stream, a);
+  }
+  return cudaErrorInvalidValue;
+}
+
+int gate(const GateArgs& a, CudaStream stream) {
+  if (a.width % 8 != 0) return cudaErrorInvalidValue;
+  return launch(gate_kernel, dim3(a.rows, (a.width / 8 + 255) / 256), 256, 0, stream, a);
+}
+
+int argmax(const ArgmaxArgs& a, CudaStream stream) {
+  return launch(argmax_kernel, a.rows, 1024, 0, stream, a);
+}
+
+int random_bf16(void* to, std::uint64_t count, std::uint64_t seed, float spread,
+                CudaStream stream) {
+  random_kernel<<<multiprocessors() * 8, 256, 0, native(stream)>>>(static_cast<bf16*>(to), count,
+                                                                   seed, spread);
+  return cudaGetLastError();
+}
+
+int read_all(const void* from, std::uint64_t bytes, CudaStream stream) {
+  read_kernel<<<multiprocessors() * 8, 512, 0, native(stream)>>>(
+      static_cast<const uint4*>(from), bytes / 16, static_cast<uint4*>(const_cast<void*>(from)));
+  return cudaGetLastError();
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,121 @@
+#include "kernels/cuda/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/random.h"
+
+namespace quire {
+namespace {
+
+struct Sequence {
+  std::uint32_t past, rows;
+};
+
+class CudaPlanTest : public testing::Test {
+ protected:
+  // Every row must find each slot it sees in exactly one item, in order, or in one whole item.
+  void check(const std::vector<Sequence>& sequences, std::uint32_t window, CudaPlanShape shape) {
+    std::vector<std::vector<ArenaOffset>> blocks;
+    std::vector<KvSequenceView> views;
+    std::uint32_t row = 0, next_block = 7;
+    for (const Sequence& s : sequences) {
+      blocks.emplace_back();
+      for (std::uint32_t b = 0; b * kCudaPage < s.past + s.rows; ++b)
+        blocks.back().push_back(static_cast<ArenaOffset>(next_block++));
+      views.push_back({blocks.back().data(), row, s.rows, s.past});
+      row += s.rows;
+    }
+    for (std::size_t i = 0; i < views.size(); ++i) views[i].blocks = blocks[i].data();
+    const KvView view{nullptr, views.data(), static_cast<std::uint32_t>(views.size()), kCudaPage,
+                      window};
+    plan_cuda_attention(view, shape, plan_);
+
+    ASSERT_EQ(plan_.merges.size(), row);
+    const std::uint32_t split = cuda_split(shape.head_dim);
+    std::map<std::uint32_t, std::uint32_t> partial_owner;
+    std::map<std::uint32_t, std::map<std::uint32_t, std::uint32_t>> seen;  // row: begin to end
+    for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {
+      const AttendItem& item = plan_.items[i];
+      const bool decode = i < plan_.decode_count;
+      EXPECT_TRUE(!decode || item.row_count == 1);
+      EXPECT_LE(item.row_count * (shape.query_heads / shape.kv_heads), kCudaTile);
+      EXPECT_LT(item.begin, item.end);
+      if (i != 0 && i != plan_.decode_count) {
+        EXPECT_GE(plan_.items[i - 1].end - plan_.items[i - 1].begin, item.end - item.begin);
+      }
+      if (item.partial != kNoPartial) {
+        EXPECT_EQ(item.begin / split, (item.end - 1) / split);
+      }
+      for (std::uint32_t r = 0; r < item.row_count; ++r) {
+        EXPECT_TRUE(seen[item.row + r].emplace(item.begin, item.end).second);
+        if (item.partial == kNoPartial) continue;
+        const std::uint32_t at = item.partial + r * item.partial_stride;
+        EXPECT_TRUE(partial_owner.emplace(at, item.row + r).second) << "two items share a partial";
+      }
+    }
+    for (const AttendItem& item : plan_.items)
+      for (std::uint32_t r = 0; item.partial != kNoPartial && r < item.row_count; ++r)
+        EXPECT_EQ(item.partial + r * item.partial_stride - plan_.merges[item.row + r].first,
+                  item.begin / split - seen[item.row + r].begin()->first / split);
+    EXPECT_EQ(partial_owner.size(), plan_.partials);
+    for (const KvSequenceView& q : views)
+      for (std::uint32_t r = 0; r < q.row_count; ++r) {
+        const std::uint32_t end = q.past + r + 1, begin = window ? end - std::min(end, window) : 0;
+        std::uint32_t reached = seen[q.first_row + r].begin()->first;
+        EXPECT_LE(reached, begin);
+        std::uint32_t pieces = 0;
+        for (const auto& [from, to] : seen[q.first_row + r]) {
+          EXPECT_EQ(from, reached) << "a gap or an overlap";
+          reached = to;
+          ++pieces;
+        }
+        EXPECT_GE(reached, end);
+        const AttendMerge& m = plan_.merges[q.first_row + r];
+        EXPECT_EQ(m.count, pieces == 1 ? 0 : pieces);
+        EXPECT_EQ(m.row, q.first_row + r);
+      }
+    for (const AttendItem& item : plan_.items)  // the table is the sequence's own
+      for (std::size_t i = 0; i < views.size(); ++i)
+        if (item.row >= views[i].first_row && item.row < views[i].first_row + views[i].row_count)
+          for (std::size_t b = 0; b < blocks[i].size(); ++b)
+            EXPECT_EQ(plan_.tables[item.table + b], static_cast<std::uint32_t>(blocks[i][b]));
+  }
+
+  CudaPlan plan_;
+};
+
+TEST_F(CudaPlanTest, EveryRowSeesItsSlotsOnce) {
+  const CudaPlanShape large{32, 8, 128, 132}, small{9, 3, 64, 132};
+  for (const CudaPlanShape& shape : {large, small}) {
+    check({{4000, 1}, {10, 1}, {0, 1}}, 0, shape);
+    check({{0, 300}, {1000, 68}, {77, 1}}, 0, shape);
+    check({{5000, 40}, {700, 1}, {30, 2}}, 512, shape);
+    check(std::vector<Sequence>(200, {3000, 1}), 0, shape);
+    Random random(3);
+    for (int i = 0; i < 50; ++i) {
+      std::vector<Sequence> some;
+      for (std::uint64_t n = 1 + random.below(12); n > 0; --n)
+        some.push_back(
+            {static_cast<std::uint32_t>(random.below(3000)),
+             random.chance(0.5) ? 1 : 1 + static_cast<std::uint32_t>(random.below(200))});
+      check(some, random.chance(0.5) ? 0 : 1 + static_cast<std::uint32_t>(random.below(900)),
+            shape);
+    }
+  }
+}
+
+TEST_F(CudaPlanTest, RowsStayWholeWhereThereAreEnough) {
+  check(std::vector<Sequence>(128, {2000, 1}), 0, {32, 8, 128, 132});
+  EXPECT_EQ(plan_.partials, 0u);
+  check({{32000, 1}}, 0, {32, 8, 128, 132});
+  EXPECT_EQ(plan_.items.size(), 63u);
+  std::vector<Sequence> uneven(128, {500, 1});
+  uneven[5].past = 30000;  // one straggler is cut, the others are not
+  check(uneven, 0, {32, 8, 128, 132});
+  EXPECT_EQ(plan_.items.size(), 127u + 59u);
+}
+
+}  // namespace
+}  // namespace quire

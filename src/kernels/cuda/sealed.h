@@ -1,0 +1,53 @@
+// kernels/cuda/sealed.h - where the codes and scales of a sealed page lie on a GPU.
+//
+// kernels/cuda/attend_sealed.cu says why. A page is keys' codes, values' codes, keys' scales,
+// values' scales (f32, one per slot). A value is (code - offset) * scale: int8 codes are stored
+// plus 128, int4 codes plus 8, fp8 codes are e4m3.
+#pragma once
+
+#include "kernels/cuda/api.h"
+
+namespace quire {
+
+QUIRE_HOST_DEVICE constexpr float sealed_code_max(CudaKvFormat format) {
+  return format == CudaKvFormat::fp8 ? 448.0f : format == CudaKvFormat::int8 ? 127.0f : 7.0f;
+}
+
+QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_code_bytes(CudaKvFormat format,
+                                                            std::uint32_t dim) {
+  return format == CudaKvFormat::int4 ? kCudaPage * dim / 2 : kCudaPage * dim;
+}
+
+QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_page_bytes(CudaKvFormat format,
+                                                            std::uint32_t dim) {
+  return 2 * sealed_code_bytes(format, dim) + 2 * kCudaPage * 4;
+}
+
+// Side 0: keys, 1: values.
+QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_scale_at(CudaKvFormat format, std::uint32_t dim,
+                                                          std::uint32_t side, std::uint32_t slot) {
+  return 2 * sealed_code_bytes(format, dim) + (side * kCudaPage + slot) * 4;
+}
+
+struct SealedPlace {
+  std::uint32_t byte, shift;  // shift: of a nibble in its byte
+};
+
+QUIRE_HOST_DEVICE constexpr SealedPlace sealed_code_at(CudaKvFormat format, std::uint32_t dim,
+                                                       std::uint32_t side, std::uint32_t slot,
+                                                       std::uint32_t d) {
+  const bool nibbles = format == CudaKvFormat::int4;
+  // A value's place among its dimension's 32: {2t, 2t+1, 2t+8, 2t+9} of each half for lane t.
+  const std::uint32_t half = slot / 16, t = slot % 8 / 2, of_four = slot % 16 / 8 * 2 + slot % 2;
+  if (!nibbles) {
+    if (side == 0) return {slot * dim + ((d / 64) ^ (slot & (dim / 64 - 1))) * 64 + d % 64, 0};
+    return {kCudaPage * dim + d * 32 + t * 8 + half * 4 + of_four, 0};
+  }
+  // Eight codes in a word; pair p of them (values 2p and 2p + 1) is nibbles p and p + 4.
+  const std::uint32_t word = side == 0 ? slot * (dim / 8) + d / 8 : kCudaPage * dim / 8 + d * 4 + t;
+  const std::uint32_t of_eight = side == 0 ? d % 8 : half * 4 + of_four;
+  const std::uint32_t nibble = of_eight / 2 + of_eight % 2 * 4;
+  return {word * 4 + nibble / 2, nibble % 2 * 4};
+}
+
+}  // namespace quire

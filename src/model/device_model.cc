@@ -1,0 +1,467 @@
+#include "model/device_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "kernels/cuda/packed.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint32_t kDeviceNumerics = 1;  // bumped when the bits of an answer may change
+constexpr std::uint32_t kNoPlace = 0xffffffffu;
+
+// Batch sizes that share a graph.
+std::uint32_t row_class(std::uint32_t rows) {
+  for (const std::uint32_t c : {1u, 2u, 4u, 8u, 12u, 16u, 24u, 32u, 48u, 64u, 96u, 128u})
+    if (rows <= c) return c;
+  return (rows + 63) / 64 * 64;
+}
+
+std::size_t align(std::size_t n) { return (n + 255) / 256 * 256; }
+
+// The fixed front part of an upload: offsets of its arrays.
+struct Front {
+  std::size_t tokens, positions, select, counts, groups, group_bytes, end;
+  Front(std::uint32_t rows, std::size_t group_count) {
+    const std::size_t each = align(rows * sizeof(std::uint32_t));
+    tokens = 0;
+    positions = tokens + each;
+    select = positions + each;
+    counts = select + each;  // [group][decode items, tile items]
+    groups = counts + align(group_count * 8);
+    group_bytes = each + align(rows * sizeof(AttendMerge));  // places, merges
+    end = groups + group_count * group_bytes;
+  }
+  std::size_t places(std::size_t g) const { return groups + g * group_bytes; }
+  std::size_t merges(std::size_t g, std::uint32_t rows) const {
+    return places(g) + align(rows * sizeof(std::uint32_t));
+  }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source,
+                                                       ModelOptions options) {
+  TRY(const CudaDevice* device, open_cuda());
+  const ModelConfig& c = source.config();
+  const std::uint32_t heads = c.query_heads / c.kv_heads;
+  const bool tiles = c.head_dim == 64 || c.head_dim == 128;
+  if ((!tiles && c.head_dim != 256) || heads > 8 || c.hidden % 64 != 0 || c.hidden > 8192 ||
+      c.feed_forward % 64 != 0 || c.vocabulary % 16 != 0)
+    return Error{
+        Code::unsupported,
+        fmt::format("{}: the CUDA kernels take heads of 64, 128 or 256, up to 8 query heads "
+                    "per KV head, widths in multiples of 64; this model has heads of {}, {} "
+                    "per KV head, widths {} and {}; use --device cpu",
+                    source.path(), c.head_dim, heads, c.hidden, c.feed_forward)};
+  for (const RopeConfig& rope : c.ropes)
+    if (rope.dimensions != c.head_dim)
+      return Error{Code::unsupported,
+                   source.path() +
+                       ": rotates part of a head, which the CUDA kernels do not; use "
+                       "--device cpu"};
+  std::unique_ptr<DeviceModel> m(new DeviceModel(*device, source, options));
+  TRY_STATUS(m->check(device->api->make_stream(&m->stream_), "opening the device"));
+  TRY(m->weights_, load_device_weights(source, *device, m->stream_));
+  TRY_STATUS(m->size_buffers());
+  TRY_STATUS(m->tune());
+  return m;
+}
+
+DeviceModel::~DeviceModel() {
+  device_.api->wait(stream_);
+  for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);
+  if (host_) device_.api->free_host(host_);
+}
+
+std::uint64_t DeviceModel::numerics_id() const {
+  return mix64(mix64(0x63756461u ^ kDeviceNumerics) ^
+               (static_cast<std::uint64_t>(device_.info.major) << 8 | device_.info.minor));
+}
+
+Status DeviceModel::grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what) {
+  if (buffer.size() >= bytes) return {};
+  TRY_STATUS(check(device_.api->wait(stream_)));
+  for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);  // they know the old one
+  graphs_.clear();
+  buffer = {};
+  TRY(buffer, DeviceBuffer::allocate(device_, bytes, what));
+  return {};
+}
+
+Status DeviceModel::size_buffers() {
+  const std::uint32_t rows = std::max(row_class(options_.rows_max), kLibraryRows);
+  const std::uint32_t width = config_.query_heads * config_.head_dim,
+                      kv_width = config_.kv_heads * config_.head_dim;
+  const auto take = [&](DeviceBuffer& b, std::size_t columns, std::size_t element) {
+    return grow(b, rows * columns * element, "the scratch of a step");
+  };
+  TRY_STATUS(take(x_, config_.hidden, 4));
+  TRY_STATUS(take(hidden_, config_.hidden, 2));
+  TRY_STATUS(take(qkv_, width + 2 * kv_width, 2));
+  TRY_STATUS(take(queries_, width, 2));
+  TRY_STATUS(take(attended_, width, 2));
+  TRY_STATUS(take(y_, config_.hidden, 2));
+  TRY_STATUS(take(inner_, config_.feed_forward, 2));
+  TRY_STATUS(take(gate_up_, 2 * config_.feed_forward, 2));
+  TRY_STATUS(take(head_in_, config_.hidden, 2));
+  TRY_STATUS(take(best_, 1, 4));
+  TRY_STATUS(grow(logits_, std::size_t{kLibraryRows} * config_.vocabulary * 4, "logits"));
+  for (const RopeConfig& rope : config_.ropes) ropes_.emplace_back(rope);
+  angles_.resize(ropes_.size());
+  return {};
+}
+
+Status DeviceModel::tune() {
+  const std::uint32_t width = config_.query_heads * config_.head_dim,
+                      qkv = width + 2 * config_.kv_heads * config_.head_dim;
+  const DeviceLayer& w = weights_.layers[0];
+  const DeviceBuffer& head = config_.tied_head ? weights_.embedding : weights_.head;
+  struct Shape {
+    const DeviceBuffer& weights;
+    std::uint32_t outputs, inputs;
+    LinearOutput kind;
+    std::uint32_t rows_max;
+  };
+  for (const Shape& s :
+       {Shape{w.qkv, qkv, config_.hidden, LinearOutput::rows_bf16, options_.rows_max},
+        {w.out, config_.hidden, width, LinearOutput::rows_bf16, options_.rows_max},
+        {w.gate_up, 2 * config_.feed_forward, config_.hidden, LinearOutput::rows_bf16,
+         options_.rows_max},
+        {w.down, config_.hidden, config_.feed_forward, LinearOutput::rows_bf16, options_.rows_max},
+        {head, config_.vocabulary, config_.hidden, LinearOutput::rows_f32,
+         std::min(options_.rows_max, 512u)}})
+    for (std::uint32_t rows = kLibraryRows; rows < 2 * s.rows_max; rows *= 2) {
+      if (s.rows_max <= kPackedRowsMax) break;
+      TRY_STATUS(check(device_.api->tune_linear({.weights = s.weights.data(),
+                                                 .activations = nullptr,
+                                                 .output = nullptr,
+                                                 .rows = rows,
+                                                 .outputs = s.outputs,
+                                                 .inputs = s.inputs,
+                                                 .kind = s.kind},
+                                                stream_),
+                       "choosing matrix kernels (is libcublasLt.so.13 there?)"));
+    }
+  return {};
+}
+
+Status DeviceModel::cover(std::uint32_t positions) {
+  if (positions <= covered_) return {};
+  const std::uint32_t dim = config_.head_dim;
+  const std::uint32_t most = std::max(config_.context, positions);
+  positions = std::min(most, (positions + 4095) / 4096 * 4096);
+  for (std::size_t i = 0; i < ropes_.size(); ++i) {
+    if (angles_[i].size() < std::size_t{positions} * dim * 4) {
+      TRY_STATUS(grow(angles_[i], std::size_t{most} * dim * 4, "the angles of positions"));
+      covered_ = 0;
+    }
+    ropes_[i].cover(positions);
+  }
+  std::vector<float> rows(std::size_t{positions - covered_} * dim);
+  for (std::size_t i = 0; i < ropes_.size(); ++i) {
+    for (std::uint32_t p = covered_; p < positions; ++p) {
+      float* to = rows.data() + std::size_t{p - covered_} * dim;
+      std::copy_n(ropes_[i].cosines(p), dim / 2, to);
+      std::copy_n(ropes_[i].sines(p), dim / 2, to + dim / 2);
+    }
+    TRY_STATUS(
+        check(device_.api->copy_to_device(angles_[i].as<float>() + std::size_t{covered_} * dim,
+                                          rows.data(), rows.size() * 4, stream_)));
+    TRY_STATUS(check(device_.api->wait(stream_)));
+  }
+  covered_ = positions;
+  return {};
+}
+
+Status DeviceModel::upload(const Geometry& geometry, const StepRows& step, const Step& as) {
+  const Front front(as.rows, step.groups.size());
+  std::size_t items = 0, tables = 0, partials = 0;
+  groups_.resize(step.groups.size());
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const CudaPlan& plan = groups_[g].plan;
+    items = std::max(items, plan.items.size());
+    tables = std::max(tables, plan.tables.size());
+    partials = std::max<std::size_t>(partials, plan.partials);
+  }
+  TRY_STATUS(grow(partials_, partials * config_.query_heads * (config_.head_dim + 2) * 4,
+                  "attention partials"));
+  // Items and tables stand at fixed places behind the largest front, until they outgrow them.
+  const std::size_t largest_front =
+      Front(std::max(row_class(options_.rows_max), kLibraryRows), groups_.size()).end;
+  if (items > items_capacity_ || tables > tables_capacity_) {
+    items_capacity_ = std::max<std::size_t>({items_capacity_, 2 * items, 4096});
+    tables_capacity_ = std::max<std::size_t>({tables_capacity_, 2 * tables, 65536});
+    meta_bytes_ = largest_front + groups_.size() * (align(items_capacity_ * sizeof(AttendItem)) +
+                                                    align(tables_capacity_ * 4));
+    TRY_STATUS(grow(meta_, meta_bytes_, "the plan of a step"));
+    if (host_) device_.api->free_host(host_);
+    host_ = nullptr;
+    void* pinned = nullptr;
+    TRY_STATUS(check(device_.api->allocate_host(meta_bytes_, &pinned), "pinned memory"));
+    host_ = static_cast<std::byte*>(pinned);
+  }
+  std::memset(host_, 0, front.end);
+  std::memcpy(host_ + front.tokens, step.tokens.data(), step.tokens.size_bytes());
+  std::memcpy(host_ + front.positions, step.positions.data(), step.positions.size_bytes());
+  std::memcpy(host_ + front.select, step.logit_rows.data(), step.logit_rows.size_bytes());
+  for (std::uint32_t i = static_cast<std::uint32_t>(step.logit_rows.size()); i < as.logit_rows; ++i)
+    reinterpret_cast<std::uint32_t*>(host_ + front.select)[i] = i;  // padding picks padding
+  std::size_t at = largest_front;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    const CudaPlan& plan = group.plan;
+    const std::uint32_t counts[2] = {
+        plan.decode_count, static_cast<std::uint32_t>(plan.items.size()) - plan.decode_count};
+    std::memcpy(host_ + front.counts + g * 8, counts, 8);
+    auto* places = reinterpret_cast<std::uint32_t*>(host_ + front.places(g));
+    std::fill_n(places, as.rows, kNoPlace);
+    const KvView& view = step.groups[g];
+    for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
+      const KvSequenceView& q = view.sequences[s];
+      for (std::uint32_t i = 0; i < q.row_count; ++i)
+        places[q.first_row + i] = static_cast<std::uint32_t>(q.blocks[(q.past + i) / kCudaPage]);
+    }
+    std::memcpy(host_ + front.merges(g, as.rows), plan.merges.data(),
+                plan.merges.size() * sizeof(AttendMerge));
+    group.items = reinterpret_cast<AttendItem*>(meta_.data() + at);
+    std::memcpy(host_ + at, plan.items.data(), plan.items.size() * sizeof(AttendItem));
+    TRY_STATUS(check(device_.api->copy_to_device(meta_.data() + at, host_ + at,
+                                                 plan.items.size() * sizeof(AttendItem), stream_)));
+    at += align(items_capacity_ * sizeof(AttendItem));
+    group.tables = reinterpret_cast<std::uint32_t*>(meta_.data() + at);
+    std::memcpy(host_ + at, plan.tables.data(), plan.tables.size() * 4);
+    TRY_STATUS(check(device_.api->copy_to_device(meta_.data() + at, host_ + at,
+                                                 plan.tables.size() * 4, stream_)));
+    at += align(tables_capacity_ * 4);
+  }
+  return check(device_.api->copy_to_device(meta_.data(), host_, front.end, stream_));
+}
+
+Status DeviceModel::linear(const DeviceBuffer& w, const void* in, void* out, std::uint32_t rows,
+                           std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind) {
+  return check(device_.api->linear({.weights = w.data(),
+                                    .activations = in,
+                                    .output = out,
+                                    .rows = rows,
+                                    .outputs = outputs,
+                                    .inputs = inputs,
+                                    .kind = kind},
+                                   stream_));
+}
+
+Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::uint32_t layer) {
+  const CudaApi& cuda = *device_.api;
+  const ModelConfig& c = config_;
+  const DeviceLayer& w = weights_.layers[layer];
+  const Front front(step.rows, groups_.size());
+  const LayerPlace place = geometry.places[layer];
+  const Group& group = groups_[place.group];
+  const LayerGroup& shape = geometry.groups[place.group];
+  const std::uint32_t width = c.query_heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  const std::uint64_t page_bytes = geometry.page_bytes(shape),
+                      layer_offset = std::uint64_t{place.index} * c.kv_heads * page_bytes;
+  const auto meta = [&](std::size_t offset) {
+    return reinterpret_cast<const std::uint32_t*>(meta_.data() + offset);
+  };
+
+  TRY_STATUS(linear(w.qkv, hidden_.data(), qkv_.data(), step.rows, width + 2 * kv_width, c.hidden,
+                    LinearOutput::rows_bf16));
+  TRY_STATUS(check(cuda.rope_store({.qkv = qkv_.data(),
+                                    .bias = w.qkv_bias.as<float>(),
+                                    .q_norm = w.q_norm.as<float>(),
+                                    .k_norm = w.k_norm.as<float>(),
+                                    .angles = angles_[c.per_layer[layer].rope].as<float>(),
+                                    .positions = meta(front.positions),
+                                    .places = meta(front.places(place.group)),
+                                    .queries = queries_.data(),
+                                    .arena = const_cast<std::byte*>(arena_),
+                                    .rows = step.rows,
+                                    .query_heads = c.query_heads,
+                                    .kv_heads = c.kv_heads,
+                                    .head_dim = c.head_dim,
+                                    .rope_dim = c.head_dim,
+                                    .query_scale = c.attention_scale * 1.4426950408889634f,
+                                    .epsilon = c.norm_epsilon,
+                                    .layer_offset = layer_offset,
+                                    .page_bytes = page_bytes},
+                                   stream_)));
+  AttendArgs a{
+      .arena = arena_,
+      .tables = group.tables,
+      .items = group.items,
+      .item_count = meta(front.counts) + 2 * place.group,
+      .merges = reinterpret_cast<const AttendMerge*>(meta(front.merges(place.group, step.rows))),
+      .queries = queries_.data(),
+      .output = attended_.data(),
+      .partials = partials_.as<float>(),
+      .rows = step.rows,
+      .query_heads = c.query_heads,
+      .kv_heads = c.kv_heads,
+      .head_dim = c.head_dim,
+      .window = shape.window,
+      .items_max = static_cast<std::uint32_t>(group.plan.items.size()) - group.plan.decode_count,
+      .layer_offset = layer_offset,
+      .page_bytes = page_bytes};
+  if (step.decode_only || group.plan.decode_count > 0)
+    TRY_STATUS(check(cuda.attend_decode(a, stream_)));
+  if (!step.decode_only && a.items_max > 0) {
+    a.items += group.plan.decode_count;
+    a.item_count += 1;
+    TRY_STATUS(check(cuda.attend_prefill(a, stream_)));
+  }
+  if (step.merge) TRY_STATUS(check(cuda.attend_merge(a, stream_)));
+
+  AddNormArgs norm{.x = x_.as<float>(),
+                   .y = y_.data(),
+                   .post_norm = w.post_attention_norm.as<float>(),
+                   .weight = w.feed_forward_norm.as<float>(),
+                   .output = hidden_.data(),
+                   .select = nullptr,
+                   .rows = step.rows,
+                   .width = c.hidden,
+                   .epsilon = c.norm_epsilon};
+  TRY_STATUS(linear(w.out, attended_.data(), y_.data(), step.rows, c.hidden, width,
+                    LinearOutput::rows_bf16));
+  TRY_STATUS(check(cuda.add_norm(norm, stream_)));
+  const bool gelu = c.activation == Activation::gelu;
+  if (step.rows <= kPackedRowsMax) {
+    TRY_STATUS(linear(w.gate_up, hidden_.data(), inner_.data(), step.rows, 2 * c.feed_forward,
+                      c.hidden, gelu ? LinearOutput::gated_gelu : LinearOutput::gated));
+  } else {
+    TRY_STATUS(linear(w.gate_up, hidden_.data(), gate_up_.data(), step.rows, 2 * c.feed_forward,
+                      c.hidden, LinearOutput::rows_bf16));
+    TRY_STATUS(check(cuda.gate({.gate_up = gate_up_.data(),
+                                .output = inner_.data(),
+                                .rows = step.rows,
+                                .width = c.feed_forward,
+                                .gelu = gelu},
+                               stream_)));
+  }
+  TRY_STATUS(linear(w.down, inner_.data(), y_.data(), step.rows, c.hidden, c.feed_forward,
+                    LinearOutput::rows_bf16));
+  const bool last = layer + 1 == c.layers;
+  norm.post_norm = w.post_feed_forward_norm.as<float>();
+  norm.weight = last ? weights_.output_norm.as<float>()
+                     : weights_.layers[layer + 1].attention_norm.as<float>();
+  if (last) {
+    if (step.logit_rows == 0) return {};
+    norm.select = meta(front.select);
+    norm.rows = step.logit_rows;
+    norm.output = head_in_.data();
+  }
+  return check(cuda.add_norm(norm, stream_));
+}
+
+Status DeviceModel::run(const Geometry& geometry, const Step& step) {
+  const CudaApi& cuda = *device_.api;
+  const ModelConfig& c = config_;
+  const Front front(step.rows, groups_.size());
+  TRY_STATUS(
+      check(cuda.embed({.table = weights_.embedding.data(),
+                        .tokens = reinterpret_cast<std::uint32_t*>(meta_.data() + front.tokens),
+                        .x = x_.as<float>(),
+                        .rows = step.rows,
+                        .width = c.hidden,
+                        .scale = c.embedding_scale},
+                       stream_)));
+  TRY_STATUS(check(cuda.add_norm({.x = x_.as<float>(),
+                                  .y = nullptr,
+                                  .post_norm = nullptr,
+                                  .weight = weights_.layers[0].attention_norm.as<float>(),
+                                  .output = hidden_.data(),
+                                  .select = nullptr,
+                                  .rows = step.rows,
+                                  .width = c.hidden,
+                                  .epsilon = c.norm_epsilon},
+                                 stream_)));
+  for (std::uint32_t l = 0; l < c.layers; ++l) TRY_STATUS(run_layer(geometry, step, l));
+  if (step.logit_rows == 0) return {};
+  TRY_STATUS(linear(c.tied_head ? weights_.embedding : weights_.head, head_in_.data(),
+                    logits_.data(), step.logit_rows, c.vocabulary, c.hidden,
+                    LinearOutput::rows_f32));
+  if (!step.greedy) return {};
+  return check(cuda.argmax({.logits = logits_.as<float>(),
+                            .tokens = best_.as<std::uint32_t>(),
+                            .rows = step.logit_rows,
+                            .vocabulary = c.vocabulary,
+                            .softcap = 0},
+                           stream_));
+}
+
+Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, float* logits) {
+  const auto rows = static_cast<std::uint32_t>(step.tokens.size()),
+             wanted = static_cast<std::uint32_t>(step.logit_rows.size());
+  CHECK(geometry.tokens_per_block == kCudaPage);
+  std::uint32_t end = 0;
+  for (const std::uint32_t p : step.positions) end = std::max(end, p + 1);
+  TRY_STATUS(cover(end));
+  if (step.groups[0].arena != arena_) {
+    for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);
+    graphs_.clear();
+    arena_ = step.groups[0].arena;
+  }
+  groups_.resize(step.groups.size());
+  Step as{.rows = rows,
+          .logit_rows = wanted,
+          .greedy = step.greedy != nullptr,
+          .merge = false,
+          .decode_only = true};
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    plan_cuda_attention(
+        step.groups[g],
+        {.query_heads = config_.query_heads,
+         .kv_heads = config_.kv_heads,
+         .head_dim = config_.head_dim,
+         .multiprocessors = static_cast<std::uint32_t>(device_.info.multiprocessors),
+         .tiles = config_.head_dim <= 128},
+        groups_[g].plan);
+    const CudaPlan& plan = groups_[g].plan;
+    as.merge = as.merge || plan.partials > 0;
+    as.decode_only = as.decode_only && plan.decode_count == plan.items.size();
+  }
+  as.decode_only = as.decode_only && wanted == rows;
+  if (as.decode_only)
+    as.rows = as.logit_rows = std::min(row_class(rows), std::max(options_.rows_max, 1u));
+  TRY_STATUS(grow(logits_,
+                  std::size_t{std::max(as.logit_rows, kLibraryRows)} * config_.vocabulary * 4,
+                  "logits"));
+  TRY_STATUS(upload(geometry, step, as));
+  if (as.decode_only) {
+    const GraphKey key{as.rows, as.logit_rows, as.greedy, as.merge};
+    auto found = graphs_.find(key);
+    if (found == graphs_.end()) {
+      TRY_STATUS(
+          run(geometry, as));  // once for real: what is set up on first use cannot be captured
+      TRY_STATUS(check(device_.api->wait(stream_)));
+      TRY_STATUS(check(device_.api->begin_capture(stream_), "capturing a graph"));
+      const Status ran = run(geometry, as);
+      CudaGraph graph = nullptr;
+      TRY_STATUS(check(device_.api->end_capture(stream_, &graph), "capturing a graph"));
+      TRY_STATUS(ran);
+      graphs_.emplace(key, graph);
+    } else {
+      TRY_STATUS(check(device_.api->launch(found->second, stream_)));
+    }
+  } else {
+    TRY_STATUS(run(geometry, as));
+  }
+  if (wanted > 0 && step.greedy)
+    TRY_STATUS(check(device_.api->copy_to_host(step.greedy, best_.data(), wanted * 4, stream_)));
+  else if (wanted > 0)
+    TRY_STATUS(check(device_.api->copy_to_host(
+        logits, logits_.data(), std::size_t{wanted} * config_.vocabulary * 4, stream_)));
+  TRY_STATUS(check(device_.api->wait(stream_)));
+  if (!step.greedy && config_.logit_softcap != 0)
+    for (std::size_t i = 0; i < std::size_t{wanted} * config_.vocabulary; ++i)
+      logits[i] = config_.logit_softcap * std::tanh(logits[i] / config_.logit_softcap);
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,87 @@
+// model/device_model.h - the forward pass on a GPU, behind Model. Private to model/.
+//
+// A step's tokens, positions, block tables and attention items are uploaded in one go; then kernels
+// run layer after layer, and logits or their maxima come back: one wait per step. Decode steps are
+// replayed as CUDA graphs, one per class of batch size (rows are padded; padding is never stored).
+// Arithmetic does not depend on the class, the batch or the chunk (kernels/cuda/api.h).
+//
+//   TRY(auto device, DeviceModel::load(source, {.rows_max = 8192}));
+//   TRY_STATUS(device->forward(geometry, step, logits));
+#pragma once
+
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "kernels/cuda/plan.h"
+#include "model/device_weights.h"
+#include "model/model.h"
+#include "model/rope.h"
+
+namespace quire {
+
+class DeviceModel {
+ public:
+  static Result<std::unique_ptr<DeviceModel>> load(const ModelSource& source, ModelOptions options);
+  ~DeviceModel();
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+  std::uint64_t weight_bytes() const { return weights_.bytes; }
+  const CudaDevice& device() const { return device_; }
+  CudaStream stream() const { return stream_; }
+  std::uint64_t numerics_id() const;
+
+  // As Model::forward; a device that fails says so.
+  Status forward(const Geometry& geometry, const StepRows& step, float* logits);
+
+ private:
+  DeviceModel(const CudaDevice& device, const ModelSource& source, ModelOptions options)
+      : device_(device), config_(source.config()), options_(options) {}
+
+  // Where a step's numbers lie in the uploaded memory. Offsets depend on the row class alone, so
+  // that a captured graph finds them again.
+  struct Group {
+    CudaPlan plan;
+    std::uint32_t* tables = nullptr;  // on the device
+    AttendItem* items = nullptr;
+  };
+  struct Step {
+    std::uint32_t rows, logit_rows;  // as run, padding included
+    bool greedy, merge, decode_only;
+  };
+  using GraphKey = std::tuple<std::uint32_t, std::uint32_t, bool, bool>;
+
+  Status size_buffers();
+  Status tune();
+  Status cover(std::uint32_t positions);
+  Status upload(const Geometry& geometry, const StepRows& step, const Step& as);
+  Status run(const Geometry& geometry, const Step& step);  // queues every kernel
+  Status run_layer(const Geometry& geometry, const Step& step, std::uint32_t layer);
+  Status linear(const DeviceBuffer& w, const void* in, void* out, std::uint32_t rows,
+                std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind);
+  Status check(int error, std::string_view doing = "a forward pass") {
+    return cuda_status(device_, error, doing);
+  }
+  Status grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what);
+
+  const CudaDevice& device_;
+  const ModelConfig config_;
+  const ModelOptions options_;
+  CudaStream stream_ = nullptr;
+  DeviceWeights weights_;
+  std::vector<RopeTable> ropes_;
+  std::vector<DeviceBuffer> angles_;  // [context][head_dim], by rope
+  std::uint32_t covered_ = 0;         // positions in angles_
+
+  DeviceBuffer x_, hidden_, qkv_, queries_, attended_, y_, inner_, gate_up_, head_in_, logits_,
+      best_, partials_;
+  std::byte* host_ = nullptr;  // pinned; a step's upload is put together here
+  DeviceBuffer meta_;
+  std::size_t meta_bytes_ = 0, items_capacity_ = 0, tables_capacity_ = 0;
+  std::vector<Group> groups_;
+  std::map<GraphKey, CudaGraph> graphs_;
+  const std::byte* arena_ = nullptr;  // of the graphs
+};
+
+}  // namespace quire

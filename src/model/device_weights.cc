@@ -1,0 +1,183 @@
+#include "model/device_weights.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+
+#include "base/half.h"
+#include "base/hash.h"
+#include "model/interleave.h"
+
+namespace quire {
+namespace {
+
+class Loader {
+ public:
+  Loader(const ModelSource& source, const CudaDevice& device, CudaStream stream)
+      : source_(source), c_(source.config()), device_(device), stream_(stream) {}
+
+  Result<DeviceWeights> load() {
+    DeviceWeights w;
+    TRY(w.embedding, matrix({"token_embd.weight"}));
+    if (!c_.tied_head) {
+      TRY(w.head, matrix({"output.weight"}));
+    }
+    TRY(w.output_norm, vector("output_norm.weight"));
+    for (std::uint32_t l = 0; l < c_.layers; ++l) {
+      TRY(DeviceLayer layer, load_layer(fmt::format("blk.{}.", l)));
+      w.layers.push_back(std::move(layer));
+    }
+    w.bytes = bytes_;
+    return w;
+  }
+
+ private:
+  // Source row of an output: which tensor, and which of its rows.
+  struct Row {
+    std::size_t tensor;
+    std::uint64_t row;
+  };
+
+  Result<DeviceLayer> load_layer(const std::string& at) {
+    DeviceLayer w;
+    TRY(w.qkv, qkv(at));
+    TRY(w.out, matrix({at + "attn_output.weight"}));
+    const std::uint64_t units = c_.feed_forward;
+    TRY(w.gate_up,
+        matrix({at + "ffn_gate.weight", at + "ffn_up.weight"}, [units](std::uint64_t o) -> Row {
+          CHECK(o < 2 * units);
+          return {o / 8 % 2, o / 16 * 8 + o % 8};
+        }));
+    TRY(w.down, matrix({at + "ffn_down.weight"}));
+    TRY(w.attention_norm, vector(at + "attn_norm.weight"));
+    TRY(w.feed_forward_norm, vector(at + "ffn_norm.weight"));
+    if (c_.qk_norm) {
+      TRY(w.q_norm, vector(at + "attn_q_norm.weight"));
+      TRY(w.k_norm, vector(at + "attn_k_norm.weight"));
+    }
+    if (c_.sandwich_norms) {
+      TRY(w.post_attention_norm, vector(at + "post_attention_norm.weight"));
+      TRY(w.post_feed_forward_norm, vector(at + "post_ffw_norm.weight"));
+    }
+    if (c_.qkv_bias) {
+      TRY(w.qkv_bias, bias(at));
+    }
+    return w;
+  }
+
+  std::uint64_t unrotated(std::uint64_t row, std::size_t tensor) const {
+    return c_.interleaved_rope && tensor < 2
+               ? half_split_row(static_cast<std::uint32_t>(row), c_.head_dim)
+               : row;
+  }
+
+  Result<DeviceBuffer> qkv(const std::string& at) {
+    const std::uint64_t queries = std::uint64_t{c_.query_heads} * c_.head_dim,
+                        keys = std::uint64_t{c_.kv_heads} * c_.head_dim;
+    return matrix({at + "attn_q.weight", at + "attn_k.weight", at + "attn_v.weight"},
+                  [=, this](std::uint64_t o) -> Row {
+                    const std::size_t tensor = o < queries ? 0 : o < queries + keys ? 1 : 2;
+                    const std::uint64_t row = tensor == 0 ? o : (o - queries) % keys;
+                    return {tensor, unrotated(row, tensor)};
+                  });
+  }
+
+  // Rows of some tensors, in the order that `row_of` gives, as bf16.
+  Result<DeviceBuffer> matrix(
+      const std::vector<std::string>& names,
+      const std::function<Row(std::uint64_t)>& row_of = [](std::uint64_t o) {
+        return Row{0, o};
+      }) {
+    std::uint64_t rows = 0, columns = 0;
+    std::vector<TensorView> tensors;
+    for (const std::string& name : names) {
+      TRY(const std::vector<std::uint64_t> shape, source_.shape(name));
+      rows += shape[0];
+      columns = shape[1];
+      if (source_.is_random()) continue;
+      TRY(TensorView t, source_.tensor(name));
+      tensors.push_back(std::move(t));
+    }
+    TRY(DeviceBuffer out, take(rows * columns * 2));
+    if (source_.is_random()) {
+      TRY_STATUS(check(device_.api->random_bf16(out.data(), rows * columns,
+                                                hash64(names[0].data(), names[0].size()),
+                                                kRandomSpread, stream_)));
+      return out;
+    }
+    std::vector<float> row(columns);
+    std::vector<std::uint16_t> bits(rows * columns);
+    for (std::uint64_t o = 0; o < rows; ++o) {
+      const Row from = row_of(o);
+      const TensorView& t = tensors[from.tensor];
+      dequantize_row(t.type, t.row(from.row), columns, row.data());
+      for (std::uint64_t i = 0; i < columns; ++i) bits[o * columns + i] = f32_to_bf16(row[i]);
+    }
+    TRY_STATUS(send(out, bits.data()));
+    for (const TensorView& t : tensors) source_.drop_pages(t);
+    return out;
+  }
+
+  Result<std::vector<float>> floats(const std::string& name) {
+    TRY(const TensorView t, source_.tensor(name));
+    std::vector<float> values(t.rows() * t.columns());
+    for (std::uint64_t r = 0; r < t.rows(); ++r)
+      dequantize_row(t.type, t.row(r), t.columns(), values.data() + r * t.columns());
+    return values;
+  }
+  Result<DeviceBuffer> vector(const std::string& name) {
+    TRY(std::vector<float> values, floats(name));
+    if (c_.norm_plus_one)
+      for (float& x : values) x += 1;
+    return upload(values);
+  }
+  Result<DeviceBuffer> bias(const std::string& at) {
+    std::vector<float> all;
+    std::size_t tensor = 0;
+    for (const char* name : {"attn_q.bias", "attn_k.bias", "attn_v.bias"}) {
+      TRY(const std::vector<float> values, floats(at + name));
+      for (std::uint64_t o = 0; o < values.size(); ++o) all.push_back(values[unrotated(o, tensor)]);
+      ++tensor;
+    }
+    return upload(all);
+  }
+  Result<DeviceBuffer> upload(const std::vector<float>& values) {
+    TRY(DeviceBuffer out, take(values.size() * sizeof(float)));
+    TRY_STATUS(send(out, values.data()));
+    return out;
+  }
+
+  Result<DeviceBuffer> take(std::size_t bytes) {
+    bytes_ += bytes;
+    return DeviceBuffer::allocate(device_, bytes, source_.path() + "'s weights");
+  }
+  Status check(int error) { return cuda_status(device_, error, "loading " + source_.path()); }
+  Status send(const DeviceBuffer& to, const void* from) {
+    TRY_STATUS(check(device_.api->copy_to_device(to.data(), from, to.size(), stream_)));
+    return check(device_.api->wait(stream_));
+  }
+
+  const ModelSource& source_;
+  const ModelConfig& c_;
+  const CudaDevice& device_;
+  CudaStream stream_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+Result<DeviceBuffer> DeviceBuffer::allocate(const CudaDevice& device, std::size_t bytes,
+                                            std::string_view what) {
+  DeviceBuffer b;
+  TRY_STATUS(cuda_status(device, device.api->allocate(bytes, &b.data_), what));
+  b.device_ = &device;
+  b.bytes_ = bytes;
+  return b;
+}
+
+Result<DeviceWeights> load_device_weights(const ModelSource& source, const CudaDevice& device,
+                                          CudaStream stream) {
+  return Loader(source, device, stream).load();
+}
+
+}  // namespace quire
