@@ -10,6 +10,8 @@
 #include "base/random.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/read_rate.h"
+#include "engine/plan.h"
 
 namespace quire::cli {
 namespace {
@@ -121,6 +123,22 @@ Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
   return rates;
 }
 
+// What a decoding step must read, and how much of the time that takes is spent at the memory's own
+// speed. Only the part that does not stay in a cache counts: with small models and short contexts the
+// share may exceed 1.
+struct Bandwidth {
+  std::uint64_t weight_bytes, kv_bytes;  // per step
+  double read_rate, share;
+};
+Result<Bandwidth> decode_bandwidth(Runtime& runtime, const Options& o, double tokens_per_second) {
+  Bandwidth b{.weight_bytes = runtime.model().weight_bytes(),
+              .kv_bytes = o.batch * sequence_bytes(runtime.geometry(), o.depth + o.count / 2)};
+  TRY(b.read_rate, read_rate(runtime.pool()));
+  b.share = static_cast<double>(b.weight_bytes + b.kv_bytes) * tokens_per_second / o.batch /
+            b.read_rate;
+  return b;
+}
+
 int run(Options& o) {
   if (o.what == "batch") {
     if (o.batch == 1) o.batch = 8;
@@ -138,6 +156,11 @@ int run(Options& o) {
   if (!rates.ok()) return fail(rates.error());
   const double rate = median(rates.value());
   const auto [low, high] = std::minmax_element(rates.value().begin(), rates.value().end());
+  const bool on_cpu = r.model().device() == nullptr, decodes = o.what != "prefill";
+  const auto bandwidth =
+      on_cpu && decodes ? decode_bandwidth(r, o, rate) : Result<Bandwidth>(Bandwidth{});
+  if (!bandwidth.ok()) return fail(bandwidth.error());
+  const Bandwidth b = bandwidth.value();
   if (!o.json) {
     if (o.what == "prefill")
       fmt::print("prefill {} tokens: ", o.prompt);
@@ -145,6 +168,11 @@ int run(Options& o) {
       fmt::print("decode {} sequence{} at depth {}: ", o.batch, o.batch == 1 ? "" : "s", o.depth);
     fmt::print("{:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} threads, {})\n", rate,
                rates.value().size(), *low, *high, r.threads(), isa_name(r.model().options().isa));
+    if (on_cpu && decodes)
+      fmt::print("  a step reads {:.1f} MB of weights and {:.1f} MB of {} cache: {:.0f} % of {:.1f} "
+                 "GB/s\n",
+                 static_cast<double>(b.weight_bytes) / 1e6, static_cast<double>(b.kv_bytes) / 1e6,
+                 r.kv_format(), 100 * b.share, b.read_rate / 1e9);
     return kOk;
   }
   Json out{{"bench", o.what},
@@ -162,6 +190,11 @@ int run(Options& o) {
     out["depth"] = o.depth;
     out["batch"] = o.batch;
     out["n"] = o.count;
+    if (on_cpu)
+      out.update({{"kv_bytes_per_step", b.kv_bytes},
+                  {"weight_bytes_per_step", b.weight_bytes},
+                  {"read_bytes_per_second", b.read_rate},
+                  {"bandwidth_share", b.share}});
   }
   print_json(out);
   return kOk;
