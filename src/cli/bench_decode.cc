@@ -107,9 +107,7 @@ std::vector<TokenId> filler(const Runtime& runtime, std::uint32_t count, std::ui
 
 Status read_all(Runtime& runtime, Sequence& s, std::span<const TokenId> prompt) {
   runtime.cache().attach(s, prompt);
-  TRY_STATUS(runtime.prefill(s, static_cast<std::uint32_t>(prompt.size()) - 1));
-  const StepItem last{&s, prompt.last(1), Logits::last};
-  TRY([[maybe_unused]] const std::span<float> logits, runtime.step({&last, 1}));
+  TRY([[maybe_unused]] const std::span<float> logits, runtime.read(s));
   return {};
 }
 

@@ -57,8 +57,8 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
             const bool mine = whole || index - task.split < task.split_count;
             split.clear(dim);
             for (std::uint32_t at = from; mine && at < to;) {
-              const std::uint32_t first = at / kAttendUnit * kAttendUnit;
-              const std::uint32_t stop = std::min(to, first + kAttendUnit);
+              const std::uint32_t first = at / kEncodedUnit * kEncodedUnit;
+              const std::uint32_t stop = std::min(to, first + kEncodedUnit);
               EncodedUnit keys{}, values{};
               for (std::uint32_t slot = first; slot < stop; slot += tokens) {
                 // A block nobody sees may be gone; another stands in for it.
@@ -71,7 +71,7 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
               float top = kLowest, lanes[16] = {};
               for (std::uint32_t j = at - first; j < stop - first; ++j)
                 top = std::max(top, a.weights[j]);
-              for (std::uint32_t j = 0; j < kAttendUnit; ++j) {
+              for (std::uint32_t j = 0; j < kEncodedUnit; ++j) {
                 const bool sees = j >= at - first && j < stop - first;
                 a.weights[j] = sees ? ref::exp(a.weights[j] - top) : 0;
                 lanes[j % 16] += a.weights[j];
