@@ -111,21 +111,26 @@ void Engine::resume_branches(Job& job) {
   }
 }
 
+SequenceOptions Engine::sequence_options(const Job& job, std::span<const KeyChange> changes) const {
+  const Request& r = job.request;
+  return {.root = job.root,
+          .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
+          .reuse = r.kv.reuse,
+          .publish = r.kv.write != KvWrite::none,
+          .publish_generated = r.kv.write == KvWrite::all,
+          .priority = r.kv.priority,
+          .ttl = r.kv.ttl,
+          .changes = changes,
+          .request = static_cast<std::uint64_t>(job.id)};
+}
+
 // Gives a waiting job its cursor in the prefix index.
 void Engine::place(Job& job) {
   const Nanoseconds before = clock_.now();
   const Request& r = job.request;
   const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
-  Result<Sequence> opened = runtime_.cache().open(
-      {.root = job.root,
-       .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
-       .reuse = r.kv.reuse,
-       .publish = r.kv.write != KvWrite::none,
-       .publish_generated = r.kv.write == KvWrite::all,
-       .priority = r.kv.priority,
-       .ttl = r.kv.ttl,
-       .changes = {&salt, r.kv.salt.empty() ? 0u : 1u},
-       .request = static_cast<std::uint64_t>(job.id)});
+  Result<Sequence> opened =
+      runtime_.cache().open(sequence_options(job, {&salt, r.kv.salt.empty() ? 0u : 1u}));
   if (!opened.ok()) return;
   job.answers.reserve(r.choices);
   job.answers.emplace_back().sequence = std::move(opened.value());
@@ -217,7 +222,7 @@ void Engine::preempt(Job& job) {
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);
     if (b.done) continue;
-    const Preempt how = cheaper_preemption(*b.sequence, wanted);
+    const Preempt how = job.converted ? Preempt::park : cheaper_preemption(*b.sequence, wanted);
     runtime_.cache().preempt(*b.sequence, how);
     ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);
   }

@@ -47,6 +47,8 @@ const Format* StoragePolicy::of_layer(std::uint32_t layer) const {
   return std::ranges::find(skip_layers, layer) == skip_layers.end() ? f : row_format(*f);
 }
 
+const Format* StoragePolicy::rows() const { return row_format(*format); }
+
 bool StoragePolicy::lossy() const {
   return !format->exact || std::ranges::any_of(by_layer, [](const Format* f) { return !f->exact; });
 }

@@ -29,6 +29,7 @@ struct StoragePolicy {
   std::vector<const Format*> by_layer;     // a plan: instead of `format`, for each layer
 
   const Format* of_layer(std::uint32_t layer) const;
+  const Format* rows() const;  // the exact format of what is not encoded
   bool lossy() const;
   std::uint32_t bits_min() const;  // of the codes of the narrowest lossy codec; 32 when exact
   std::string name() const;        // for people, and for metrics

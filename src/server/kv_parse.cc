@@ -159,7 +159,7 @@ void parse_format(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& p
 
 // Lossy ways to keep less: named, so that a typo is told from what is not there yet.
 void parse_lossy(Fields& f, bool allow_lossy) {
-  for (const char* name : {"window", "budget", "select", "convert"}) {
+  for (const char* name : {"window", "budget", "select"}) {
     const Json* value = f.find(name);
     if (value == nullptr || *value == false) continue;
     if (!allow_lossy && std::string_view(name) != "select")
@@ -214,6 +214,7 @@ void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
   const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
   parse_format(f, rules, allow_lossy, kv.policy);
   parse_lossy(f, allow_lossy);
+  kv.policy.convert = f.boolean("convert").value_or(false);
   parse_retention(f, kv);
   parse_report(f, kv);
   f.refuse_unknown();
