@@ -53,13 +53,13 @@ class Converter {
         (std::size_t{place.index} * rows.kv_heads + head) * source_.page_bytes(rows);
     std::byte* const page = arena_at(arena, to) + index * target_.page_bytes(group);
     if (!group.sealed()) return static_cast<void>(std::memcpy(page, at, source_.page_bytes(rows)));
-    const PageShape shape = target_.page_shape(group);
-    const auto seal = [&](const Codec& codec, Side side, std::size_t row_offset,
-                          std::size_t offset) {
-      kernels_.seal(encoded_part(codec, side, shape.rows(side)), at + row_offset, page + offset);
+    const auto seal = [&](Side side, std::size_t row_offset, std::size_t offset) {
+      kernels_.seal(
+          r_.model().sealed_part(target_, layer, head, side, block * target_.tokens_per_block),
+          at + row_offset, page + offset);
     };
-    seal(*group.format->keys, Side::keys, 0, 0);
-    seal(*group.format->values, Side::values, source_.key_bytes(rows), target_.key_bytes(group));
+    seal(Side::keys, 0, 0);
+    seal(Side::values, source_.key_bytes(rows), target_.key_bytes(group));
   }
 
   Runtime& r_;

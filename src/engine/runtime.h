@@ -39,7 +39,8 @@ struct RuntimeOptions {
   // Of lossy formats (kernels/storage.h): tokens and layers that stay as they were written.
   std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
   std::vector<std::uint32_t> kv_skip_layers = {};
-  std::vector<const Format*> kv_plan = {};  // by layer: what the format "planned" means
+  std::vector<const Format*> kv_plan = {};     // by layer: what the format "planned" means
+  std::vector<Calibration> calibrations = {};  // of this model (engine/calibrate.h)
   std::uint32_t tokens_per_block = 32;
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
                                      // may be resized to four times as much
@@ -131,6 +132,7 @@ class Runtime {
   std::optional<ChatTemplate> template_;
   std::string kv_format_;
   std::optional<StoragePolicy> storage_, plan_;
+  std::vector<Calibration> calibrations_;  // never grows: geometries point to them
   std::uint64_t kv_cache_bytes_ = 0;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;

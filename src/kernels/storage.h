@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "format/calibration.h"
 #include "kernels/geometry.h"
 
 namespace quire {
@@ -42,6 +43,9 @@ struct LayerShape {
 
 Geometry build_geometry(std::span<const LayerShape> layers, std::uint32_t tokens_per_block,
                         const StoragePolicy& policy);
+
+// Gives calibrated codecs what they must know. Some may not have been calibrated for this model.
+Status use_calibrations(Geometry& geometry, std::span<const Calibration> calibrations);
 
 // Whether every format can hold the pages it is asked to, and the groups are few enough.
 Status check_geometry(const Geometry& geometry);

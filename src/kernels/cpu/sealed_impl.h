@@ -22,6 +22,8 @@ class SealedWalk {
         s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)),
         prepared_(scratch + sealed_scratch_bytes(step) -
                   std::size_t{attend_rows_max(shape_)} * heads_ * step.keys.prepared_bytes),
+        keys_(step.keys),
+        values_(step.values),
         position_(sequence_.past + task.first_row) {}
 
   void run() {
@@ -105,7 +107,9 @@ class SealedWalk {
       for (std::size_t d = 0; d < heads_ * dim_; d += 16)
         store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
     }
-    step_.kernels->prepare(step_.keys, s_.queries, dim_, task_.row_count * heads_, prepared_);
+    keys_.lane = step_.keys.lane + 2 * kv_head;
+    values_.lane = step_.values.lane + 2 * kv_head;
+    step_.kernels->prepare(keys_, s_.queries, dim_, task_.row_count * heads_, prepared_);
   }
 
   // The pages of a unit that somebody sees; where nobody does, another stands in.
@@ -133,7 +137,8 @@ class SealedWalk {
     keys.next_bytes = step_.keys.page_bytes;
     values.next_bytes = step_.values.page_bytes;
 
-    step_.kernels->scores(step_.keys, keys, prepared_, n, s_.weights);
+    keys.position = first;
+    step_.kernels->scores(keys_, keys, prepared_, n, s_.weights);
     for (std::uint32_t row = 0; row < rows; ++row) {
       const std::uint32_t from = most(row_begin(row), first);
       if (from == first && stop == after) continue;
@@ -146,7 +151,7 @@ class SealedWalk {
     for (std::uint32_t i = 0; i < n; ++i)
       s_.unit_sum[i] = softmax<kEncodedUnit>(s_.unit_max[i], s_.weights + i * kEncodedUnit);
     merge_sums(s_.unit_max, s_.unit_sum, n, s_.split_max, s_.split_sum, s_.keep, s_.take);
-    step_.kernels->add_values(step_.values, values, s_.weights, n, s_.keep, s_.take, s_.split_out);
+    step_.kernels->add_values(values_, values, s_.weights, n, s_.keep, s_.take, s_.split_out);
   }
 
   void merge_split(std::uint32_t stop) {
@@ -176,6 +181,7 @@ class SealedWalk {
   const std::size_t dim_;
   const AttendScratch s_;
   std::byte* const prepared_;
+  EncodedPart keys_, values_;     // of the head at hand
   const std::uint32_t position_;  // of row 0: the first to begin; all end alike
   KvRun run_{};
   bool is_lane_ = false;
