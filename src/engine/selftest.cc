@@ -37,14 +37,15 @@ class Selftest {
     if (all_) {
       tried.clear();
       for (const Format* f : formats()) {
-        const bool known =
-            !f->keys->calibrated ||
-            std::ranges::any_of(base_.calibrations,
-                                [&](const Calibration& c) { return c.fits(*f->keys); });
+        const bool known = !f->keys->calibrated ||
+                           std::ranges::any_of(base_.calibrations, [&](const Calibration& c) {
+                             return c.fits(*f->keys);
+                           });
         if (known)
           tried.emplace_back(f->name);
         else
-          report_({.name = std::string(f->name), .ok = true, .detail = "not calibrated: not tried"});
+          report_(
+              {.name = std::string(f->name), .ok = true, .detail = "not calibrated: not tried"});
       }
     }
     for (const std::string& format : tried) {

@@ -62,7 +62,7 @@ constexpr Expected kExpected[] = {
     {"cq-2", 0.11748, 0.11748, 2, 2},
     {"cq-1", 0.3634, 0.3634, 1, 1},
     {"kvquant-3", 0.0299, 0.0262, 3.5, 4},  // one element of each row is kept beside
-    {"polar-rec", 0.0322, 0.0322, 4, 4},  // 3.875 in blocks of 64, which need no padding
+    {"polar-rec", 0.0322, 0.0322, 4, 4},    // 3.875 in blocks of 64, which need no padding
 };
 
 TEST(CodecErrors, AreThoseOfTheTablesWithinFivePercent) {
