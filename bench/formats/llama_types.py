@@ -90,5 +90,6 @@ result = quality() if args.windows else {t: {} for t in ["f16", *types]}
 if args.depth:
     for t in result:
         result[t]["tokens_per_second"] = speed(t)
+        print(t, result[t], file=sys.stderr, flush=True)  # a long way to go
 print(json.dumps({"engine": llama_cpp_engine.VERSION, "model": args.model, "window": args.window, "windows": args.windows,
                   "depth": args.depth, "threads": args.threads, "types": result}, indent=1))

@@ -224,10 +224,10 @@ void Model::State::look_at_seal(const EncodedPart& part, const std::byte* rows,
                                 const std::byte* page, SealError::Side& side) {
   const std::uint32_t tokens = part.rows.tokens, dim = part.rows.dim;
   const std::size_t n = std::size_t{tokens} * dim;
-  sealed_rows.resize(n);
+  sealed_rows.resize(n + dim);
   read_rows.resize(n);
   decode_page(part, page, part.position, read_rows.data());
-  std::vector<float> row(dim);
+  float* const row = sealed_rows.data() + n;
   for (std::uint32_t t = 0; t < tokens; ++t) {
     const auto at = [&](std::uint32_t d) {
       return part.side == Side::keys ? std::size_t{d} * tokens + t : std::size_t{t} * dim + d;
@@ -237,7 +237,7 @@ void Model::State::look_at_seal(const EncodedPart& part, const std::byte* rows,
       std::memcpy(&bits, rows + 2 * at(d), 2);
       row[d] = f16_to_f32(bits);
     }
-    to_basis(part.codec->basis(part.side), dim, row.data());
+    to_basis(part.codec->basis(part.side), dim, row);
     for (std::uint32_t d = 0; d < dim; ++d) sealed_rows[at(d)] = row[d];
   }
   for (std::size_t i = 0; i < n; ++i) {
