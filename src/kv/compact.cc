@@ -162,6 +162,31 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
   return {};
 }
 
+Status CacheCore::own_lane(SequenceState& s, std::uint32_t group, std::uint32_t lane) {
+  BlockTable& t = s.tables[group];
+  LaneRun& run = t.lanes[lane];
+  const SizeClass page_class = s.layout->groups[group].page_class;
+  taken.clear();
+  std::fill(needed.begin(), needed.end(), 0);
+  for (const BlockRef& page : run.pages) {
+    if (page.unique()) continue;
+    ++needed[static_cast<std::size_t>(page_class)];
+    taken.push_back(take(page_class));
+    if (!taken.back().empty()) continue;
+    taken.clear();
+    return no_room();
+  }
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < run.pages.size(); ++i) {
+    if (run.pages[i].unique()) continue;
+    pool.copy(taken[next].id(), run.pages[i].id());
+    run.pages[i] = std::move(taken[next++]);
+    run.offsets[i] = run.pages[i].offset();
+  }
+  taken.clear();
+  return {};
+}
+
 Status KvCache::compact(Sequence& s, std::uint32_t group, std::uint32_t end,
                         std::span<const std::span<const std::uint32_t>> keep) {
   poll();
@@ -180,6 +205,17 @@ LaneView KvCache::lane(const Sequence& s, std::uint32_t group, std::uint32_t lan
 std::uint32_t KvCache::ragged_until(const Sequence& s, std::uint32_t group) const {
   const BlockTable& t = s.state_->tables[group];
   return t.lanes.empty() ? 0 : t.first * s.state_->tokens_per_block();
+}
+
+KvSequenceView KvCache::view(const Sequence& s, std::uint32_t group) const {
+  core_->refresh_offsets(*s.state_);
+  return s.state_->tables[group].view(s.state_->tokens_per_block(), 0, 0, s.state_->length);
+}
+
+Status KvCache::own_lane(Sequence& s, std::uint32_t group, std::uint32_t lane) {
+  CHECK(s.state_->steps == 0);
+  poll();
+  return core_->own_lane(*s.state_, group, lane);
 }
 
 void KvCache::shrink_lane(Sequence& s, std::uint32_t group, std::uint32_t lane,
