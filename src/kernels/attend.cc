@@ -4,32 +4,57 @@
 #include <tuple>
 
 #include "kernels/attend_scratch.h"
+#include "kernels/kv_run.h"
 
 namespace quire {
 namespace {
 
 std::uint32_t heads_per_kv(const AttendShape& s) { return s.query_heads / s.kv_heads; }
 
-// Slots that a row at this position sees.
+// Slots of the table that a row of the sequence sees.
 struct Range {
   std::uint32_t begin, end;
 };
-Range visible(const KvView& kv, std::uint32_t position) {
-  const std::uint32_t end = position + 1;
-  return {kv.window != 0 ? end - std::min(end, kv.window) : 0, end};
+Range visible(const KvView& kv, const KvSequenceView& sequence, std::uint32_t row) {
+  const std::uint32_t end = sequence.past + row + 1;
+  return {std::max(sequence.ragged_until, kv.window != 0 ? end - std::min(end, kv.window) : 0),
+          end};
 }
 
-// What rows [first, first + count) cost within slots [begin, end): the slots they see there.
+// What rows [first, first + count) cost within splits [begin, end): the slots they see there.
 std::uint32_t cost_of(const KvView& kv, const KvSequenceView& sequence, std::uint32_t first,
-                      std::uint32_t count, std::uint32_t begin = 0,
-                      std::uint32_t end = 0xffffffffu) {
+                      std::uint32_t count, std::uint32_t begin, std::uint32_t end) {
+  const SplitNumbers numbers = split_numbers(sequence);
   std::uint32_t slots = 0;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const Range r = visible(kv, sequence.past + first + i);
-    const std::uint32_t from = std::max(begin, r.begin), to = std::min(end, r.end);
+  const auto add = [&](Range seen, Range part) {
+    const std::uint32_t from = std::max(seen.begin, part.begin), to = std::min(seen.end, part.end);
     if (from < to) slots += to - from;
+  };
+  const auto table_slot = [&](std::uint32_t split) {
+    return (std::max(split, numbers.lanes) - numbers.table) * kAttendSplit;
+  };
+  for (std::uint32_t i = 0; i < count; ++i) {
+    add({0, sequence.lane_slots_max}, {begin * kAttendSplit, end * kAttendSplit});
+    add(visible(kv, sequence, first + i), {table_slot(begin), table_slot(end)});
   }
   return slots;
+}
+std::uint32_t cost_of(const KvView& kv, const KvSequenceView& sequence, std::uint32_t first,
+                      std::uint32_t count) {
+  std::uint32_t slots = count * sequence.lane_slots_max;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const Range seen = visible(kv, sequence, first + i);
+    slots += seen.end - seen.begin;
+  }
+  return slots;
+}
+
+// The splits that these rows see something of.
+Range splits_of(const KvView& kv, const KvSequenceView& sequence, std::uint32_t first,
+                std::uint32_t count) {
+  const SplitNumbers numbers = split_numbers(sequence);
+  const std::uint32_t begin = visible(kv, sequence, first).begin;
+  return {first_split(numbers, begin), end_split(numbers, begin, sequence.past + first + count)};
 }
 
 // Rows [first, first + count) of a sequence, cut into runs of splits and merged afterwards. A run
@@ -39,14 +64,12 @@ void plan_splits(const KvView& kv, const AttendShape& shape, std::uint32_t index
                  std::uint32_t first, std::uint32_t count, std::uint64_t cost_max,
                  AttendPlan& plan) {
   const KvSequenceView& sequence = kv.sequences[index];
-  const std::uint32_t split_begin = visible(kv, sequence.past + first).begin / kAttendSplit;
-  const std::uint32_t split_end = (sequence.past + first + count - 1) / kAttendSplit + 1;
+  const auto [split_begin, split_end] = splits_of(kv, sequence, first, count);
   const std::uint32_t splits = split_end - split_begin;
   const auto longest = static_cast<std::uint32_t>(cost_max / (std::uint64_t{kAttendSplit} * count));
   for (std::uint32_t split = split_begin; split < split_end;) {
     const std::uint32_t run = std::max(1u, std::min(longest, (split_end - split) / 3));
-    const std::uint32_t cost =
-        cost_of(kv, sequence, first, count, split * kAttendSplit, (split + run) * kAttendSplit);
+    const std::uint32_t cost = cost_of(kv, sequence, first, count, split, split + run);
     for (std::uint32_t head = 0; head < shape.kv_heads; ++head)
       plan.tasks.push_back(
           {.sequence = index,
@@ -63,8 +86,7 @@ void plan_splits(const KvView& kv, const AttendShape& shape, std::uint32_t index
   }
   for (std::uint32_t head = 0; head < shape.kv_heads; ++head) {
     for (std::uint32_t i = 0; i < count; ++i) {
-      const Range r = visible(kv, sequence.past + first + i);
-      const std::uint32_t from = r.begin / kAttendSplit, to = (r.end - 1) / kAttendSplit + 1;
+      const auto [from, to] = splits_of(kv, sequence, first + i, 1);
       plan.merges.push_back({index, head, first + i,
                              plan.partial_count + i * splits + from - split_begin, to - from});
     }
@@ -104,7 +126,8 @@ void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan
     for (std::uint32_t first = 0; first < sequence.row_count; first += rows_max) {
       const std::uint32_t count = std::min(rows_max, sequence.row_count - first);
       const std::uint32_t cost = cost_of(kv, sequence, first, count);
-      if (cost > whole_max && sequence.past + first + count > kAttendSplit) {
+      const Range splits = splits_of(kv, sequence, first, count);
+      if (cost > whole_max && splits.end - splits.begin > 1) {
         plan_splits(kv, shape, i, first, count, run_max, plan);
         continue;
       }

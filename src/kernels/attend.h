@@ -11,6 +11,11 @@
 //   l = fma(l', b, l * a),  o[d] = fma(o'[d], b, o[d] * a)
 // and the result is o[d] / l.
 //
+// A compacted sequence (kv_view.h) is summed over its lane first and then over its table: units and
+// splits of the lane are counted from lane slot 0, those of the table are of absolute slots, and all
+// of them merge left to right. What has no slots takes no part. A lane that keeps everything in
+// whole splits therefore gives the bits of the full cache.
+//
 // In the f32 arithmetic dot is an fma over the dimensions in order, from 0. The narrow arithmetic,
 // for rows of 16 bits, is twice as fast where the machine has 16-bit products:
 //   dot    of integers. With x = scale * q and t = max |x|, a query is round(x * (4095 / t)); with
@@ -67,7 +72,7 @@ struct AttendTask {
   std::uint32_t kv_head,
       kv_head_count;                   // one head after the other; just one if the task has splits
   std::uint32_t first_row, row_count;  // counted from the sequence's first; attend_rows_max at most
-  std::uint32_t split, split_count;    // the splits it leaves as partials, or kAllSplits
+  std::uint32_t split, split_count;    // those it leaves as partials (kv_run.h), or kAllSplits
   std::uint32_t partial;               // where `split` of first_row goes; the next split's follows
   std::uint32_t partial_stride;        // from one row's partials to the next row's
   std::uint32_t cost;                  // slots its rows see in it: what the plan is sorted by
@@ -85,7 +90,8 @@ struct AttendStep {
 // Rows one task may hold.
 std::uint32_t attend_rows_max(const AttendShape& shape);
 
-// Floats one split partial takes: (m, l, o) for each query head of a KV head.
+// Floats one split partial takes: (m, l, o) for each query head of a KV head. Where a lane has no
+// slots in a split, l is 0 and the rest is not looked at.
 std::size_t partial_floats(const AttendShape& shape);
 
 // The tasks of one step, longest first, for any thread count. Where rows are few and see many slots

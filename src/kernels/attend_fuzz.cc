@@ -52,6 +52,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     c.sequences.push_back({far + choose.below(140), 1 + choose.below(far != 0 ? 3 : 12)});
   } while (!choose.empty() && c.sequences.size() < 3);
   if (c.rows != RowType::f32 && choose.below(2) == 1) c.arithmetic = AttendArithmetic::narrow;
+  if (c.window == 0 && choose.below(2) == 1) {
+    constexpr double kKeep[] = {0, 0.1, 0.5, 1};
+    c.keep = kKeep[choose.below(4)];
+    for (const auto& [history, queries] : c.sequences)
+      c.compacted.push_back(choose.below(history / c.tokens_per_block + 1) * c.tokens_per_block);
+  }
   AttendWorld world(c);
   const auto wanted = world.run(Isa::scalar, 1, AttendWorld::Tasks::whole);
   for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::bf16})

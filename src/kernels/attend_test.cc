@@ -71,19 +71,22 @@ Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
       for (std::uint32_t head = 0; head < c.kv_heads * c.heads_per_kv; ++head) {
         const std::size_t kv_at = head / c.heads_per_kv * dim;
         const float* q = &world.queries(s)[row * world.width() + head * dim];
-        std::vector<double> p(end - begin), o(dim);
+        std::vector<std::uint32_t> seen;
+        if (world.compacted(s) > 0) seen = world.kept(s, head / c.heads_per_kv);
+        for (std::uint32_t t = std::max(begin, world.compacted(s)); t < end; ++t) seen.push_back(t);
+        std::vector<double> p(seen.size()), o(dim);
         double top = -INFINITY, sum = 0;
-        for (std::uint32_t t = begin; t < end; ++t) {
+        for (std::size_t i = 0; i < seen.size(); ++i) {
           for (std::size_t d = 0; d < dim; ++d)
-            p[t - begin] += double{q[d]} * world.shape().scale *
-                            rounded(c.rows, world.keys(s)[t * kv_width + kv_at + d]);
-          top = std::max(top, p[t - begin]);
+            p[i] += double{q[d]} * world.shape().scale *
+                    rounded(c.rows, world.keys(s)[seen[i] * kv_width + kv_at + d]);
+          top = std::max(top, p[i]);
         }
         for (double& x : p) sum += x = std::exp(x - top);
-        for (std::uint32_t t = begin; t < end; ++t)
+        for (std::size_t i = 0; i < seen.size(); ++i)
           for (std::size_t d = 0; d < dim; ++d)
             o[d] +=
-                p[t - begin] * taken(c, rounded(c.rows, world.values(s)[t * kv_width + kv_at + d]));
+                p[i] * taken(c, rounded(c.rows, world.values(s)[seen[i] * kv_width + kv_at + d]));
         for (std::size_t d = 0; d < dim; ++d)
           out[s][row * world.width() + head * dim + d] = static_cast<float>(o[d] / sum);
       }
@@ -121,6 +124,49 @@ TEST(Attend, ReferenceIsSoftmaxAttention) {
                                    attention_in_double(c, world)),
                   arithmetic == AttendArithmetic::narrow ? 2 * 0x1p-8 : 1e-5);
       }
+}
+
+// A sequence whose lanes kept different tokens, beside one that kept all it had.
+AttendCase lane_case(Reading reading, double keep) {
+  return {.rows = reading.rows,
+          .kv_heads = 3,
+          .heads_per_kv = 2,
+          .head_dim = 32,
+          .tokens_per_block = 16,
+          .sequences = {{1300, 30}, {700, 3}, {96, 20}},
+          .arithmetic = reading.arithmetic,
+          .compacted = {1200, 0, 96},
+          .keep = keep};
+}
+
+TEST(Attend, LanesAreReadBeforeTheTable) {
+  for (const Reading reading : kReadings)
+    for (const double keep : {0.0, 0.1, 0.7}) {
+      const AttendCase c = lane_case(reading, keep);
+      SCOPED_TRACE(name_of(c));
+      AttendWorld world(c);
+      const Rows want = world.run(Isa::scalar, 1, Tasks::whole);
+      EXPECT_LT(worst_difference(want, attention_in_double(c, world)),
+                c.arithmetic == AttendArithmetic::narrow ? 2 * 0x1p-8 : 1e-5);
+      for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::bf16})
+        for (const auto mode : {Tasks::planned, Tasks::whole, Tasks::split, Tasks::shuffled})
+          if (cpu_has(isa)) {
+            EXPECT_TRUE(same_bits(want, world.run(isa, 7, mode)));
+            EXPECT_TRUE(same_bits(want, world.run(isa, 30, mode, true, 5)));
+          }
+    }
+}
+
+TEST(Attend, LanesThatKeepWholeSplitsChangeNoBit) {
+  for (const Reading reading : kReadings) {
+    AttendCase c = lane_case(reading, 1);
+    c.compacted = {1024, 512, 0};
+    AttendCase plain = c;
+    plain.compacted = {};
+    for (const auto mode : {Tasks::planned, Tasks::split})
+      EXPECT_TRUE(same_bits(AttendWorld(c).run(best_isa(), 30, mode),
+                            AttendWorld(plain).run(best_isa(), 30, mode)));
+  }
 }
 
 // Every dimension, head ratio, block size and window, against the reference run row by row.

@@ -4,7 +4,8 @@
 // A sequence has `history` tokens, stored without being asked about, and `queries` tokens that
 // attend. run() plays the queries in steps of at most `chunk` rows per sequence, all sequences in
 // each step, and returns every output row. Blocks are scattered over the arena, unused slots hold
-// NaN, and table entries left of the window point nowhere.
+// NaN, and table entries left of the window point nowhere. Of the first `compacted` tokens of a
+// sequence each lane keeps some, in pages of its own, and the table has none.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/attend.h"
+#include "kernels/kv_run.h"
 
 namespace quire {
 
@@ -27,7 +28,9 @@ struct AttendCase {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> sequences;  // history, queries
   std::uint64_t seed = 1;
   AttendArithmetic arithmetic = AttendArithmetic::f32;
-  float spread = 1;  // of queries and keys: larger makes sharper softmax
+  float spread = 1;                           // of queries and keys: larger makes sharper softmax
+  std::vector<std::uint32_t> compacted = {};  // by sequence: tokens that are in lanes
+  double keep = 0.5;                          // of them
 };
 
 class AttendWorld {
@@ -62,7 +65,22 @@ class AttendWorld {
         auto& other = tables_[random.below(tables_.size())];
         std::swap(at, other[random.below(other.size())]);
       }
-    arena_bytes_ = (blocks + 1) * block_units * kArenaUnit;
+    const auto page_units = static_cast<std::uint32_t>((shape_.page_bytes + 255) / 256);
+    auto lane_unit = static_cast<std::uint32_t>(blocks * block_units);
+    lanes_.resize(c.sequences.size());
+    for (std::size_t i = 0; i < c.compacted.size(); ++i)
+      for (std::uint32_t lane = 0; lane < 2 * c.kv_heads && c.compacted[i] > 0; ++lane) {
+        Lane& made = lanes_[i].emplace_back();
+        for (std::uint32_t t = 0; t < c.compacted[i]; ++t)
+          if (random.chance(c.keep)) made.positions.push_back(t);
+        if (c.keep < 1 && random.chance(0.2))
+          made.positions.resize(random.below(made.positions.size() + 1));
+        for (std::size_t slot = 0; slot < made.positions.size(); slot += c.tokens_per_block) {
+          made.pages.push_back(ArenaOffset{lane_unit});
+          lane_unit += page_units;
+        }
+      }
+    arena_bytes_ = (lane_unit + block_units) * kArenaUnit;
     arena_.reset(static_cast<std::byte*>(std::aligned_alloc(256, arena_bytes_)));
   }
 
@@ -73,6 +91,13 @@ class AttendWorld {
   const std::vector<float>& keys(std::size_t sequence) const { return keys_[sequence]; }
   const std::vector<float>& values(std::size_t sequence) const { return values_[sequence]; }
   const std::vector<float>& queries(std::size_t sequence) const { return queries_[sequence]; }
+  // Of its first compacted tokens, those that a KV head kept.
+  const std::vector<std::uint32_t>& kept(std::size_t sequence, std::uint32_t head) const {
+    return lanes_[sequence][shape_.layer_index * shape_.kv_heads + head].positions;
+  }
+  std::uint32_t compacted(std::size_t sequence) const {
+    return case_.compacted.empty() ? 0 : case_.compacted[sequence];
+  }
 
   // Outputs by sequence, [queries][width].
   std::vector<std::vector<float>> run(Isa isa, std::uint32_t chunk, Tasks mode,
@@ -82,7 +107,9 @@ class AttendWorld {
     std::vector<std::vector<float>> out;
     for (std::size_t i = 0; i < case_.sequences.size(); ++i) {
       out.emplace_back(std::size_t{case_.sequences[i].second} * width());
-      store(kernels, i, 0, case_.sequences[i].first);
+      store(kernels, i, compacted(i), case_.sequences[i].first);
+      for (std::uint32_t head = 0; compacted(i) > 0 && head < shape_.kv_heads; ++head)
+        store_lane(kernels, i, head);
     }
     Random random(seed);
     for (std::uint32_t done = 0;; done += chunk)
@@ -92,6 +119,11 @@ class AttendWorld {
  private:
   struct Free {
     void operator()(std::byte* p) const { std::free(p); }
+  };
+
+  struct Lane {
+    std::vector<std::uint32_t> positions;
+    std::vector<ArenaOffset> pages;
   };
 
   static std::vector<float> noise(Random& random, std::size_t n, float spread) {
@@ -113,6 +145,18 @@ class AttendWorld {
       }
   }
 
+  void store_lane(const AttendKernels& kernels, std::size_t sequence, std::uint32_t head) {
+    const Lane& lane = lanes_[sequence][shape_.layer_index * shape_.kv_heads + head];
+    const std::uint32_t tokens = case_.tokens_per_block;
+    for (std::uint32_t slot = 0; slot < lane.positions.size(); ++slot) {
+      std::byte* page = arena_at(arena_.get(), lane.pages[slot / tokens]);
+      const std::size_t at =
+          (std::size_t{lane.positions[slot]} * shape_.kv_heads + head) * shape_.head_dim;
+      kernels.store_key(shape_, tokens, &keys_[sequence][at], slot % tokens, page);
+      kernels.store_value(shape_, tokens, &values_[sequence][at], slot % tokens, page);
+    }
+  }
+
   // Rows [done, done + chunk) of every sequence that has them; false when none has.
   bool step(const AttendKernels& kernels, std::uint32_t chunk, std::uint32_t done, Tasks mode,
             bool backwards, Random& random, std::vector<std::vector<float>>& out) {
@@ -123,6 +167,7 @@ class AttendWorld {
     if (backwards) std::reverse(members.begin(), members.end());
     std::vector<KvSequenceView> views;
     std::vector<std::vector<ArenaOffset>> tables;
+    std::vector<std::vector<KvLane>> lanes;
     std::vector<float> queries;
     std::uint32_t rows = 0;
     for (const std::size_t i : members) {
@@ -134,12 +179,23 @@ class AttendWorld {
       if (case_.window != 0 && past + 1 > case_.window)
         for (std::uint32_t b = 0; b < (past + 1 - case_.window) / case_.tokens_per_block; ++b)
           tables.back()[b] = static_cast<ArenaOffset>(0xffffff00u);
+      std::fill_n(tables.back().begin(), compacted(i) / case_.tokens_per_block,
+                  static_cast<ArenaOffset>(0xffffff00u));
       queries.insert(queries.end(), queries_[i].begin() + done * width(),
                      queries_[i].begin() + (done + n) * width());
-      views.push_back({nullptr, rows, n, past});
+      views.push_back({nullptr, rows, n, past, nullptr, compacted(i)});
+      lanes.emplace_back();
+      for (const Lane& lane : lanes_[i]) {
+        const auto slots = static_cast<std::uint32_t>(lane.positions.size());
+        lanes.back().push_back({lane.pages.data(), slots});
+        views.back().lane_slots_max = std::max(views.back().lane_slots_max, slots);
+      }
       rows += n;
     }
-    for (std::size_t i = 0; i < views.size(); ++i) views[i].blocks = tables[i].data();
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      views[i].blocks = tables[i].data();
+      views[i].lanes = views[i].ragged_until > 0 ? lanes[i].data() : nullptr;
+    }
     const KvView kv{arena_.get(), views.data(), static_cast<std::uint32_t>(views.size()),
                     case_.tokens_per_block, case_.window};
     AttendPlan plan;
@@ -169,12 +225,14 @@ class AttendWorld {
         const auto n =
             static_cast<std::uint32_t>(1 + random.below(std::min(left, attend_rows_max(shape_))));
         const bool split = mode == Tasks::split || (mode == Tasks::shuffled && random.chance(0.5));
+        const SplitNumbers numbers = split_numbers(kv.sequences[i]);
         const auto begin = [&](std::uint32_t row) {
           const std::uint32_t end = kv.sequences[i].past + row + 1;
-          return kv.window != 0 && end > kv.window ? end - kv.window : 0;
+          const std::uint32_t seen = kv.window != 0 && end > kv.window ? end - kv.window : 0;
+          return first_split(numbers, std::max(seen, kv.sequences[i].ragged_until));
         };
-        const std::uint32_t from = begin(first) / kAttendSplit;
-        const std::uint32_t to = (kv.sequences[i].past + first + n - 1) / kAttendSplit + 1;
+        const std::uint32_t from = begin(first);
+        const std::uint32_t to = split_of(numbers, kv.sequences[i].past + first + n - 1) + 1;
         for (std::uint32_t head = 0; head < shape_.kv_heads; ++head) {
           if (!split) {
             const auto heads = static_cast<std::uint32_t>(1 + random.below(shape_.kv_heads - head));
@@ -189,8 +247,8 @@ class AttendWorld {
             at += run;
           }
           for (std::uint32_t r = 0; r < n; ++r) {
-            const std::uint32_t a = begin(first + r) / kAttendSplit;
-            const std::uint32_t b = (kv.sequences[i].past + first + r) / kAttendSplit + 1;
+            const std::uint32_t a = begin(first + r);
+            const std::uint32_t b = split_of(numbers, kv.sequences[i].past + first + r) + 1;
             plan.merges.push_back(
                 {i, head, first + r, plan.partial_count + r * (to - from) + a - from, b - a});
           }
@@ -208,6 +266,7 @@ class AttendWorld {
   AttendShape shape_;
   std::vector<std::vector<ArenaOffset>> tables_;
   std::vector<std::vector<float>> keys_, values_, queries_;
+  std::vector<std::vector<Lane>> lanes_;  // by sequence, by lane of two layers
   std::size_t arena_bytes_ = 0;
   std::unique_ptr<std::byte, Free> arena_;
 };

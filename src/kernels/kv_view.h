@@ -17,17 +17,31 @@ inline std::byte* arena_at(std::byte* arena, ArenaOffset offset) {
   return arena + static_cast<std::size_t>(offset) * kArenaUnit;
 }
 
+// What one lane (layer of a group, KV head) kept of a sequence's first tokens: slot i of the lane is
+// slot i % P of the lane page pages[i / P], which holds nothing but this lane.
+struct KvLane {
+  const ArenaOffset* pages;
+  std::uint32_t slots;
+};
+
 // One sequence of a step in one layer group. Slots are absolute token positions in the sequence:
 // slot s lies in blocks[s / P]. Row i of the sequence sits at slot past + i: its K/V are written
 // there, and it attends to slots (past + i - window, past + i], or [0, past + i] without a window.
 // Entries left of every row's window may be stale. A lossy group has its blocks up to the last one
 // that is full when the step is over; the rows themselves go to a recent group, where a block that
 // the step fills whole may be kNoBlock: then its rows are scratch of the step.
+//
+// A compacted sequence has lanes: of the tokens before ragged_until (a multiple of P) a row attends
+// to what its lane kept, all of it, and then to the table from ragged_until on; earlier entries may
+// be stale. Such a group has no window.
 struct KvSequenceView {
   const ArenaOffset* blocks;
   std::uint32_t first_row;  // into the step's row matrices
   std::uint32_t row_count;
   std::uint32_t past;
+  const KvLane* lanes = nullptr;  // by lane of the group (layer index * kv_heads + head), or none
+  std::uint32_t ragged_until = 0;
+  std::uint32_t lane_slots_max = 0;  // of any lane
 };
 
 // A layer group in one step.

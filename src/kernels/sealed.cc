@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "kernels/attend_scratch.h"
+#include "kernels/kv_run.h"
 
 namespace quire {
 namespace {
@@ -53,9 +54,11 @@ class Planner {
   }
 
  private:
-  SealedReach reach(std::uint32_t position) const {
-    return sealed_reach(position, kv_.tokens_per_block, kv_.window, shape_.recent_blocks,
-                        shape_.sink_blocks);
+  // What a row reads encoded from the table.
+  SealedReach table_reach(const KvSequenceView& s, std::uint32_t row) const {
+    const SealedReach r = sealed_reach(s.past + row, kv_.tokens_per_block, kv_.window,
+                                       shape_.recent_blocks, shape_.sink_blocks);
+    return {std::max(r.begin, std::min(s.ragged_until, r.end)), r.end};
   }
 
   // Calls f(sequence, first row, count) for runs of rows that lie in one block and fit one task.
@@ -73,16 +76,18 @@ class Planner {
   }
 
   std::uint64_t cost(std::uint32_t sequence, std::uint32_t first, std::uint32_t count) const {
-    const SealedReach r = reach(kv_.sequences[sequence].past + first);
-    return std::uint64_t{r.end - r.begin} * count;
+    const KvSequenceView& s = kv_.sequences[sequence];
+    const SealedReach r = table_reach(s, first);
+    return std::uint64_t{r.end - r.begin + s.lane_slots_max} * count;
   }
 
   void add_part(std::uint32_t sequence, std::uint32_t first, std::uint32_t count) {
     const KvSequenceView& s = kv_.sequences[sequence];
-    const std::uint32_t position = s.past + first, kv_heads = shape_.encoded.kv_heads;
-    const SealedReach r = reach(position);
-    const std::uint32_t split_begin = r.begin / kAttendSplit,
-                        split_end = r.begin < r.end ? (r.end - 1) / kAttendSplit + 1 : split_begin;
+    const std::uint32_t kv_heads = shape_.encoded.kv_heads;
+    const SplitNumbers numbers = split_numbers(s);
+    const SealedReach r = table_reach(s, first);
+    const std::uint32_t split_begin = first_split(numbers, r.begin),
+                        split_end = end_split(numbers, r.begin, r.end);
     const std::uint64_t slots = cost(sequence, first, count);
     const bool whole = slots <= whole_max_ || split_end - split_begin == 1;
     // Partials lie by head, then by row, a row's side by side.
@@ -124,11 +129,10 @@ class Planner {
     const std::uint32_t row_splits = (past + count - 1) / kAttendSplit + 1;
     for (std::uint32_t head = 0; head < kv_heads; ++head)
       for (std::uint32_t i = 0; i < count; ++i) {
-        const SealedReach own = reach(position + i);
-        const std::uint32_t from = own.begin / kAttendSplit;
-        const std::uint32_t seen = own.begin == own.end ? 0
-                                   : whole              ? 1
-                                                        : (own.end - 1) / kAttendSplit + 1 - from;
+        const SealedReach own = table_reach(s, first + i);
+        const std::uint32_t from = first_split(numbers, own.begin);
+        const std::uint32_t own_splits = end_split(numbers, own.begin, own.end) - from;
+        const std::uint32_t seen = whole ? std::min(1u, own_splits) : own_splits;
         const std::uint32_t end = past + i + 1;
         const std::uint32_t row_from =
             kv_.window != 0 && end > kv_.window ? (end - kv_.window) / kAttendSplit : 0;

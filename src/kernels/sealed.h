@@ -7,6 +7,8 @@
 // and query head
 //   e = splits of encoded slots, merged left to right; then out of the codec's basis
 //   merged with the splits of its rows, left to right;  o / l
+// Lanes of a compacted sequence are encoded, and come before the encoded part of the table. Tokens
+// that are read as rows (sinks, recent ones) are not in lanes.
 // What a row reads how depends on its position alone, so chunks, batches and hits change nothing.
 //
 // One step of a layer group:

@@ -19,6 +19,7 @@ struct Case {
   const char* format;
   std::uint32_t length = 200, tokens = 32, kv_heads = 2, heads = 3, dim = 64;
   std::uint32_t window = 0, recent_blocks = 0, sink_blocks = 0;
+  std::uint32_t compacted = 0, share = 3;  // later rows see one in `share` of this many tokens
 };
 
 struct Free {
@@ -31,7 +32,8 @@ Bytes bytes(std::size_t n) {
   return b;
 }
 
-// One sequence, all of whose tokens attend. Every block is there as rows and encoded.
+// One sequence, all of whose tokens attend. Every block is there as rows and encoded. Once it has
+// been compacted its first blocks are gone.
 class World {
  public:
   explicit World(const Case& c) : c_(c), format_(*find_format(c.format).value()) {
@@ -55,7 +57,18 @@ class World {
     const auto units = [&](const AttendShape& s) {
       return static_cast<std::uint32_t>((c.kv_heads * s.page_bytes + 255) / 256);
     };
-    arena_ = bytes(std::size_t{blocks} * (units(encoded_) + units(rows_)) * 256);
+    const auto page_units = static_cast<std::uint32_t>((encoded_.page_bytes + 255) / 256);
+    const std::uint32_t first_page = blocks * (units(encoded_) + units(rows_));
+    arena_ = bytes((first_page + std::size_t{c.compacted} * c.kv_heads * page_units) * 256);
+    std::uint32_t pages = 0;
+    for (std::uint32_t h = 0; h < c.kv_heads; ++h) {
+      kept_.emplace_back();
+      lane_pages_.emplace_back();
+      for (std::uint32_t t = c.sink_blocks * c.tokens; t < c.compacted; ++t)
+        if (keeps(h, t)) kept_[h].push_back(t);
+      for (std::size_t i = 0; i < kept_[h].size(); i += c.tokens)
+        lane_pages_[h].push_back(ArenaOffset{first_page + pages++ * page_units});
+    }
     for (std::uint32_t b = 0; b < blocks; ++b) {
       encoded_blocks_.push_back(ArenaOffset{b * units(encoded_)});
       row_blocks_.push_back(ArenaOffset{blocks * units(encoded_) + b * units(rows_)});
@@ -79,8 +92,12 @@ class World {
     std::vector<float> out(c_.length * width, NAN);
     const bool open_only = c_.recent_blocks == 0 && c_.sink_blocks == 0;
     const auto stride = static_cast<std::uint32_t>(c_.kv_heads * rows_.page_bytes / kArenaUnit);
-    for (std::uint32_t past = 0; past < c_.length; past += chunk) {
-      const std::uint32_t count = std::min(chunk, c_.length - past), end = past + count;
+    for (std::uint32_t past = 0, count = 0; past < c_.length; past += count) {
+      count = std::min(chunk, c_.length - past);
+      if (past < compacted_at()) count = std::min(count, compacted_at() - past);
+      const std::uint32_t end = past + count;
+      const bool ragged = c_.compacted > 0 && past >= compacted_at();
+      if (c_.compacted > 0 && past == compacted_at()) compact();
       const std::uint32_t begin = (past + c_.tokens - 1) / c_.tokens;
       std::vector<ArenaOffset> table = row_blocks_;
       Bytes scratch_rows = bytes((chunk / c_.tokens + 1) * stride * kArenaUnit);
@@ -106,7 +123,18 @@ class World {
           encoded_kernels(isa).seal(values_, row_page(b, h) + rows_.key_bytes,
                                     page + encoded_.key_bytes);
         }
-      const KvSequenceView sequence{encoded_blocks_.data(), 0, count, past};
+      std::vector<ArenaOffset> encoded_table = encoded_blocks_;
+      KvSequenceView sequence{encoded_table.data(), 0, count, past};
+      std::vector<KvLane> lanes;
+      for (std::uint32_t h = 0; ragged && h < c_.kv_heads; ++h) {
+        lanes.push_back({lane_pages_[h].data(), static_cast<std::uint32_t>(kept_[h].size())});
+        sequence.lane_slots_max = std::max(sequence.lane_slots_max, lanes.back().slots);
+      }
+      if (ragged) {
+        std::fill_n(encoded_table.begin(), c_.compacted / c_.tokens, ArenaOffset{0xffffff00u});
+        sequence.lanes = lanes.data();
+        sequence.ragged_until = c_.compacted;
+      }
       const KvView kv{arena_.get(), &sequence, 1, c_.tokens, c_.window};
       const RowBlocks rows{table.data(), begin, 0};
       SealedPlan plan;
@@ -169,6 +197,7 @@ class World {
           }
           for (std::uint32_t t = b * c_.tokens; t <= p && t < (b + 1) * c_.tokens; ++t) {
             if (c_.window != 0 && t + c_.window <= p) continue;
+            if (p >= compacted_at() && t < c_.compacted && !as_rows && !keeps(h, t)) continue;
             double dot = 0;
             for (std::uint32_t d = 0; d < c_.dim; ++d)
               dot += double{queries_[(std::size_t{p} * c_.kv_heads * c_.heads + q) * c_.dim + d]} *
@@ -191,12 +220,33 @@ class World {
   }
 
  private:
+  bool keeps(std::uint32_t head, std::uint32_t t) const {
+    return (t * 7919 + head * 31) % 97 % c_.share == 0;
+  }
+  // The first row that reads lanes: later than their tokens, as recent blocks are no part of them.
+  std::uint32_t compacted_at() const { return c_.compacted + c_.recent_blocks * c_.tokens + 5; }
+  void compact() {
+    const PageShape shape{c_.tokens, c_.dim, c_.dim};
+    for (std::uint32_t h = 0; h < c_.kv_heads; ++h) {
+      for (const ArenaOffset page : lane_pages_[h])
+        std::memset(arena_at(arena_.get(), page), 0, encoded_.page_bytes);
+      for (std::uint32_t i = 0; i < kept_[h].size(); ++i)
+        format_.copy_slot(shape,
+                          arena_at(arena_.get(), encoded_blocks_[kept_[h][i] / c_.tokens]) +
+                              h * encoded_.page_bytes,
+                          kept_[h][i] % c_.tokens,
+                          arena_at(arena_.get(), lane_pages_[h][i / c_.tokens]), i % c_.tokens);
+    }
+  }
+
   const Case c_;
   const Format& format_;
   AttendShape encoded_, rows_;
   EncodedPart keys_, values_;
   Bytes arena_;
   std::vector<ArenaOffset> encoded_blocks_, row_blocks_;
+  std::vector<std::vector<std::uint32_t>> kept_;  // by head
+  std::vector<std::vector<ArenaOffset>> lane_pages_;
   std::vector<float> k_, v_, queries_;
 };
 
@@ -213,6 +263,10 @@ const Case kCases[] = {
     {.format = "kivi-4", .sink_blocks = 1},
     {.format = "hadamard-int2", .length = 150, .window = 70, .recent_blocks = 1, .sink_blocks = 1},
     {.format = "int8", .length = 150, .tokens = 64, .kv_heads = 1, .heads = 9},
+    {.format = "hadamard-int4", .length = 230, .compacted = 160},
+    {.format = "int8", .length = 800, .tokens = 16, .kv_heads = 1, .compacted = 704, .share = 1},
+    {.format = "nvfp4", .length = 200, .recent_blocks = 1, .sink_blocks = 1, .compacted = 96},
+    {.format = "turbo-3/q4_0", .length = 150, .tokens = 64, .compacted = 128, .share = 96},
 };
 
 TEST(Sealed, ReadsEarlierBlocksDecodedAndItsOwnAsRows) {

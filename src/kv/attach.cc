@@ -250,7 +250,7 @@ void CacheCore::release_blocks(SequenceState& s) {
           arena.memory().fill(static_cast<std::size_t>(r.offset()) * kArenaUnit, pool.bytes(r.id()),
                               kPoison);
     t.cut(0);
-    t.lanes.clear();
+    t.set_lanes({});
     t.saved = {};
   }
   s.length = 0;
@@ -304,14 +304,16 @@ Result<SequenceState*> CacheCore::fork(const SequenceState& s) {
     const BlockTable& from = s.tables[g];
     for (const BlockRef& r : from.refs) f.tables[g].push(r.empty() ? BlockRef{} : r.share());
     f.tables[g].first = from.first;
+    std::vector<LaneRun> lanes;
     for (const LaneRun& lane : from.lanes) {
-      LaneRun& copy = f.tables[g].lanes.emplace_back();
+      LaneRun& copy = lanes.emplace_back();
       for (const BlockRef& page : lane.pages) {
         copy.offsets.push_back(page.offset());
         copy.pages.push_back(page.share());
       }
       copy.positions = lane.positions;
     }
+    f.tables[g].set_lanes(std::move(lanes));
   }
   f.moves_seen = store.moves();
   f.phase = Phase::running;

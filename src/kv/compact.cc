@@ -2,48 +2,115 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "kv/core.h"
 
 namespace quire {
 
-Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t end,
-                          std::span<const std::span<const std::uint32_t>> keep) {
-  CHECK(s.phase == Phase::running && s.steps == 0);
+namespace {
+
+// Where the slots of one page of a lane come from.
+struct PageSource {
+  const BlockRef* shared = nullptr;  // a page of the lane as it is
+  const std::byte* whole = nullptr;  // a block's page as it is; else slot by slot
+};
+
+PageSource source_of(const BlockTable& t, std::size_t lane, std::size_t page_bytes,
+                     std::span<const std::uint32_t> positions, std::uint32_t tokens_per_block) {
+  const std::uint32_t first = positions[0], block = first / tokens_per_block;
+  if (positions.size() < tokens_per_block) return {};
+  if (block >= t.first) {
+    const bool all =
+        first % tokens_per_block == 0 && positions.back() - first + 1 == tokens_per_block;
+    return {nullptr, all ? t.refs[block].bytes() + lane * page_bytes : nullptr};
+  }
+  const LaneRun& old = t.lanes[lane];
+  const auto slot = static_cast<std::size_t>(std::ranges::lower_bound(old.positions, first) -
+                                             old.positions.begin());
+  const bool same = slot % tokens_per_block == 0 &&
+                    old.positions.size() - slot >= positions.size() &&
+                    std::equal(positions.begin(), positions.end(), old.positions.begin() + slot);
+  return {same ? &old.pages[slot / tokens_per_block] : nullptr, nullptr};
+}
+
+}  // namespace
+
+// Whether the lanes can keep this.
+Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::uint32_t end,
+                             std::span<const std::span<const std::uint32_t>> keep) const {
   const std::uint32_t tokens_per_block = s.tokens_per_block();
-  const LayerGroup& g = s.layout->geometry.groups[group];
+  const Geometry& geometry = s.layout->geometry;
+  const LayerGroup& g = geometry.groups[group];
   if (!(s.layout->chain >> group & 1))
     return Error{Code::unsupported, fmt::format("layer group {} has no lanes to compact", group)};
-  if (!g.format->slots_stand_alone(s.layout->geometry.page_shape(g)))
-    return Error{Code::unsupported,
-                 fmt::format("format {} keeps or drops whole blocks, not single tokens; "
-                             "hadamard-int4 keeps any",
-                             g.format->name)};
   if (keep.size() != g.lanes() || end % tokens_per_block != 0 || end > s.length)
     return Error{
         Code::invalid,
         fmt::format("compacting {} tokens of {} in {} lanes: whole blocks and {} lanes wanted", end,
                     s.length, keep.size(), g.lanes())};
-  BlockTable& t = s.tables[group];
+  const BlockTable& t = s.tables[group];
   const std::uint32_t old_end = t.first * tokens_per_block;
   if (end < old_end)
     return Error{Code::invalid, fmt::format("tokens before {} are in lanes already", old_end)};
+  // What is read as rows is not read from lanes too.
+  std::uint32_t first_encoded = 0;
+  if (g.sealed()) {
+    const LayerGroup& rows = geometry.groups[geometry.row_place(g.layers[0]).group];
+    first_encoded = rows.sink_blocks * tokens_per_block;
+    const std::uint32_t last = geometry.first_block(rows, s.length) * tokens_per_block;
+    if (end > last)
+      return Error{Code::invalid,
+                   fmt::format("tokens from {} on are kept exact; compact up to there", last)};
+  }
+  const bool stand_alone = g.format->slots_stand_alone(geometry.page_shape(g));
   for (std::size_t lane = 0; lane < keep.size(); ++lane) {
     for (std::size_t i = 0; i < keep[lane].size(); ++i) {
       const std::uint32_t p = keep[lane][i];
-      const bool there = p >= old_end || std::ranges::binary_search(t.lanes[lane].positions, p);
+      const bool there = p >= old_end ? p >= first_encoded
+                                      : std::ranges::binary_search(t.lanes[lane].positions, p);
       if (p >= end || (i > 0 && keep[lane][i - 1] >= p) || !there)
         return Error{Code::invalid, fmt::format("lane {} cannot keep token {}", lane, p)};
     }
+    for (std::size_t i = 0; !stand_alone && i < keep[lane].size(); i += tokens_per_block) {
+      const PageSource from = source_of(
+          t, lane, 0,
+          keep[lane].subspan(i, std::min<std::size_t>(tokens_per_block, keep[lane].size() - i)),
+          tokens_per_block);
+      if (from.shared == nullptr && from.whole == nullptr)
+        return Error{Code::unsupported,
+                     fmt::format("format {} keeps or drops whole blocks, not single tokens; "
+                                 "hadamard-int4 keeps any",
+                                 g.format->name)};
+    }
   }
+  return {};
+}
+
+Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t end,
+                          std::span<const std::span<const std::uint32_t>> keep) {
+  CHECK(s.phase == Phase::running && s.steps == 0);
+  TRY_STATUS(check_keep(s, group, end, keep));
+  const std::uint32_t tokens_per_block = s.tokens_per_block();
+  const Geometry& geometry = s.layout->geometry;
+  const LayerGroup& g = geometry.groups[group];
+  const std::size_t page_bytes = geometry.page_bytes(g);
+  const PageShape shape = geometry.page_shape(g);
+  BlockTable& t = s.tables[group];
+  const auto each_page = [&](auto f) {
+    for (std::size_t lane = 0; lane < keep.size(); ++lane)
+      for (std::size_t i = 0; i < keep[lane].size(); i += tokens_per_block) {
+        const auto positions =
+            keep[lane].subspan(i, std::min<std::size_t>(tokens_per_block, keep[lane].size() - i));
+        f(lane, positions, source_of(t, lane, page_bytes, positions, tokens_per_block));
+      }
+  };
 
   taken.clear();
   const SizeClass page_class = s.layout->groups[group].page_class;
   std::fill(needed.begin(), needed.end(), 0);
   std::uint32_t& pages = needed[static_cast<std::size_t>(page_class)];
-  for (const auto& positions : keep)
-    pages +=
-        static_cast<std::uint32_t>((positions.size() + tokens_per_block - 1) / tokens_per_block);
+  each_page([&](std::size_t, auto, const PageSource& from) { pages += from.shared == nullptr; });
   for (std::uint32_t i = 0; i < pages; ++i) {
     taken.push_back(take(page_class));
     if (!taken.back().empty()) continue;
@@ -57,36 +124,40 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
   s.pure_until =
       std::min(s.pure_until,
                s.published * tokens_per_block >= end ? s.length : s.published * tokens_per_block);
-  const Geometry& geometry = s.layout->geometry;
-  const std::size_t page_bytes = geometry.page_bytes(g);
-  const PageShape shape = geometry.page_shape(g);
   std::size_t next = 0;
   std::vector<LaneRun> lanes(keep.size());
-  for (std::size_t lane = 0; lane < keep.size(); ++lane) {
-    LaneRun& run = lanes[lane];
-    run.positions.assign(keep[lane].begin(), keep[lane].end());
-    for (std::uint32_t slot = 0; slot < run.positions.size(); ++slot) {
-      if (slot % tokens_per_block == 0) {
-        run.offsets.push_back(taken[next].offset());
-        run.pages.push_back(std::move(taken[next++]));
-      }
-      const std::uint32_t p = run.positions[slot];
-      const std::byte* from;
-      std::uint32_t from_slot = p;
-      if (p >= old_end) {
-        from = t.refs[p / tokens_per_block].bytes() + lane * page_bytes;
-      } else {
-        const LaneRun& old = t.lanes[lane];
-        from_slot = static_cast<std::uint32_t>(std::ranges::lower_bound(old.positions, p) -
-                                               old.positions.begin());
-        from = old.pages[from_slot / tokens_per_block].bytes();
-      }
-      g.format->copy_slot(shape, from, from_slot % tokens_per_block, run.pages.back().bytes(),
-                          slot % tokens_per_block);
-    }
-  }
+  for (std::size_t lane = 0; lane < keep.size(); ++lane)
+    lanes[lane].positions.assign(keep[lane].begin(), keep[lane].end());
+  each_page(
+      [&](std::size_t lane, std::span<const std::uint32_t> positions, const PageSource& from) {
+        LaneRun& run = lanes[lane];
+        run.pages.push_back(from.shared ? from.shared->share() : std::move(taken[next++]));
+        run.offsets.push_back(run.pages.back().offset());
+        std::byte* const to = run.pages.back().bytes();
+        if (from.shared != nullptr) return;
+        if (from.whole != nullptr) {
+          std::memcpy(to, from.whole, page_bytes);
+          return;
+        }
+        if (positions.size() < tokens_per_block)
+          std::memset(to, 0, page_bytes);  // finite, all of it
+        for (std::uint32_t slot = 0; slot < positions.size(); ++slot) {
+          const std::uint32_t p = positions[slot];
+          std::uint32_t from_slot = p;
+          const std::byte* source;
+          if (p / tokens_per_block >= t.first) {
+            source = t.refs[p / tokens_per_block].bytes() + lane * page_bytes;
+          } else {
+            const LaneRun& old = t.lanes[lane];
+            from_slot = static_cast<std::uint32_t>(std::ranges::lower_bound(old.positions, p) -
+                                                   old.positions.begin());
+            source = old.pages[from_slot / tokens_per_block].bytes();
+          }
+          g.format->copy_slot(shape, source, from_slot % tokens_per_block, to, slot);
+        }
+      });
   taken.clear();
-  t.lanes = std::move(lanes);
+  t.set_lanes(std::move(lanes));
   for (; t.first < end / tokens_per_block; ++t.first) t.refs[t.first] = {};
   return {};
 }
@@ -115,12 +186,14 @@ void KvCache::shrink_lane(Sequence& s, std::uint32_t group, std::uint32_t lane,
                           std::uint32_t slots) {
   CHECK(s.state_->steps == 0);
   core_->tick();
-  LaneRun& run = s.state_->tables[group].lanes[lane];
+  BlockTable& t = s.state_->tables[group];
+  LaneRun& run = t.lanes[lane];
   CHECK(slots <= run.positions.size());
   const std::uint32_t tokens_per_block = s.state_->tokens_per_block();
   run.positions.resize(slots);
   run.pages.resize((slots + tokens_per_block - 1) / tokens_per_block);
   run.offsets.resize(run.pages.size());
+  t.set_lanes(std::move(t.lanes));
 }
 
 }  // namespace quire

@@ -120,6 +120,8 @@ class CacheCore {
   void expire_leases();
 
   // compact.cc
+  Status check_keep(const SequenceState& s, std::uint32_t group, std::uint32_t end,
+                    std::span<const std::span<const std::uint32_t>> keep) const;
   Status compact(SequenceState& s, std::uint32_t group, std::uint32_t end,
                  std::span<const std::span<const std::uint32_t>> keep);
 

@@ -27,7 +27,9 @@ struct BlockTable {
   std::vector<ArenaOffset> offsets;  // the same, as kernels read it
   std::uint32_t first = 0;           // blocks before it, sinks aside, have been let go
   std::vector<LaneRun> lanes;        // by lane, or none: instead of the blocks before `first`
-  BlockRef saved;                    // state group: what to go back to if the step is not committed
+  std::vector<KvLane> lane_views;    // the same, as kernels read it
+  std::uint32_t lane_slots_max = 0;
+  BlockRef saved;  // state group: what to go back to if the step is not committed
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(refs.size()); }
   void push(BlockRef ref) {
@@ -37,6 +39,16 @@ struct BlockTable {
   void replace(std::uint32_t i, BlockRef ref) {
     offsets[i] = ref.offset();
     refs[i] = std::move(ref);
+  }
+  void set_lanes(std::vector<LaneRun> runs) {
+    lanes = std::move(runs);
+    lane_views.clear();
+    lane_slots_max = 0;
+    for (const LaneRun& run : lanes) {
+      const auto slots = static_cast<std::uint32_t>(run.positions.size());
+      lane_views.push_back({run.offsets.data(), slots});
+      lane_slots_max = std::max(lane_slots_max, slots);
+    }
   }
   void cut(std::uint32_t blocks) {  // last first, so that the evictor sees leaves first
     while (refs.size() > blocks) {

@@ -60,7 +60,14 @@ Status Model::forward(const Geometry& geometry, const StepRows& step, float* log
   CHECK(step.tokens.size() <= options().rows_max && step.tokens.size() == step.positions.size());
   CHECK(step.groups.size() == geometry.groups.size());
   if (step.tokens.empty()) return {};
-  if (device_) return device_->forward(geometry, step, logits);
+  if (device_) {
+    for (const KvView& view : step.groups)
+      for (std::uint32_t s = 0; s < view.sequence_count; ++s)
+        if (view.sequences[s].lanes != nullptr)
+          return Error{Code::unsupported,
+                       "the CUDA kernels do not read compacted sequences; use --device cpu"};
+    return device_->forward(geometry, step, logits);
+  }
   state_->prepare(geometry, step);
   state_->pool.run(
       [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });

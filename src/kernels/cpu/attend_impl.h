@@ -1,9 +1,10 @@
 // kernels/cpu/attend_impl.h - the walk of a task over its splits and units; attend_avx2.cc,
 // attend_avx512.cc and attend_bf16.cc are this file. Rows that see a whole unit take it together,
-// the others (at the diagonal and at a window's edge) one by one.
+// the others (at the diagonal, at a window's edge and where a lane ends) one by one.
 #pragma once
 
 #include "kernels/cpu/attend_narrow.h"
+#include "kernels/kv_run.h"
 
 namespace quire {
 namespace {
@@ -30,51 +31,84 @@ class Walk {
         heads_(shape_.query_heads / shape_.kv_heads),
         dim_(shape_.head_dim),
         tokens_(step.kv.tokens_per_block),
-        lane_(reinterpret_cast<const char*>(step.kv.arena) +
-              (std::size_t{shape_.layer_index} * shape_.kv_heads + task.kv_head) *
-                  shape_.page_bytes),
         kv_head_(task.kv_head),
-        s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)) {
-    position_ = sequence_.past + task.first_row;
-    begin_ = row_begin(0);
-    end_ = row_end(task.row_count - 1);
-  }
+        s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)),
+        position_(sequence_.past + task.first_row) {}
 
+  // Runs of slots, head by head: where there are lanes, each head's lane and then its table.
   void run() {
-    if (task_.split != kAllSplits) {
-      begin_ = most(begin_, task_.split * kAttendSplit);
-      end_ = least(end_, (task_.split + task_.split_count) * kAttendSplit);
-    }
-    Prefetch keys = prefetch(begin_ / kAttendUnit * kAttendUnit, 0);
+    const bool whole = task_.split == kAllSplits;
+    if (sequence_.lanes != nullptr && !whole) leave_nothing();
+    std::uint32_t number = next_run(0);
+    if (number == kNoRun) return;
+    next_ = run_at(number);
+    Prefetch keys = prefetch(next_, next_.begin / kAttendUnit * kAttendUnit, 0);
     while (!keys.done()) keys.step();
-    for (std::uint32_t left = task_.kv_head_count; left > 0; --left) {
-      attend_head(left == 1);
-      lane_ += shape_.page_bytes;
-      ++kv_head_;
+    for (std::uint32_t started = kNoRun; number != kNoRun;) {
+      if (started != number / 2) start_head(started = number / 2);
+      run_ = next_;
+      is_lane_ = number % 2 == 0;
+      const std::uint32_t following = next_run(number + 1);
+      next_ = following == kNoRun ? KvRun{run_.pages, 0, 0, 0, 0} : run_at(following);
+      attend_run();
+      if (whole && (following == kNoRun || following / 2 != started)) finish_head();
+      number = following;
     }
   }
 
  private:
-  void attend_head(bool last_head) {
-    const bool whole = task_.split == kAllSplits;
+  static constexpr std::uint32_t kNoRun = ~0u;
+
+  // Run 2 i is the lane of the task's head i, run 2 i + 1 its table, as far as the task's splits go.
+  KvRun run_at(std::uint32_t number) const {
+    const std::uint32_t lane = shape_.layer_index * shape_.kv_heads + task_.kv_head + number / 2;
+    KvRun run = number % 2 == 0 ? lane_run(sequence_, lane)
+                                : table_run(sequence_, lane, shape_.page_bytes, window_begin(0),
+                                            position_ + task_.row_count);
+    if (task_.split == kAllSplits) return run;
+    const std::uint32_t first = task_.split - run.split_shift;  // below 0 if the lanes' come first
+    const std::uint32_t end = first + task_.split_count;
+    const bool before = first > 0x80000000u;
+    run.begin = most(run.begin, before ? 0 : first * kAttendSplit);
+    run.end = least(run.end, end > 0x80000000u ? 0 : end * kAttendSplit);
+    return run;
+  }
+  std::uint32_t next_run(std::uint32_t number) const {
+    for (; number < 2 * task_.kv_head_count; ++number) {
+      const KvRun run = run_at(number);
+      if (run.begin < run.end) return number;
+    }
+    return kNoRun;
+  }
+
+  void start_head(std::uint32_t index) {
+    kv_head_ = task_.kv_head + index;
     const std::uint32_t pairs = task_.row_count * heads_;
     for (std::uint32_t i = 0; i < task_.row_count; ++i) take_queries(i);
-    if (whole) {
-      fill(s_.row_max, pairs, kLowest);
-      fill(s_.row_sum, pairs, 0);
-      fill(s_.row_out, pairs * dim_, 0);
-    }
-    for (std::uint32_t at = begin_; at < end_;) {
-      const std::uint32_t stop = least(end_, (at / kAttendSplit + 1) * kAttendSplit);
+    if (task_.split != kAllSplits) return;
+    fill(s_.row_max, pairs, kLowest);
+    fill(s_.row_sum, pairs, 0);
+    fill(s_.row_out, pairs * dim_, 0);
+  }
+
+  void attend_run() {
+    const std::uint32_t pairs = task_.row_count * heads_;
+    for (std::uint32_t at = run_.begin; at < run_.end;) {
+      const std::uint32_t stop = least(run_.end, (at / kAttendSplit + 1) * kAttendSplit);
       fill(s_.split_max, pairs, kLowest);
       fill(s_.split_sum, pairs, 0);
       fill(s_.split_out, pairs * dim_, 0);
       for (std::uint32_t unit = at / kAttendUnit * kAttendUnit; unit < stop; unit += kAttendUnit)
-        attend_slots(unit, last_head);
-      whole ? merge_split(at, stop) : leave_partials(at / kAttendSplit - task_.split);
+        attend_slots(unit);
+      if (task_.split == kAllSplits)
+        merge_split(at, stop);
+      else
+        leave_partials(at / kAttendSplit + run_.split_shift - task_.split);
       at = stop;
     }
-    if (!whole) return;
+  }
+
+  void finish_head() {
     for (std::uint32_t i = 0; i < task_.row_count; ++i)
       finish(s_.row_out + i * heads_ * dim_, s_.row_sum + i * heads_, heads_, dim_,
              step_.out + row_at(i));
@@ -93,68 +127,76 @@ class Walk {
         store(s_.queries + row * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
   }
 
-  std::uint32_t row_end(std::uint32_t row) const { return position_ + row + 1; }
+  // Slots of the run at hand that a row sees: every one of a lane.
+  std::uint32_t row_end(std::uint32_t row) const {
+    return is_lane_ ? run_.end : position_ + row + 1;
+  }
   std::uint32_t row_begin(std::uint32_t row) const {
-    const std::uint32_t window = step_.kv.window, end = row_end(row);
+    return is_lane_ ? run_.begin : most(sequence_.ragged_until, window_begin(row));
+  }
+  std::uint32_t window_begin(std::uint32_t row) const {
+    const std::uint32_t window = step_.kv.window, end = position_ + row + 1;
     return window != 0 && end > window ? end - window : 0;
   }
   std::size_t row_at(std::uint32_t row) const {
     return (sequence_.first_row + task_.first_row + row) * step_.row_stride +
            std::size_t{kv_head_} * heads_ * dim_;
   }
-  const char* page(std::uint32_t slot) const {
-    return lane_ + static_cast<std::size_t>(sequence_.blocks[slot / tokens_]) * kArenaUnit;
+  const char* page(const KvRun& run, std::uint32_t slot) const {
+    return reinterpret_cast<const char*>(step_.kv.arena) + run.offset +
+           static_cast<std::size_t>(run.pages[slot / tokens_]) * kArenaUnit;
   }
 
   // Slots [first, first + 64) as far as any row sees them. A group nobody sees repeats one that
   // somebody does: its scores are computed and masked.
   Unit<E> unit_at(std::uint32_t first) const {
     Unit<E> unit;
-    const std::uint32_t from = most(begin_, first), to = least(end_, first + kAttendUnit) - 1;
+    const std::uint32_t from = most(run_.begin, first);
+    const std::uint32_t to = least(run_.end, first + kAttendUnit) - 1;
     for (std::uint32_t g = 0; g < kGroups; ++g) {
       const std::uint32_t slot = least(most(from / 16 * 16, first + 16 * g), to / 16 * 16);
-      const char* here = page(slot);
+      const char* here = page(run_, slot);
       unit.keys[g] = reinterpret_cast<const E*>(here) + slot % tokens_;
       unit.values[g] = reinterpret_cast<const E*>(here + shape_.key_bytes) + slot % tokens_ * dim_;
     }
     return unit;
   }
 
-  // The keys of slots [first, first + 64), or what lies `offset` after them: values, the next head.
-  Prefetch prefetch(std::uint32_t first, std::size_t offset) const {
+  // The keys of slots [first, first + 64), or what lies `offset` after them: values.
+  Prefetch prefetch(const KvRun& run, std::uint32_t first, std::size_t offset) const {
     Prefetch next;
     next.part_bytes = shape_.key_bytes;
-    const std::uint32_t to = least(end_, first + kAttendUnit);
-    for (std::uint32_t slot = most(begin_, first) / tokens_ * tokens_; slot < to; slot += tokens_)
-      next.parts[next.count++] = page(slot) + offset;
+    const std::uint32_t to = least(run.end, first + kAttendUnit);
+    for (std::uint32_t slot = most(run.begin, first) / tokens_ * tokens_; slot < to;
+         slot += tokens_)
+      next.parts[next.count++] = page(run, slot) + offset;
     return next;
   }
 
-  // What follows the unit at `first`: the next one's keys, the next head's, or nothing.
-  Prefetch prefetch_next(std::uint32_t first, bool last_head, std::size_t offset) const {
-    return first + kAttendUnit < end_ || last_head
-               ? prefetch(first + kAttendUnit, offset)
-               : prefetch(begin_ / kAttendUnit * kAttendUnit, shape_.page_bytes + offset);
+  // What follows the unit at `first`: the next one's keys, the next run's, or nothing.
+  Prefetch prefetch_next(std::uint32_t first, std::size_t offset) const {
+    return first + kAttendUnit < run_.end
+               ? prefetch(run_, first + kAttendUnit, offset)
+               : prefetch(next_, next_.begin / kAttendUnit * kAttendUnit, offset);
   }
 
-  void attend_slots(std::uint32_t first, bool last_head) {
+  void attend_slots(std::uint32_t first) {
     if constexpr (kArithmetic == AttendArithmetic::narrow)
-      attend_narrow(first, last_head);
+      attend_narrow(first);
     else
-      attend_wide(first, last_head);
+      attend_wide(first);
   }
 
-  void attend_wide(std::uint32_t first, bool last_head) {
+  void attend_wide(std::uint32_t first) {
     const Unit<E> unit = unit_at(first);
-    Prefetch values = prefetch(first, shape_.key_bytes);
-    Prefetch keys = prefetch_next(first, last_head, 0);
+    Prefetch values = prefetch(run_, first, shape_.key_bytes);
+    Prefetch keys = prefetch_next(first, 0);
     // Rows [whole_begin, whole_end) see all 64 slots: those that end late enough and begin early
     // enough.
-    const std::uint32_t stop = first + kAttendUnit, window = step_.kv.window;
-    std::uint32_t whole_begin = stop > row_end(0) ? stop - row_end(0) : 0;
-    std::uint32_t whole_end = task_.row_count;
-    if (window != 0)
-      whole_end = least(whole_end, first + window > position_ ? first + window - position_ : 0);
+    const std::uint32_t stop = first + kAttendUnit;
+    std::uint32_t whole_begin = 0, whole_end = task_.row_count;
+    while (whole_begin < whole_end && row_end(whole_begin) < stop) ++whole_begin;
+    while (whole_begin < whole_end && row_begin(whole_end - 1) > first) --whole_end;
     if (whole_begin >= whole_end) whole_begin = whole_end = task_.row_count;
     const auto attend_row = [&](std::uint32_t row) {
       const std::uint32_t from = most(row_begin(row), first), to = least(row_end(row), stop);
@@ -171,7 +213,7 @@ class Walk {
 
   // Rows [begin, end) that see something of the unit take it together, each behind its own mask.
   // A weight of 0 leaves a sum as it is unless the value is infinite or NaN: then row by row.
-  void attend_narrow(std::uint32_t first, bool last_head) {
+  void attend_narrow(std::uint32_t first) {
     const std::uint32_t stop = first + kAttendUnit;
     std::uint32_t begin = 0, end = task_.row_count;
     while (begin < end && row_end(begin) <= first) ++begin;
@@ -180,8 +222,8 @@ class Walk {
     const Unit<E> unit = unit_at(first);
     const std::uint32_t from = most(row_begin(begin), first) - first;
     const std::uint32_t to = least(row_end(end - 1), stop) - first;
-    Prefetch keys = prefetch_next(first, last_head, 0);
-    Prefetch values = prefetch_next(first, last_head, shape_.key_bytes);
+    Prefetch keys = prefetch_next(first, 0);
+    Prefetch values = prefetch_next(first, shape_.key_bytes);
     KeyScales scales;
     scale_keys(unit, dim_, tokens_, scales);
     const KeyRows<E> key_rows{unit, scales, tokens_};
@@ -246,10 +288,21 @@ class Walk {
                   s_.row_out + first * dim_);
   }
 
+  float* partial_of(std::uint32_t row, std::uint32_t split) const {
+    return step_.partials +
+           (task_.partial + row * task_.partial_stride + split) * partial_floats(shape_);
+  }
+
+  // A lane may end before the task's splits do.
+  void leave_nothing() {
+    for (std::uint32_t i = 0; i < task_.row_count; ++i)
+      for (std::uint32_t split = 0; split < task_.split_count; ++split)
+        fill(partial_of(i, split) + heads_, heads_, 0);
+  }
+
   void leave_partials(std::uint32_t split) {
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
-      float* partial = step_.partials +
-                       (task_.partial + i * task_.partial_stride + split) * partial_floats(shape_);
+      float* partial = partial_of(i, split);
       for (std::uint32_t h = 0; h < heads_; ++h) {
         partial[h] = s_.split_max[i * heads_ + h];
         partial[heads_ + h] = s_.split_sum[i * heads_ + h];
@@ -266,10 +319,11 @@ class Walk {
   const std::uint32_t heads_;
   const std::size_t dim_;
   const std::uint32_t tokens_;
-  const char* lane_;  // kv_head_'s page in a block at the arena's first byte
   std::uint32_t kv_head_;
   const AttendScratch s_;
-  std::uint32_t position_, begin_, end_;  // of row 0; slots any row sees in this task
+  const std::uint32_t position_;  // of row 0
+  KvRun run_{}, next_{};          // slots any row sees in this task; the run after it may be empty
+  bool is_lane_ = false;
 };
 
 template <class E>
@@ -303,6 +357,7 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
     fill(out + h * dim, dim, 0);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {
       const float* partial = partials + i * partial_floats(shape);
+      if (partial[heads + h] == 0) continue;
       merge_sums(partial + h, partial + heads + h, 1, top, sum, keep, take);
       merge_outputs(partial + 2 * heads + h * dim, 1, dim, keep, take, out + h * dim);
     }

@@ -22,46 +22,71 @@ class SealedWalk {
         s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)),
         prepared_(scratch + sealed_scratch_bytes(step) -
                   std::size_t{attend_rows_max(shape_)} * heads_ * step.keys.prepared_bytes),
-        position_(sequence_.past + task.first_row),
-        begin_(reach(0).begin),
-        end_(reach(0).end) {}
+        position_(sequence_.past + task.first_row) {}
 
   void run() {
     const bool whole = task_.split == kAllSplits;
     const std::uint32_t pairs = task_.row_count * heads_;
-    std::uint32_t from = begin_, to = end_;
-    if (!whole) {
-      from = most(from, task_.split * kAttendSplit);
-      to = least(to, (task_.split + task_.split_count) * kAttendSplit);
-    }
+    if (sequence_.lanes != nullptr && !whole) leave_nothing();
     for (std::uint32_t h = 0; h < task_.kv_head_count; ++h) {
+      const std::uint32_t lane = shape_.layer_index * shape_.kv_heads + task_.kv_head + h;
       start_head(task_.kv_head + h);
       if (whole) clear(s_.row_max, s_.row_sum, s_.row_out, pairs);
-      std::uint32_t partial = task_.partial + h * task_.row_count * task_.partial_stride;
-      for (std::uint32_t at = from; at < to;) {
-        const std::uint32_t stop = least(to, (at / kAttendSplit + 1) * kAttendSplit);
-        clear(s_.split_max, s_.split_sum, s_.split_out, pairs);
-        for (std::uint32_t unit = at / kAttendUnit * kAttendUnit; unit < stop; unit += kAttendUnit)
-          attend_slots(unit, to);
-        if (whole)
-          merge_split(stop);
-        else
-          leave(s_.split_max, s_.split_sum, s_.split_out, partial++);
-        at = stop;
+      for (const bool is_lane : {true, false}) {
+        is_lane_ = is_lane;
+        run_ = is_lane ? lane_run(sequence_, lane)
+                       : table_run(sequence_, lane, shape_.page_bytes, table_reach(0).begin,
+                                   table_reach(0).end);
+        if (run_.begin < run_.end) attend_run(pairs);
       }
-      if (whole) leave(s_.row_max, s_.row_sum, s_.row_out, partial);
+      if (whole)
+        leave(s_.row_max, s_.row_sum, s_.row_out,
+              task_.partial + h * task_.row_count * task_.partial_stride);
     }
   }
 
  private:
-  SealedReach reach(std::uint32_t row) const {
+  void attend_run(std::uint32_t pairs) {
+    const bool whole = task_.split == kAllSplits;
+    for (std::uint32_t at = run_.begin; at < run_.end;) {
+      const std::uint32_t stop = least(run_.end, (at / kAttendSplit + 1) * kAttendSplit);
+      const std::uint32_t split = at / kAttendSplit + run_.split_shift - task_.split;
+      if (whole || split < task_.split_count) {
+        clear(s_.split_max, s_.split_sum, s_.split_out, pairs);
+        for (std::uint32_t unit = at / kAttendUnit * kAttendUnit; unit < stop; unit += kAttendUnit)
+          attend_slots(unit, whole || split + 1 < task_.split_count ? run_.end : stop);
+        if (whole)
+          merge_split(stop);
+        else
+          leave(s_.split_max, s_.split_sum, s_.split_out, task_.partial + split);
+      }
+      at = stop;
+    }
+  }
+
+  // A lane may end before the task's splits do.
+  void leave_nothing() const {
+    for (std::uint32_t i = 0; i < task_.row_count; ++i)
+      for (std::uint32_t split = 0; split < task_.split_count; ++split)
+        fill(step_.partials +
+                 (task_.partial + std::size_t{i} * task_.partial_stride + split) *
+                     partial_floats(shape_) +
+                 heads_,
+             heads_, 0);
+  }
+
+  SealedReach table_reach(std::uint32_t row) const {
     return sealed_reach(position_ + row, tokens_, step_.kv.window, step_.recent_blocks,
                         step_.sink_blocks);
+  }
+  // Where a row begins to see the run at hand; all of them see it to its end.
+  std::uint32_t row_begin(std::uint32_t row) const {
+    return is_lane_ ? run_.begin : most(run_.begin, table_reach(row).begin);
   }
   // Rows that see something before this slot.
   std::uint32_t rows_before(std::uint32_t stop) const {
     std::uint32_t n = task_.row_count;
-    while (n > 0 && reach(n - 1).begin >= stop) --n;
+    while (n > 0 && row_begin(n - 1) >= stop) --n;
     return n;
   }
 
@@ -72,7 +97,6 @@ class SealedWalk {
   }
 
   void start_head(std::uint32_t kv_head) {
-    lane_ = (std::size_t{shape_.layer_index} * shape_.kv_heads + kv_head) * shape_.page_bytes;
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
       const float* from = step_.queries +
                           (sequence_.first_row + task_.first_row + i) * step_.row_stride +
@@ -87,21 +111,22 @@ class SealedWalk {
   std::uint32_t pages(std::uint32_t first, std::uint32_t stop, std::size_t offset,
                       const std::byte** to) const {
     std::uint32_t count = 0;
-    const std::uint32_t from = most(begin_, first) / tokens_ * tokens_;
+    const std::uint32_t from = most(run_.begin, first) / tokens_ * tokens_;
     for (std::uint32_t slot = first; slot < stop; slot += tokens_)
       to[count++] =
-          arena_at(step_.kv.arena, sequence_.blocks[most(slot, from) / tokens_]) + lane_ + offset;
+          arena_at(step_.kv.arena, run_.pages[most(slot, from) / tokens_]) + run_.offset + offset;
     return count;
   }
 
   void attend_slots(std::uint32_t first, std::uint32_t task_end) {
-    const std::uint32_t stop = least(end_, first + kAttendUnit), rows = rows_before(stop),
+    const std::uint32_t stop = least(run_.end, first + kAttendUnit), rows = rows_before(stop),
                         n = rows * heads_;
     EncodedUnit keys, values;
     keys.page_count = pages(first, stop, 0, keys.pages);
     values.page_count = pages(first, stop, shape_.key_bytes, values.pages);
     const std::uint32_t after = first + kAttendUnit;
-    const std::uint32_t after_stop = after < task_end ? least(end_, after + kAttendUnit) : after;
+    const std::uint32_t after_stop =
+        after < task_end ? least(run_.end, after + kAttendUnit) : after;
     keys.next_count = pages(after, after_stop, 0, keys.next);
     values.next_count = pages(after, after_stop, shape_.key_bytes, values.next);
     keys.next_bytes = step_.keys.page_bytes;
@@ -109,7 +134,7 @@ class SealedWalk {
 
     step_.kernels->scores(step_.keys, keys, prepared_, n, s_.weights);
     for (std::uint32_t row = 0; row < rows; ++row) {
-      const std::uint32_t from = most(reach(row).begin, first);
+      const std::uint32_t from = most(row_begin(row), first);
       if (from == first && stop == after) continue;
       for (std::uint32_t h = 0; h < heads_; ++h)
         mask_scores(from - first, stop - first, s_.weights + (row * heads_ + h) * kAttendUnit);
@@ -148,8 +173,9 @@ class SealedWalk {
   const std::size_t dim_;
   const AttendScratch s_;
   std::byte* const prepared_;
-  const std::uint32_t position_, begin_, end_;  // of row 0: the first to begin; all end alike
-  std::size_t lane_ = 0;
+  const std::uint32_t position_;  // of row 0: the first to begin; all end alike
+  KvRun run_{};
+  bool is_lane_ = false;
 };
 
 void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* scratch) {
@@ -168,6 +194,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {
       for (std::uint32_t i = first; i < first + count; ++i) {
         const float* partial = step.partials + i * partial_floats(shape);
+        if (partial[heads + h] == 0) continue;
         merge_sums(partial + h, partial + heads + h, 1, top, sum, keep, take);
         merge_outputs(partial + 2 * heads + h * dim, 1, dim, keep, take, to);
       }

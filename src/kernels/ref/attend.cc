@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/half.h"
+#include "kernels/kv_run.h"
 #include "kernels/ref/math.h"
 #include "kernels/ref/partial.h"
 #include "kernels/terms.h"
@@ -58,11 +59,10 @@ float narrowed(const AttendShape& s, float x) {
 
 struct Lane {
   const AttendStep& step;
-  const KvSequenceView& sequence;
-  std::size_t offset;  // of the lane's page within a block
+  const KvRun run;
 
   const std::byte* page(std::uint32_t slot) const {
-    return arena_at(step.kv.arena, sequence.blocks[slot / step.kv.tokens_per_block]) + offset;
+    return arena_at(step.kv.arena, run.pages[slot / step.kv.tokens_per_block]) + run.offset;
   }
 };
 
@@ -168,8 +168,8 @@ void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t k
   const AttendShape& s = step.shape;
   const KvSequenceView& sequence = step.kv.sequences[task.sequence];
   const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
-  const Lane lane{step, sequence,
-                  (std::size_t{s.layer_index} * s.kv_heads + kv_head) * s.page_bytes};
+  const std::uint32_t number = s.layer_index * s.kv_heads + kv_head;
+  const bool whole = task.split == kAllSplits;
   float* work = reinterpret_cast<float*>(scratch);
   Partial unit{.out = work}, split{.out = work + dim}, row{.out = work + 2 * dim};
   for (std::uint32_t i = 0; i < task.row_count; ++i) {
@@ -180,26 +180,32 @@ void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t k
                              std::size_t{kv_head * heads + head} * dim;
       const Query query =
           take_query(s, step.queries + at, reinterpret_cast<std::int32_t*>(work + 3 * dim));
+      const auto partial_of = [&](std::uint32_t index) {
+        return step.partials +
+               (task.partial + i * task.partial_stride + index - task.split) * partial_floats(s);
+      };
+      for (std::uint32_t index = task.split; !whole && index < task.split + task.split_count;
+           ++index)
+        partial_of(index)[heads + head] = 0;
       row.clear(dim);
-      for (std::uint32_t from = begin; from < end;) {
-        const std::uint32_t index = from / kAttendSplit;
-        const std::uint32_t to = std::min(end, (index + 1) * kAttendSplit);
-        if (task.split == kAllSplits || index - task.split < task.split_count) {
-          attend_split(lane, query, from, to, unit, split);
-          if (task.split == kAllSplits) {
-            row.merge(split, dim);
-          } else {
-            float* partial =
-                step.partials +
-                (task.partial + i * task.partial_stride + index - task.split) * partial_floats(s);
-            partial[head] = split.max;
-            partial[heads + head] = split.sum;
-            std::copy_n(split.out, dim, partial + 2 * heads + head * dim);
+      for (const KvRun& run :
+           {lane_run(sequence, number), table_run(sequence, number, s.page_bytes, begin, end)}) {
+        const Lane lane{step, run};
+        for (std::uint32_t from = run.begin; from < run.end;) {
+          const std::uint32_t index = from / kAttendSplit + run.split_shift;
+          const std::uint32_t to =
+              std::min(run.end, from / kAttendSplit * kAttendSplit + kAttendSplit);
+          if (whole || index - task.split < task.split_count) {
+            attend_split(lane, query, from, to, unit, split);
+            if (whole)
+              row.merge(split, dim);
+            else
+              split.leave(partial_of(index), head, heads, dim);
           }
+          from = to;
         }
-        from = to;
       }
-      if (task.split == kAllSplits) finish(row, dim, step.out + at);
+      if (whole) finish(row, dim, step.out + at);
     }
   }
 }
@@ -219,6 +225,7 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
     row.clear(dim);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {
       float* partial = step.partials + (m.first_partial + i) * partial_floats(s);
+      if (partial[heads + head] == 0) continue;
       row.merge({partial[head], partial[heads + head], partial + 2 * heads + head * dim}, dim);
     }
     finish(row, dim, out);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/attend_scratch.h"
+#include "kernels/kv_run.h"
 #include "kernels/ref/partial.h"
 
 namespace quire::ref {
@@ -30,7 +31,8 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
       const std::uint32_t position = sequence.past + task.first_row + i;
       const SealedReach seen =
           sealed_reach(position, tokens, step.kv.window, step.recent_blocks, step.sink_blocks);
-      const std::size_t lane = (std::size_t{s.layer_index} * s.kv_heads + kv_head) * s.page_bytes;
+      const std::uint32_t lane = s.layer_index * s.kv_heads + kv_head;
+      const bool whole = task.split == kAllSplits;
       for (std::uint32_t h = 0; h < heads; ++h) {
         const float* query = step.queries +
                              (sequence.first_row + task.first_row + i) * step.row_stride +
@@ -39,45 +41,51 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
         step.kernels->prepare(step.keys, a.queries, dim, 1, prepared);
         Partial row{.out = a.row_out}, split{.out = a.split_out};
         row.clear(dim);
-        for (std::uint32_t from = seen.begin; from < seen.end;) {
-          const std::uint32_t index = from / kAttendSplit;
-          const std::uint32_t to = std::min(seen.end, (index + 1) * kAttendSplit);
-          const bool mine = task.split == kAllSplits || index - task.split < task.split_count;
-          split.clear(dim);
-          for (std::uint32_t at = from; mine && at < to;) {
-            const std::uint32_t first = at / kAttendUnit * kAttendUnit;
-            const std::uint32_t stop = std::min(to, first + kAttendUnit);
-            EncodedUnit keys{}, values{};
-            for (std::uint32_t slot = first; slot < stop; slot += tokens) {
-              // A block nobody sees may be gone; another stands in for it.
-              const std::uint32_t block = std::max(slot, at / tokens * tokens) / tokens;
-              const std::byte* page = arena_at(step.kv.arena, sequence.blocks[block]) + lane;
-              keys.pages[keys.page_count++] = page;
-              values.pages[values.page_count++] = page + s.key_bytes;
+        const auto partial_of = [&](std::uint32_t index) {
+          return step.partials +
+                 (task.partial + i * task.partial_stride + index - task.split) * partial_floats(s);
+        };
+        for (std::uint32_t index = task.split; !whole && index < task.split + task.split_count;
+             ++index)
+          partial_of(index)[heads + h] = 0;
+        for (const KvRun& run : {lane_run(sequence, lane),
+                                 table_run(sequence, lane, s.page_bytes, seen.begin, seen.end)})
+          for (std::uint32_t from = run.begin; from < run.end;) {
+            const std::uint32_t index = from / kAttendSplit + run.split_shift;
+            const std::uint32_t to =
+                std::min(run.end, from / kAttendSplit * kAttendSplit + kAttendSplit);
+            const bool mine = whole || index - task.split < task.split_count;
+            split.clear(dim);
+            for (std::uint32_t at = from; mine && at < to;) {
+              const std::uint32_t first = at / kAttendUnit * kAttendUnit;
+              const std::uint32_t stop = std::min(to, first + kAttendUnit);
+              EncodedUnit keys{}, values{};
+              for (std::uint32_t slot = first; slot < stop; slot += tokens) {
+                // A block nobody sees may be gone; another stands in for it.
+                const std::uint32_t block = std::max(slot, at / tokens * tokens) / tokens;
+                const std::byte* page = arena_at(step.kv.arena, run.pages[block]) + run.offset;
+                keys.pages[keys.page_count++] = page;
+                values.pages[values.page_count++] = page + s.key_bytes;
+              }
+              step.kernels->scores(step.keys, keys, prepared, 1, a.weights);
+              float top = kLowest, lanes[16] = {};
+              for (std::uint32_t j = at - first; j < stop - first; ++j)
+                top = std::max(top, a.weights[j]);
+              for (std::uint32_t j = 0; j < kAttendUnit; ++j) {
+                const bool sees = j >= at - first && j < stop - first;
+                a.weights[j] = sees ? ref::exp(a.weights[j] - top) : 0;
+                lanes[j % 16] += a.weights[j];
+              }
+              float keep, take;
+              split.merge_sum(top, ref::add_lanes(lanes), keep, take);
+              step.kernels->add_values(step.values, values, a.weights, 1, &keep, &take, split.out);
+              at = stop;
             }
-            step.kernels->scores(step.keys, keys, prepared, 1, a.weights);
-            float top = kLowest, lanes[16] = {};
-            for (std::uint32_t j = at - first; j < stop - first; ++j)
-              top = std::max(top, a.weights[j]);
-            for (std::uint32_t j = 0; j < kAttendUnit; ++j) {
-              const bool sees = j >= at - first && j < stop - first;
-              a.weights[j] = sees ? ref::exp(a.weights[j] - top) : 0;
-              lanes[j % 16] += a.weights[j];
-            }
-            float keep, take;
-            split.merge_sum(top, ref::add_lanes(lanes), keep, take);
-            step.kernels->add_values(step.values, values, a.weights, 1, &keep, &take, split.out);
-            at = stop;
+            if (mine && whole) row.merge(split, dim);
+            if (mine && !whole) split.leave(partial_of(index), h, heads, dim);
+            from = to;
           }
-          if (mine && task.split == kAllSplits) row.merge(split, dim);
-          if (mine && task.split != kAllSplits)
-            split.leave(
-                step.partials + (task.partial + i * task.partial_stride + index - task.split) *
-                                    partial_floats(s),
-                h, heads, dim);
-          from = to;
-        }
-        if (task.split == kAllSplits && seen.begin < seen.end)
+        if (whole)
           row.leave(
               step.partials +
                   (task.partial + (kv_head - task.kv_head) * task.row_count * task.partial_stride +
@@ -98,6 +106,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {
       for (std::uint32_t i = first; i < first + count; ++i) {
         float* partial = step.partials + i * partial_floats(s);
+        if (partial[heads + h] == 0) continue;
         row.merge({partial[h], partial[heads + h], partial + 2 * heads + h * dim}, dim);
       }
     };
