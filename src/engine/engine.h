@@ -93,6 +93,8 @@ class Engine {
 
   // engine_batch.cc
   void compose(bool admitting);
+  void choose_rows(bool admitting);
+  void group_by_prefix();
   void add_row(Job& job, std::uint32_t branch, std::uint32_t rows);
   void resume_branches(Job& job);
   std::uint32_t collect(Job& job);
@@ -137,6 +139,13 @@ class Engine {
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;
   std::vector<Row> rows_;
+  std::vector<StepItem> items_before_;  // these three: of group_by_prefix
+  std::vector<Row> rows_before_;
+  struct Prefix {
+    const ArenaOffset* table;
+    std::uint32_t splits;  // of attention, in whole
+  };
+  std::vector<Prefix> prefixes_;
   std::vector<Reading> readings_;
   std::vector<std::pair<Job*, std::uint32_t>> reading_of_;  // by index of readings_
   std::vector<std::uint32_t> order_;

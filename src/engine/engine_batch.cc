@@ -1,8 +1,11 @@
 // The rows of a step, and room for them: who joins, who waits for whom, who gives way.
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "kernels/attend.h"
 
 namespace quire {
 namespace {
@@ -58,7 +61,50 @@ std::uint32_t Engine::collect(Job& job) {
   return taken;
 }
 
+// Rows of sequences that begin with the same blocks next to each other: attention then reads those
+// blocks once for all of them. Rows of one job stay together.
+void Engine::group_by_prefix() {
+  items_before_.reserve(items_.capacity());  // now: a step that decodes allocates nothing
+  rows_before_.reserve(rows_.capacity());
+  prefixes_.clear();
+  for (const Row& row : rows_) {
+    const Sequence& s = *row.job->branch(row.job->first_open()).sequence;
+    const std::vector<LayerGroup>& groups = geometry(*row.job).groups;
+    const auto chain = std::ranges::find(groups, GroupKind::full, &LayerGroup::kind);
+    if (chain == groups.end()) return;
+    prefixes_.push_back(
+        {s.table(static_cast<std::uint32_t>(chain - groups.begin())), s.length() / kAttendSplit});
+  }
+  const std::uint32_t stride = kAttendSplit / runtime_.geometry().tokens_per_block;
+  const auto before = [&](std::uint32_t i, std::uint32_t j) {
+    const Prefix &a = prefixes_[i], &b = prefixes_[j];
+    for (std::uint32_t k = 0; k < std::min(a.splits, b.splits); ++k)
+      if (a.table[k * stride] != b.table[k * stride])
+        return a.table[k * stride] < b.table[k * stride];
+    return a.splits != b.splits ? a.splits < b.splits : i < j;
+  };
+  order_.resize(rows_.size());
+  std::iota(order_.begin(), order_.end(), 0u);
+  if (std::is_sorted(order_.begin(), order_.end(), before)) return;
+  std::sort(order_.begin(), order_.end(), before);
+  items_before_.swap(items_);
+  rows_before_.swap(rows_);
+  items_.clear();
+  rows_.clear();
+  std::uint32_t logits = 0;
+  for (const std::uint32_t i : order_) {
+    items_.push_back(items_before_[i]);
+    rows_.push_back(rows_before_[i]);
+    rows_.back().first_logit = std::exchange(logits, logits + rows_.back().logit_count);
+  }
+}
+
 void Engine::compose(bool admitting) {
+  choose_rows(admitting);
+  if (rows_.size() > 1) group_by_prefix();
+}
+
+void Engine::choose_rows(bool admitting) {
   items_.clear();
   rows_.clear();
   readings_.clear();

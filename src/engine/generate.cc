@@ -76,11 +76,9 @@ class Generator {
     TRY(root_, runtime_.open_sequence(length + options_.tokens_max));
     result_.timings.prompt_tokens = length;
     result_.timings.cached_tokens = runtime_.cache().attach(root_, prompt_).tokens;
-    TRY_STATUS(runtime_.prefill(root_, length - 1, options_.chunk, [&](std::uint32_t done) {
+    TRY(logits_, runtime_.read(root_, options_.chunk, [&](std::uint32_t done) {
       return !events_.prefill || events_.prefill(done, length);
     }));
-    const StepItem last{&root_, prompt_.subspan(root_.length(), 1), Logits::last};
-    TRY(logits_, runtime_.step({&last, 1}));
     result_.timings.prefill_seconds = seconds_since(started);
     return {};
   }

@@ -336,4 +336,16 @@ Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
   return {};
 }
 
+Result<std::span<float>> Runtime::read(Sequence& s, std::uint32_t chunk,
+                                       const std::function<bool(std::uint32_t)>& progress) {
+  const auto end = static_cast<std::uint32_t>(s.tokens().size());
+  CHECK(s.length() < end);
+  const std::uint32_t rows =
+      std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
+  const std::uint32_t last_rows = (end - s.length() - 1) % rows + 1;
+  TRY_STATUS(prefill(s, end - last_rows, chunk, progress));
+  const StepItem last{&s, s.tokens().last(last_rows), Logits::last};
+  return step({&last, 1});
+}
+
 }  // namespace quire

@@ -4,8 +4,8 @@
 //   TRY(auto runtime, Runtime::open("model.gguf", {}));
 //   TRY(Sequence s, runtime->open_sequence(4096));
 //   runtime->cache().attach(s, prompt);
-//   TRY_STATUS(runtime->prefill(s));                                   // all but the last token
-//   TRY(std::span<float> logits, runtime->step({{{&s, {&last, 1}, Logits::last}}}));
+//   TRY(std::span<float> logits, runtime->read(s));                    // of the last token
+//   TRY(logits, runtime->step({{{&s, {&next, 1}, Logits::last}}}));
 //
 // One thread at a time.
 #pragma once
@@ -111,6 +111,9 @@ class Runtime {
   // (Code::cancelled).
   Status prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk = 0,
                  const std::function<bool(std::uint32_t done)>& progress = {});
+  // The same to the end of what it knows, and the logits of its last token.
+  Result<std::span<float>> read(Sequence& s, std::uint32_t chunk = 0,
+                                const std::function<bool(std::uint32_t done)>& progress = {});
 
  private:
   Runtime() = default;

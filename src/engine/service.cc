@@ -17,6 +17,8 @@
 namespace quire {
 namespace {
 
+constexpr std::uint64_t kPreparedBytesMax = std::uint64_t{256} << 20;
+
 struct Cancel {
   JobId job;
 };
@@ -117,7 +119,14 @@ void Service::State::run() {
     ended.store(taken - engine.job_count(), std::memory_order_release);
     if (engine.told() && options.told) options.told();
   };
+  // While nobody asks for anything: as much memory again as is used now, for those who come next.
+  const auto prepare = [&] {
+    return runtime->cache().prepare(
+        std::min(runtime->cache().stats().slab_bytes, kPreparedBytesMax));
+  };
   for (bool over = false; !over;) {
+    while (!engine.has_jobs() && !has_mail.load(std::memory_order_relaxed) && prepare()) {
+    }
     // The lock only when there is something behind it, or nothing else to do.
     if (has_mail.load(std::memory_order_relaxed) || !engine.has_jobs()) {
       std::unique_lock lock(mutex);

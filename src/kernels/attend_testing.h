@@ -32,6 +32,7 @@ struct AttendCase {
   std::vector<std::uint32_t> compacted = {};  // by sequence: tokens that are in lanes
   double keep = 0.5;                          // of them
   bool shuffled = false;                      // lanes hold them in another order
+  std::uint32_t shared = 0;  // tokens of sequence 0 (whole blocks) that all others begin with
 };
 
 class AttendWorld {
@@ -66,6 +67,13 @@ class AttendWorld {
         auto& other = tables_[random.below(tables_.size())];
         std::swap(at, other[random.below(other.size())]);
       }
+    for (std::size_t i = 1; i < tables_.size(); ++i) {
+      const std::size_t tokens = std::min(c.shared, c.sequences[i].first);
+      const std::size_t numbers = tokens * c.kv_heads * c.head_dim;
+      std::copy_n(tables_[0].begin(), tokens / c.tokens_per_block, tables_[i].begin());
+      std::copy_n(keys_[0].begin(), numbers, keys_[i].begin());
+      std::copy_n(values_[0].begin(), numbers, values_[i].begin());
+    }
     const auto page_units = static_cast<std::uint32_t>((shape_.page_bytes + 255) / 256);
     auto lane_unit = static_cast<std::uint32_t>(blocks * block_units);
     lanes_.resize(c.sequences.size());

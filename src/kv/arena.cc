@@ -36,6 +36,7 @@ Arena::Arena(std::unique_ptr<Memory> memory, const ArenaOptions& options)
       budget_bytes_(options.budget_bytes),
       slabs_(page_count_),
       slab_of_page_(page_count_),
+      prepared_(page_count_),
       free_bits_(std::size_t{page_count_} * words_per_page_),
       tags_(std::size_t{page_count_} << units_per_page_log2_, LazyPages::huge) {}
 
@@ -134,6 +135,28 @@ void Arena::set_budget(std::uint64_t bytes) {
 void Arena::trim() {
   for (Class& c : classes_)
     if (c.heads[0] != kNone) return_slab(c.heads[0]);
+  for (std::uint32_t page = first_free_page_; prepared_pages_ > 0; ++page) {
+    if (prepared_[page] == 0) continue;
+    memory_->forget(std::size_t{page} * page_bytes_, page_bytes_);
+    prepared_[page] = 0;
+    --prepared_pages_;
+  }
+}
+
+bool Arena::prepare(std::uint64_t ahead_bytes) {
+  const std::uint64_t room =
+      budget_bytes_ > committed_bytes_ ? budget_bytes_ - committed_bytes_ : 0;
+  std::uint64_t left = std::min(ahead_bytes, room) / page_bytes_;
+  for (std::uint32_t page = first_free_page_; left > 0 && page < page_count_; ++page) {
+    if (slab_of_page_[page] != 0) continue;
+    --left;
+    if (prepared_[page] != 0) continue;
+    if (!memory_->prepare(std::size_t{page} * page_bytes_, page_bytes_)) return false;
+    prepared_[page] = 1;
+    ++prepared_pages_;
+    return true;
+  }
+  return false;
 }
 
 SlabInfo Arena::slab(SlabId id) const {
@@ -317,8 +340,11 @@ std::optional<std::uint32_t> Arena::find_pages(std::uint32_t count) {
 }
 
 void Arena::mark_pages(std::uint32_t first, std::uint32_t count, bool used) {
-  for (std::uint32_t page = first; page < first + count; ++page)
+  for (std::uint32_t page = first; page < first + count; ++page) {
     slab_of_page_[page] = used ? first + 1 : 0;
+    prepared_pages_ -= prepared_[page];
+    prepared_[page] = 0;
+  }
   if (!used) first_free_page_ = std::min(first_free_page_, first);
 }
 

@@ -115,7 +115,10 @@ class Arena {
   std::uint64_t over_budget_bytes() const {
     return committed_bytes_ > budget_bytes_ ? committed_bytes_ - budget_bytes_ : 0;
   }
-  void trim();  // gives all spares back
+  void trim();  // gives all spares back, and what was prepared
+  // Has the system's pages behind the next `ahead_bytes` that slabs will be made of (within the
+  // budget), one arena page per call. False: they are all there.
+  bool prepare(std::uint64_t ahead_bytes);
 
   // Slabs. A draining slab hands out nothing and returns when its last extent is freed.
   SlabId slab_of(ArenaOffset offset) const {
@@ -231,9 +234,11 @@ class Arena {
   std::vector<Class> classes_;
   LazyArray<Slab> slabs_;                  // by first page
   LazyArray<std::uint32_t> slab_of_page_;  // by page; 0 none, else SlabId + 1
+  LazyArray<std::uint8_t> prepared_;       // by page, of those in no slab
   LazyArray<std::uint64_t> free_bits_;     // per slab: capacity bits, set = free
   LazyArray<std::uint32_t> tags_;          // by unit
   std::uint32_t first_free_page_ = 0;      // no free page lies before it
+  std::uint32_t prepared_pages_ = 0;
   std::uint64_t committed_bytes_ = 0;
   std::optional<Error> last_error_;
 };

@@ -306,4 +306,22 @@ TEST(ArenaDeath, AWriteAfterFreeIsNoticed) {
 }
 
 }  // namespace
+TEST(Arena, PreparesWhatItWillUseNextAndCountsItOnlyThen) {
+  TestArena s(8);
+  const SizeClass c = s.arena->size_class(kPage / 4);
+  ASSERT_TRUE(s.take(c));
+  const std::uint64_t committed = s.arena->stats().committed_bytes;
+  int calls = 0;
+  while (s.arena->prepare(3 * kPage)) ++calls;
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(s.arena->stats().committed_bytes, committed);
+  s.fill(c);                                  // through them and beyond
+  EXPECT_FALSE(s.arena->prepare(3 * kPage));  // the budget is spent
+  s.give_all();
+  EXPECT_TRUE(s.arena->prepare(kPage));
+  s.arena->set_budget(0);  // gives it back
+  s.arena->set_budget(8 * kPage);
+  EXPECT_TRUE(s.arena->prepare(kPage));
+}
+
 }  // namespace quire

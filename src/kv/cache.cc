@@ -265,6 +265,7 @@ void KvCache::poll() {
   core_->expire_leases();
   core_->store.expire();
 }
+bool KvCache::prepare(std::uint64_t ahead_bytes) { return core_->arena.prepare(ahead_bytes); }
 const Journal& KvCache::journal() const { return core_->journal; }
 void KvCache::note(JournalRecord record) {
   record.time = core_->tick();

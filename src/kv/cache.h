@@ -250,6 +250,9 @@ class KvCache {
   void set_recompute_cost(double token_ns, double token_position_ns);
   // Work that may be done between steps: expires leases. reserve and attach call it too.
   void poll();
+  // Work for idle times: gets memory from the system before it is needed, a little per call, until
+  // `ahead_bytes` more could be used at once. False: nothing is left to do.
+  bool prepare(std::uint64_t ahead_bytes);
 
   // Every block is free, cached, referenced or fenced, and every count agrees with what holds it.
   // Slow; tests and debug builds call it after each step.

@@ -10,6 +10,8 @@
 namespace quire {
 namespace {
 
+constexpr std::size_t kSystemPage = 4096;  // or more: the first write to any of them counts
+
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
 class HostMemory final : public Memory {
@@ -37,6 +39,14 @@ class HostMemory final : public Memory {
     CHECK(madvise(base_ + offset, bytes, MADV_DONTNEED) == 0);
     CHECK(mprotect(base_ + offset, bytes, PROT_NONE) == 0);
   }
+
+  bool prepare(std::size_t offset, std::size_t bytes) override {
+    if (!commit(offset, bytes).ok()) return false;
+    for (std::size_t i = 0; i < bytes; i += kSystemPage)
+      static_cast<volatile std::byte*>(base_ + offset)[i] = std::byte{0};
+    return true;
+  }
+  void forget(std::size_t offset, std::size_t bytes) override { decommit(offset, bytes); }
 
   void copy(std::size_t to, std::size_t from, std::size_t bytes) override {
     std::memcpy(base_ + to, base_ + from, bytes);

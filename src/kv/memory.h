@@ -32,6 +32,10 @@ class Memory {
   // Works or changes nothing; Code::exhausted when the machine has no more.
   virtual Status commit(std::size_t offset, std::size_t bytes) = 0;
   virtual void decommit(std::size_t offset, std::size_t bytes) = 0;
+  // A hint: this range, not committed now, will be. Getting pages from the system is done here, so
+  // that nobody waits for it later. False: nothing was done; else commit or forget it.
+  virtual bool prepare(std::size_t /*offset*/, std::size_t /*bytes*/) { return false; }
+  virtual void forget(std::size_t /*offset*/, std::size_t /*bytes*/) {}
 
   // On committed ranges only. A device queues both behind the work already submitted.
   virtual void copy(std::size_t to, std::size_t from,
@@ -64,6 +68,10 @@ class FailingMemory final : public Memory {
   std::size_t page_bytes() const override { return real_->page_bytes(); }
   Status commit(std::size_t offset, std::size_t bytes) override;
   void decommit(std::size_t offset, std::size_t bytes) override;
+  bool prepare(std::size_t offset, std::size_t bytes) override {
+    return real_->prepare(offset, bytes);
+  }
+  void forget(std::size_t offset, std::size_t bytes) override { real_->forget(offset, bytes); }
   void copy(std::size_t to, std::size_t from, std::size_t bytes) override {
     real_->copy(to, from, bytes);
   }

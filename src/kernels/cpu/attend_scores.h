@@ -45,8 +45,8 @@ QUIRE_INLINE void scale_keys(const Unit<E>& unit, std::size_t dim, std::size_t t
 // Where the keys of a unit come from: at(i, g) are dimensions 2 i and 2 i + 1 of group g.
 struct KeyImage {
   const std::uint32_t* words;  // [dim / 2][unit]
-  QUIRE_INLINE Words at(std::size_t i, std::size_t g) const {
-    return load_words(words + i * kAttendUnit + 16 * g);
+  QUIRE_INLINE Ints at(std::size_t i, std::size_t g) const {
+    return load_ints(words + i * kAttendUnit + 16 * g);
   }
 };
 template <class E>
@@ -54,7 +54,7 @@ struct KeyRows {
   const Unit<E>& unit;
   const KeyScales& scales;
   std::size_t tokens;
-  QUIRE_INLINE Words at(std::size_t i, std::size_t g) const {
+  QUIRE_INLINE Ints at(std::size_t i, std::size_t g) const {
     const E* even = unit.keys[g] + 2 * i * tokens;
     const Lanes up = load(scales.up + 16 * g);
     return make_words(fma(load(even), up, all(kWordBias)),
@@ -66,7 +66,7 @@ template <class E>
 void image_keys(const KeyRows<E>& keys, std::size_t dim, std::uint32_t* image) {
   for (std::size_t i = 0; i < dim / 2; ++i)
     for (std::uint32_t g = 0; g < kGroups; ++g)
-      store_words(image + i * kAttendUnit + 16 * g, keys.at(i, g));
+      store_ints(image + i * kAttendUnit + 16 * g, keys.at(i, g));
 }
 
 // One query times `scale` as integers, two to a word; returns what one of them is worth.
@@ -82,7 +82,7 @@ inline float word_query(const float* query, float scale, std::size_t dim, std::u
   for (std::size_t d = 0; d < dim; d += 16) {
     std::uint32_t wide[16];
     const Lanes x = mul(mul(all(scale), load(query + d)), all(up));
-    store_words(wide, make_words(add(x, all(kWordBias)), zero()));
+    store_ints(wide, make_words(add(x, all(kWordBias)), zero()));
     for (int i = 0; i < 8; ++i) words[d / 2 + i] = wide[2 * i] | wide[2 * i + 1] << 16;
   }
   return most_of_it / kQueryUnits + add_lanes(poison);
@@ -91,17 +91,17 @@ inline float word_query(const float* query, float scale, std::size_t dim, std::u
 // sums[h][v] += queries[h * stride + i] . keys(i, g + v) for i in [first, first + kCount).
 template <int kCount, int kHeads, int kV, class K>
 QUIRE_INLINE void multiply_words(const std::uint32_t* queries, std::size_t stride, const K& keys,
-                                 std::size_t first, std::uint32_t g, Sums (&sums)[kHeads][kV]) {
+                                 std::size_t first, std::uint32_t g, Ints (&sums)[kHeads][kV]) {
   QUIRE_UNROLL(4)
   for (int i = 0; i < kCount; ++i) {
-    Words row[kV];
+    Ints row[kV];
     QUIRE_UNROLL(4)
     for (int v = 0; v < kV; ++v) row[v] = keys.at(first + i, g + v);
     QUIRE_UNROLL(6)
     for (int h = 0; h < kHeads; ++h) {
-      const Words by = all_words(queries[h * stride + first + i]);
+      const Ints by = all_ints(static_cast<std::int32_t>(queries[h * stride + first + i]));
       QUIRE_UNROLL(4)
-      for (int v = 0; v < kV; ++v) sums[h][v] = dot_add(by, row[v], sums[h][v]);
+      for (int v = 0; v < kV; ++v) sums[h][v] = dot_pairs(sums[h][v], by, row[v]);
     }
   }
 }
@@ -115,11 +115,11 @@ void word_scores(const K& keys, const KeyScales& scales, const std::uint32_t* qu
   for (std::uint32_t g = 0; g < kGroups; g += kV)
     for (std::size_t first = 0; first < pairs; first += kScoreRun / 2) {
       const std::size_t last = least(pairs, first + kScoreRun / 2);
-      Sums sums[kHeads][kV];
+      Ints sums[kHeads][kV];
       QUIRE_UNROLL(6)
       for (int h = 0; h < kHeads; ++h) {
         QUIRE_UNROLL(4)
-        for (int v = 0; v < kV; ++v) sums[h][v] = no_sums();
+        for (int v = 0; v < kV; ++v) sums[h][v] = zero_ints();
       }
       for (std::size_t i = first; i < last; i += 4) {
         next.steps<float>();
@@ -130,7 +130,7 @@ void word_scores(const K& keys, const KeyScales& scales, const std::uint32_t* qu
         QUIRE_UNROLL(4)
         for (int v = 0; v < kV; ++v) {
           float* to = weights + h * kAttendUnit + 16 * (g + v);
-          Lanes x = as_floats(sums[h][v]);
+          Lanes x = to_floats(sums[h][v]);
           if (first != 0) x = add(load(to), x);
           if (last == pairs)
             x = mul(mul(x, load(scales.down + 16 * (g + v))), all(query_scales[h]));

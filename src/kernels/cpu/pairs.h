@@ -96,12 +96,12 @@ QUIRE_INLINE void store_narrow(std::uint16_t* to, Lanes x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                       _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bits(x), 16)));
 }
-QUIRE_INLINE Lanes rounded(Lanes x) {
+QUIRE_INLINE Lanes narrowed(Lanes x) {
   return _mm512_castsi512_ps(_mm512_and_si512(rounded_bits(x), _mm512_set1_epi32(-0x10000)));
 }
-QUIRE_INLINE Pairs make_pairs(Lanes even, Lanes odd) { return {rounded(odd), rounded(even)}; }
+QUIRE_INLINE Pairs make_pairs(Lanes even, Lanes odd) { return {narrowed(odd), narrowed(even)}; }
 QUIRE_INLINE void store_pairs(std::uint32_t* to, Lanes even, Lanes odd) {
-  const __m512i high = _mm512_castps_si512(rounded(odd));
+  const __m512i high = _mm512_castps_si512(narrowed(odd));
   _mm512_storeu_si512(to, _mm512_or_si512(high, _mm512_srli_epi32(rounded_bits(even), 16)));
 }
 #else
@@ -115,10 +115,10 @@ QUIRE_INLINE void store_narrow(std::uint16_t* to, Lanes x) {
                                              _mm256_srli_epi32(rounded_bits(x.high), 16));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xd8));
 }
-QUIRE_INLINE Lanes rounded(Lanes x) {
+QUIRE_INLINE Lanes narrowed(Lanes x) {
   return {odd_8(rounded_bits(x.low)), odd_8(rounded_bits(x.high))};
 }
-QUIRE_INLINE Pairs make_pairs(Lanes even, Lanes odd) { return {rounded(odd), rounded(even)}; }
+QUIRE_INLINE Pairs make_pairs(Lanes even, Lanes odd) { return {narrowed(odd), narrowed(even)}; }
 QUIRE_INLINE __m256i pairs_8(__m256 even, __m256 odd) {
   const __m256i high = _mm256_and_si256(rounded_bits(odd), _mm256_set1_epi32(-0x10000));
   return _mm256_or_si256(high, _mm256_srli_epi32(rounded_bits(even), 16));
