@@ -65,10 +65,12 @@ Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::u
   }
   const bool stand_alone = g.format->slots_stand_alone(geometry.page_shape(g));
   for (std::size_t lane = 0; lane < keep.size(); ++lane) {
+    std::span<const std::uint32_t> old;  // what is left of the lane's own tokens
+    if (!t.lanes.empty()) old = t.lanes[lane].positions;
     for (std::size_t i = 0; i < keep[lane].size(); ++i) {
       const std::uint32_t p = keep[lane][i];
-      const bool there = p >= old_end ? p >= first_encoded
-                                      : std::ranges::binary_search(t.lanes[lane].positions, p);
+      while (!old.empty() && old[0] < p) old = old.subspan(1);
+      const bool there = p >= old_end ? p >= first_encoded : !old.empty() && old[0] == p;
       if (p >= end || (i > 0 && keep[lane][i - 1] >= p) || !there)
         return Error{Code::invalid, fmt::format("lane {} cannot keep token {}", lane, p)};
     }
