@@ -268,21 +268,23 @@ class Selftest {
     const std::vector<TokenId> prompt = text_like(r, std::min(r.context() / 2, 600u), 11);
     const auto length = static_cast<std::uint32_t>(prompt.size());
     r.cache().clear(true);
-    TRY(Sequence s, r.empty_sequence(length + 1));
+    TRY(Sequence s, r.empty_sequence(length + 3));
     for (std::uint32_t at = 0; at < length; at = s.length()) {
       const std::uint32_t count = std::min(r.model().options().rows_max, length - at);
       const StepItem part{&s, std::span(prompt).subspan(at, count), Logits::none};
       TRY([[maybe_unused]] const std::span<float> none, r.step({&part, 1}));
     }
     std::vector<Sequence> alone(kWidth), together(kWidth);
-    const std::vector<TokenId> next = text_like(r, kWidth, 12);
+    const std::vector<TokenId> next = text_like(r, 2 * kWidth, 12);
     std::vector<std::uint64_t> wanted;
     std::vector<StepItem> items;
     for (std::uint32_t i = 0; i < kWidth; ++i) {
       TRY(alone[i], r.cache().fork(s));
       TRY(together[i], r.cache().fork(s));
-      items.push_back({&together[i], {&next[i], 1}, Logits::last});
-      const StepItem one{&alone[i], {&next[i], 1}, Logits::last};
+      // One token or several: a step that makes answers and reads a prompt.
+      const auto tokens = std::span(next).subspan(i, 1 + i % 3);
+      items.push_back({&together[i], tokens, Logits::last});
+      const StepItem one{&alone[i], tokens, Logits::last};
       TRY(const std::span<float> logits, r.step({&one, 1}));
       wanted.push_back(fingerprint(row(logits, 0)));
     }
