@@ -278,6 +278,8 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
+  taps_.clear();
+  bool tapped = false;
   const std::size_t group_count = geometry.groups.size();
   if (sequence_views_.size() < group_count) sequence_views_.resize(group_count);
   views_.resize(group_count);
@@ -285,10 +287,13 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
+    const std::uint32_t first_position = room.past(i) - items[i].position_shift;
+    taps_.push_back(items[i].tap);
+    tapped |= items[i].tap != nullptr;
     for (std::uint32_t g = 0; g < group_count; ++g)
       sequence_views_[g].push_back(room.view(i, g, first_row));
     for (const TokenId token : items[i].tokens) {
-      positions_.push_back(room.past(i) + static_cast<std::uint32_t>(tokens_.size()) - first_row);
+      positions_.push_back(first_position + static_cast<std::uint32_t>(tokens_.size()) - first_row);
       if (items[i].logits == Logits::all)
         logit_rows_.push_back(static_cast<std::uint32_t>(tokens_.size()));
       tokens_.push_back(token);
@@ -303,13 +308,15 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
                  .tokens_per_block = geometry.tokens_per_block,
                  .window = geometry.groups[g].window};
   const Nanoseconds started = clock_.now();
-  TRY_STATUS(model_->forward(geometry,
-                             {.tokens = tokens_,
-                              .positions = positions_,
-                              .groups = views_,
-                              .logit_rows = logit_rows_,
-                              .greedy = greedy},
-                             logits));
+  TRY_STATUS(
+      model_->forward(geometry,
+                      {.tokens = tokens_,
+                       .positions = positions_,
+                       .groups = views_,
+                       .logit_rows = logit_rows_,
+                       .greedy = greedy,
+                       .taps = tapped ? std::span<Tap* const>(taps_) : std::span<Tap* const>()},
+                      logits));
   forward_time_ += clock_.now() - started;
   return {};
 }

@@ -55,6 +55,8 @@ struct StepItem {
   Sequence* sequence;
   std::span<const TokenId> tokens;
   Logits logits = Logits::last;
+  Tap* tap = nullptr;                // what is to be written down about it (model/tap.h)
+  std::uint32_t position_shift = 0;  // a token's position is its index less this
 };
 
 class Runtime {
@@ -144,6 +146,7 @@ class Runtime {
   std::vector<StepNeed> needs_;
   std::vector<TokenId> tokens_;
   std::vector<std::uint32_t> positions_, logit_rows_;
+  std::vector<Tap*> taps_;
   std::vector<std::vector<KvSequenceView>> sequence_views_;  // by group
   std::vector<KvView> views_;
   std::vector<const Geometry*> geometries_;

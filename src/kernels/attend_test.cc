@@ -169,6 +169,15 @@ TEST(Attend, LanesThatKeepWholeSplitsChangeNoBit) {
   }
 }
 
+TEST(Attend, TheOrderOfALaneDoesNotMatter) {
+  AttendCase c = lane_case({RowType::f32, AttendArithmetic::f32}, 0.4);
+  const Rows ordered = AttendWorld(c).run(best_isa(), 30, Tasks::planned);
+  c.shuffled = true;
+  const Rows shuffled = AttendWorld(c).run(best_isa(), 30, Tasks::planned);
+  EXPECT_LT(worst_difference(ordered, shuffled), 1e-5);
+  EXPECT_FALSE(same_bits(ordered, shuffled));  // it was shuffled
+}
+
 // Every dimension, head ratio, block size and window, against the reference run row by row.
 TEST(Attend, EveryInstructionSetChunkAndPlanGivesTheSameBits) {
   Random random(7);

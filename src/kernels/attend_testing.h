@@ -31,6 +31,7 @@ struct AttendCase {
   float spread = 1;                           // of queries and keys: larger makes sharper softmax
   std::vector<std::uint32_t> compacted = {};  // by sequence: tokens that are in lanes
   double keep = 0.5;                          // of them
+  bool shuffled = false;                      // lanes hold them in another order
   std::uint32_t shared = 0;  // tokens of sequence 0 (whole blocks) that all others begin with
 };
 
@@ -83,6 +84,8 @@ class AttendWorld {
           if (random.chance(c.keep)) made.positions.push_back(t);
         if (c.keep < 1 && random.chance(0.2))
           made.positions.resize(random.below(made.positions.size() + 1));
+        for (std::size_t t = made.positions.size(); c.shuffled && t > 1; --t)
+          std::swap(made.positions[t - 1], made.positions[t * 7919 % 104729 % t]);
         for (std::size_t slot = 0; slot < made.positions.size(); slot += c.tokens_per_block) {
           made.pages.push_back(ArenaOffset{lane_unit});
           lane_unit += page_units;

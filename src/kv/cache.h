@@ -215,6 +215,11 @@ class KvCache {
   LaneView lane(const Sequence& s, std::uint32_t group, std::uint32_t lane) const;
   std::uint32_t ragged_until(const Sequence& s,
                              std::uint32_t group) const;  // tokens that are in lanes
+  // The sequence between steps, for whoever reads its keys: no rows, `past` is its length.
+  KvSequenceView view(const Sequence& s, std::uint32_t group) const;
+  // Makes a lane's pages the sequence's alone, so that its rows may be written over; fails, changing
+  // nothing, where there is no room for copies of those a fork shares.
+  Status own_lane(Sequence& s, std::uint32_t group, std::uint32_t lane);
   // Keeps a lane's first slots only; the pages behind them are free at once.
   void shrink_lane(Sequence& s, std::uint32_t group, std::uint32_t lane, std::uint32_t slots);
 

@@ -117,7 +117,14 @@ void CacheCore::check() const {
       CHECK(t.refs.size() == t.offsets.size());
       const bool state = s.layout->state >> g & 1;
       if (!t.saved.empty()) ++readers[t.saved.id().index];
-      for (const LaneRun& lane : t.lanes) {
+      CHECK(t.lane_views.size() == t.lanes.size());
+      for (std::size_t i = 0; i < t.lanes.size(); ++i) {
+        const LaneRun& lane = t.lanes[i];
+        const KvLane& view = t.lane_views[i];
+        CHECK(view.pages == lane.offsets.data() && view.slots == lane.positions.size() &&
+              view.slots <= t.lane_slots_max && lane.offsets.size() == lane.pages.size());
+        for (std::size_t p = 0; p < lane.pages.size() && s.moves_seen == store.moves(); ++p)
+          CHECK(lane.offsets[p] == lane.pages[p].offset());
         CHECK(lane.pages.size() ==
               (lane.positions.size() + s.tokens_per_block() - 1) / s.tokens_per_block());
         for (const BlockRef& page : lane.pages) ++readers[page.id().index];

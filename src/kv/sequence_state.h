@@ -50,6 +50,15 @@ struct BlockTable {
       lane_slots_max = std::max(lane_slots_max, slots);
     }
   }
+  KvSequenceView view(std::uint32_t tokens_per_block, std::uint32_t first_row, std::uint32_t rows,
+                      std::uint32_t past) const {
+    KvSequenceView v{offsets.data(), first_row, rows, past};
+    if (lanes.empty()) return v;
+    v.lanes = lane_views.data();
+    v.ragged_until = first * tokens_per_block;
+    v.lane_slots_max = lane_slots_max;
+    return v;
+  }
   void cut(std::uint32_t blocks) {  // last first, so that the evictor sees leaves first
     while (refs.size() > blocks) {
       refs.pop_back();
