@@ -95,6 +95,7 @@ class Engine {
   void compose(bool admitting);
   void choose_rows(bool admitting);
   void group_by_prefix();
+  std::uint32_t prompt_tokens() const;
   void add_row(Job& job, std::uint32_t branch, std::uint32_t rows);
   void resume_branches(Job& job);
   std::uint32_t collect(Job& job);

@@ -11,6 +11,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint32_t kPlacedMax = 256;  // waiting jobs with a cursor in the index
+constexpr std::uint32_t kPromptRows = 96;  // of prompts, in a step that also makes answers
 constexpr std::uint32_t kScoredRows = 64;  // rows of a step whose logits are all wanted
 
 }  // namespace
@@ -59,6 +60,11 @@ std::uint32_t Engine::collect(Job& job) {
     ++taken;
   }
   return taken;
+}
+
+std::uint32_t Engine::prompt_tokens() const {
+  const bool is_cpu = runtime_.model().options().device == DeviceKind::cpu;
+  return options_.prompt_tokens.value_or(is_cpu ? kPromptRows : options_.step_tokens);
 }
 
 // Rows of sequences that begin with the same blocks next to each other: attention then reads those
@@ -114,6 +120,7 @@ void Engine::choose_rows(bool admitting) {
     resume_branches(*job);
     left -= collect(*job);
   }
+  if (!items_.empty()) left = std::min(left, prompt_tokens());
   const auto share = [&] {
     share_rows(left, readings_, order_);
     for (const std::uint32_t i : order_) {

@@ -139,6 +139,8 @@ std::uint32_t bundle(const KvView& kv, std::uint32_t index, std::uint32_t rows_m
     const std::uint32_t count = kv.sequences[i].row_count;
     if (rows + count > rows_max || count > rows_max / 2) break;
     if (i > index) {
+      // Their rows must follow each other: in the last layer, where only some go on, they may not.
+      if (kv.sequences[i].first_row != kv.sequences[index].first_row + rows) break;
       const std::uint32_t with = shared_splits(kv, kv.sequences[index], kv.sequences[i]);
       // Nobody gives up half of what is shared for one more.
       if (with == 0 || (parts.size() > 1 && with < shared / 2)) break;

@@ -280,6 +280,9 @@ TEST(Attend, PlanReadsSharedBlocksOnce) {
   for (const KvSequenceView& s : sequences) wanted += s.past + 1 - 2560;
   EXPECT_EQ(read, 3 * wanted);
   EXPECT_EQ(plan.merges.size(), 16 * 3u);
+  for (std::uint32_t i = 0; i < 16; ++i) sequences[i].first_row = 2 * i;  // others lie between
+  plan_attention({nullptr, sequences.data(), 16, 32, 0}, shape, plan);
+  for (const AttendTask& t : plan.tasks) EXPECT_EQ(t.row_count, 1u);
 }
 
 TEST(Attend, HugeAndTinyScoresStayFiniteAndEqual) {
