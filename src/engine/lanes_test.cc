@@ -230,6 +230,35 @@ TEST(Lanes, TakeTheBytesOfTheirPages) {
   }
 }
 
+// Layers that see a window have nothing to compact; the others do not notice them.
+TEST(Lanes, LiveBesideWindows) {
+  const std::vector<TokenId> tokens = text(530);
+  for (const char* format : {"f16", "int8"}) {
+    TinyRuntime runtime(
+        {.architecture = "gemma3", .type = DType::q8_0, .layers = 7, .head_dim = 32, .window = 40},
+        {.kv_format = format});
+    const Geometry& geometry = runtime->geometry();
+    const std::uint32_t full = geometry.places[5].group, lanes = geometry.groups[full].lanes();
+    ASSERT_EQ(geometry.groups[full].kind, GroupKind::full);
+    ASSERT_NE(full, 0u);
+    std::vector<float> logits[3];
+    for (const std::uint32_t way : {0u, 1u, 2u}) {  // all of it; in lanes; less of it
+      Sequence s = open(*runtime);
+      feed(*runtime, s, std::span(tokens).first(520), 128);
+      const Keep keep = way == 1 ? all_of(lanes, 512) : some(lanes, 512, 0.2);
+      const std::vector<std::span<const std::uint32_t>> spans(keep.begin(), keep.end());
+      EXPECT_FALSE(runtime->cache().compact(s, 0, 512, spans).ok());
+      if (way > 0) {
+        ASSERT_TRUE(runtime->cache().compact(s, full, 512, spans).ok());
+      }
+      logits[way] = feed(*runtime, s, std::span(tokens).subspan(520), 3);
+    }
+    EXPECT_EQ(logits[0], logits[1]) << format;
+    EXPECT_NE(logits[0], logits[2]) << format;
+    for (const float x : logits[2]) ASSERT_TRUE(std::isfinite(x));
+  }
+}
+
 // What is read as rows is not in lanes.
 TEST(Lanes, LeaveExactTokensAlone) {
   TinyRuntime runtime(llama(DType::q8_0),
