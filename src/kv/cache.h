@@ -240,6 +240,7 @@ class KvCache {
   Evicted clear(bool force = false);
   CacheStats stats() const;
   const BlockTimes& block_times() const;
+  std::uint64_t bytes(const Sequence& s) const;   // of all that it holds, shared blocks included
   std::uint64_t cached_bytes(RootId root) const;  // of its blocks in the index, in use or not
   const Journal& journal() const;
   void note(
