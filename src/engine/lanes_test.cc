@@ -64,8 +64,10 @@ std::vector<float> feed(Runtime& runtime, Sequence& s, std::span<const TokenId> 
                         std::uint32_t chunk, Tap* tap = nullptr, std::uint32_t shift = 0) {
   std::vector<float> all;
   for (std::size_t at = 0; at < tokens.size(); at += chunk) {
-    const StepItem item{&s, tokens.subspan(at, std::min<std::size_t>(chunk, tokens.size() - at)),
-                        Logits::all, tap, shift};
+    const StepItem item{
+        &s,          tokens.subspan(at, std::min<std::size_t>(chunk, tokens.size() - at)),
+        Logits::all, nullptr,
+        tap,         shift};
     const auto logits = runtime.step({&item, 1});
     EXPECT_TRUE(logits.ok()) << (logits.ok() ? "" : logits.error().message);
     all.insert(all.end(), logits.value().begin(), logits.value().end());

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "engine/retain.h"
 #include "engine/text_parts.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
@@ -130,8 +131,11 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->storage_->recent_exact = options.kv_recent_exact;
   r->storage_->sinks = options.kv_sinks;
   r->storage_->skip_layers = options.kv_skip_layers;
+  r->storage_->window = options.kv_window;
   r->kv_format_ = r->storage_->name();
   TRY_STATUS(r->check_storage(*r->storage_));
+  r->retain_ = options.kv_retain;
+  if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
   const Geometry geometry = r->model_->geometry(options.tokens_per_block, *r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
@@ -168,6 +172,16 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
         return Error{Code::unsupported,
                      fmt::format("KV format '{}' on a GPU; there is: bf16", group.format->name)};
   return check_geometry(wanted);
+}
+
+Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* storage,
+                             std::uint32_t choices, std::uint32_t beams) const {
+  const Geometry stored = geometry(storage);
+  return quire::check_retain(policy, {.geometry = &stored,
+                                      .choices = choices,
+                                      .beams = beams,
+                                      .device = model_->device() != nullptr,
+                                      .context = context_});
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
@@ -218,6 +232,8 @@ Result<std::span<const TokenId>> Runtime::step_greedy(std::span<const StepItem> 
 }
 
 Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
+  for (const StepItem& item : items)
+    if (item.retain) TRY_STATUS(item.retain->act(*this, *item.sequence));
   needs_.clear();
   geometries_.clear();
   std::size_t rows = 0, wanted = 0;
@@ -269,7 +285,10 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
   for (const StepItem& item : items)
     for (std::size_t i = 0; i < logit_count(item); ++i, row += config().vocabulary)
       if (!std::isfinite(*row)) item.sequence->mark_faulted();
-  for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    room.commit(i, items[i].tokens);
+    if (items[i].retain) items[i].retain->observer().after_step(*this, *items[i].sequence);
+  }
   return wanted;
 }
 
@@ -287,9 +306,14 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
-    const std::uint32_t first_position = room.past(i) - items[i].position_shift;
-    taps_.push_back(items[i].tap);
-    tapped |= items[i].tap != nullptr;
+    Retaining* const retain = items[i].retain;
+    const std::uint32_t first_position =
+        room.past(i) - (retain ? retain->position_shift() : items[i].position_shift);
+    taps_.push_back(!retain
+                        ? items[i].tap
+                        : retain->observer().before_step(
+                              room.past(i), static_cast<std::uint32_t>(items[i].tokens.size())));
+    tapped |= taps_.back() != nullptr;
     for (std::uint32_t g = 0; g < group_count; ++g)
       sequence_views_[g].push_back(room.view(i, g, first_row));
     for (const TokenId token : items[i].tokens) {
@@ -322,12 +346,12 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
 }
 
 Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
-                        const std::function<bool(std::uint32_t)>& progress) {
+                        const std::function<bool(std::uint32_t)>& progress, Retaining* retain) {
   const std::uint32_t rows =
       std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
   while (s.length() < end) {
     const std::uint32_t count = std::min(rows, end - s.length());
-    const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none};
+    const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none, retain};
     const auto done = step({&item, 1});
     if (!done.ok()) return done.error();
     if (progress && !progress(s.length()))
@@ -337,14 +361,15 @@ Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
 }
 
 Result<std::span<float>> Runtime::read(Sequence& s, std::uint32_t chunk,
-                                       const std::function<bool(std::uint32_t)>& progress) {
+                                       const std::function<bool(std::uint32_t)>& progress,
+                                       Retaining* retain) {
   const auto end = static_cast<std::uint32_t>(s.tokens().size());
   CHECK(s.length() < end);
   const std::uint32_t rows =
       std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
   const std::uint32_t last_rows = (end - s.length() - 1) % rows + 1;
-  TRY_STATUS(prefill(s, end - last_rows, chunk, progress));
-  const StepItem last{&s, s.tokens().last(last_rows), Logits::last};
+  TRY_STATUS(prefill(s, end - last_rows, chunk, progress, retain));
+  const StepItem last{&s, s.tokens().last(last_rows), Logits::last, retain};
   return step({&last, 1});
 }
 
