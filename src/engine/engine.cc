@@ -105,7 +105,9 @@ void Engine::admit(Job& job) {
   const bool first = job.admitted == 0;
   const std::uint32_t at = job.first_open();
   const Nanoseconds before = clock_.now();
-  const Attached got = runtime_.cache().attach(*job.branch(at).sequence);
+  const std::optional<Attached> encoded =
+      first && job.request.kv.convert ? convert(job) : std::nullopt;
+  const Attached got = encoded ? *encoded : runtime_.cache().attach(*job.branch(at).sequence);
   job.lookup += clock_.now() - before;
   job.placed = false;
   --placed_;

@@ -106,6 +106,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->context_ = options.context ? options.context : r->config().context;
 
   r->tokens_per_block_ = options.tokens_per_block;
+  r->calibrations_ = options.calibrations;
   r->kv_format_ = options.kv_format;
   if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
   if (on_device && r->kv_format_ != "bf16")
@@ -136,7 +137,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   TRY_STATUS(r->check_storage(*r->storage_));
   r->retain_ = options.kv_retain;
   if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
-  const Geometry geometry = r->model_->geometry(options.tokens_per_block, *r->storage_);
+  const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
           ? options.kv_cache_bytes
@@ -165,13 +166,15 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
       return Error{Code::invalid,
                    fmt::format("no layer {} to leave exact: this model has {}, the first is 0",
                                layer, config().layers)};
-  const Geometry wanted = geometry(&storage);
+  Geometry wanted = geometry(&storage);
+  TRY_STATUS(check_geometry(wanted));
+  TRY_STATUS(use_calibrations(wanted, calibrations_));
   if (model_->device())
     for (const LayerGroup& group : wanted.groups)
       if (group.format->name != std::string_view("bf16"))
         return Error{Code::unsupported,
                      fmt::format("KV format '{}' on a GPU; there is: bf16", group.format->name)};
-  return check_geometry(wanted);
+  return {};
 }
 
 Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* storage,
@@ -185,7 +188,10 @@ Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* st
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
-  return model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
+  Geometry made = model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
+  // Those that are not calibrated are refused by check_storage.
+  if (const Status known = use_calibrations(made, calibrations_); !known.ok()) return made;
+  return made;
 }
 
 RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* storage) const {

@@ -42,8 +42,9 @@ struct RuntimeOptions {
   // Of lossy formats (kernels/storage.h): tokens and layers that stay as they were written.
   std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
   std::vector<std::uint32_t> kv_skip_layers = {};
-  std::vector<const Format*> kv_plan = {};  // by layer: what the format "planned" means
-  std::uint32_t kv_window = 0;              // tokens that layers see which see all; 0: all
+  std::vector<const Format*> kv_plan = {};     // by layer: what the format "planned" means
+  std::vector<Calibration> calibrations = {};  // of this model (engine/calibrate.h)
+  std::uint32_t kv_window = 0;                 // tokens that layers see which see all; 0: all
   std::shared_ptr<const RetainPolicy> kv_retain = {};  // unless a request says otherwise
   std::uint32_t tokens_per_block = 32;
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
@@ -148,6 +149,7 @@ class Runtime {
   std::string kv_format_;
   std::optional<StoragePolicy> storage_, plan_;
   std::shared_ptr<const RetainPolicy> retain_;
+  std::vector<Calibration> calibrations_;  // never grows: geometries point to them
   std::uint64_t kv_cache_bytes_ = 0;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;
