@@ -114,8 +114,8 @@ Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
     for (std::uint32_t step = 0; step < steps; ++step) {
       for (std::uint32_t b = 0; b < o.batch; ++b)
         items[b] = {&sequences[b], {&next[b], 1}, Logits::last};
-      TRY(const std::span<const TokenId> best, runtime.step_greedy(items));
-      std::copy(best.begin(), best.end(), next.begin());
+      TRY(const std::span<const BestToken> best, runtime.step_greedy(items));
+      std::ranges::transform(best, next.begin(), &BestToken::token);
     }
     if (i > 0) rates.push_back(steps * o.batch / seconds_since(start));
     for (Sequence& s : sequences) {
