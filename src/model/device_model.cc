@@ -47,7 +47,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source
 
 DeviceModel::~DeviceModel() {
   device_.api->wait(stream_);
-  for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);
+  forget_graphs();
   if (host_) device_.api->free_host(host_);
 }
 
@@ -59,11 +59,15 @@ std::uint64_t DeviceModel::numerics_id() const {
 Status DeviceModel::grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what) {
   if (buffer.size() >= bytes) return {};
   TRY_STATUS(check(device_.api->wait(stream_)));
-  for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);  // they know the old one
-  graphs_.clear();
+  forget_graphs();  // they know the old one
   buffer = {};
   TRY(buffer, DeviceBuffer::allocate(device_, bytes, what));
   return {};
+}
+
+void DeviceModel::forget_graphs() {
+  for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);
+  graphs_.clear();
 }
 
 Status DeviceModel::size_buffers() {
@@ -353,8 +357,7 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
   for (const std::uint32_t p : step.positions) end = std::max(end, p + 1);
   TRY_STATUS(cover(end));
   if (step.groups[0].arena != arena_) {
-    for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);
-    graphs_.clear();
+    forget_graphs();
     arena_ = step.groups[0].arena;
   }
   plan(geometry, step);

@@ -71,6 +71,7 @@ class DeviceModel {
   Status check(int error, std::string_view doing = "a forward pass") {
     return cuda_status(device_, error, doing);
   }
+  void forget_graphs();
   Status grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what);
 
   const CudaDevice& device_;

@@ -93,6 +93,7 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     items_capacity_ = std::max<std::size_t>({items_capacity_, 2 * items, 4096});
     tables_capacity_ = std::max<std::size_t>({tables_capacity_, 2 * tables, 65536});
     meta_bytes_ = largest_front + groups_.size() * group_bytes();
+    forget_graphs();  // things lie elsewhere now, even if the memory is the same
     TRY_STATUS(grow(meta_, meta_bytes_, "the plan of a step"));
     if (host_) device_.api->free_host(host_);
     host_ = nullptr;
