@@ -194,7 +194,9 @@ TEST_F(Cuda, EmbedAndArgmaxDoWhatTheySay) {
     EXPECT_TRUE(std::isnan(got[4].logprob));
     for (std::size_t r = 0; r < 4; ++r) {
       double sum = 0;
-      const auto capped = [&](double x) { return softcap ? softcap * std::tanh(x / softcap) : x; };
+      const auto capped = [&](double logit) {
+        return softcap ? softcap * std::tanh(logit / softcap) : logit;
+      };
       for (std::size_t i = 0; i < 5003; ++i) sum += std::exp(capped(logits[r * 5003 + i]));
       EXPECT_NEAR(got[r].logprob, capped(logits[r * 5003 + got[r].token]) - std::log(sum), 1e-4);
     }
