@@ -77,8 +77,8 @@ class Batch {
     for (std::uint32_t step = 0; step < steps; ++step) {
       for (std::uint32_t b = 0; b < q_.batch; ++b)
         items[b] = {&sequences_[b], {&next_[b], 1}, Logits::last};
-      TRY(const std::span<const TokenId> best, r_.step_greedy(items));
-      std::copy(best.begin(), best.end(), next_.begin());
+      TRY(const std::span<const BestToken> best, r_.step_greedy(items));
+      std::ranges::transform(best, next_.begin(), &BestToken::token);
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     for (Sequence& s : sequences_) {

@@ -113,7 +113,9 @@ enum class FailureKind : std::uint8_t {
   deadline,        // took longer than it was given                                      408
   numeric,         // the model produced NaN or Inf                                      500
   cancelled,       // by cancel()                                                        499
+  device,          // the GPU does not answer any more                                   503
 };
+inline constexpr std::size_t kFailureKinds = 11;
 std::string_view failure_name(FailureKind kind);  // "kv_capacity_exceeded", "queue_full", ...
 
 struct Failure {

@@ -116,7 +116,7 @@ class Runtime {
   // as faulted.
   Result<std::span<float>> step(std::span<const StepItem> items);
   // The same, but only the best token of each wanted row comes back: on a GPU logits stay there.
-  Result<std::span<const TokenId>> step_greedy(std::span<const StepItem> items);
+  Result<std::span<const BestToken>> step_greedy(std::span<const StepItem> items);
   Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
 
   // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
@@ -136,7 +136,7 @@ class Runtime {
   Result<std::size_t> run(std::span<const StepItem> items, bool greedy);  // rows wanted
   // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
   Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
-                 float* logits, TokenId* greedy);
+                 float* logits, BestToken* greedy);
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
@@ -168,7 +168,7 @@ class Runtime {
   std::vector<Tap*> taps_;
   std::vector<const Geometry*> geometries_;
   std::vector<float> logits_, pass_logits_;
-  std::vector<TokenId> greedy_;
+  std::vector<BestToken> greedy_, pass_greedy_;
 };
 
 }  // namespace quire

@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
@@ -56,7 +57,10 @@ const SealError& Model::seal_error() const {
 }
 
 Geometry Model::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
-  return make_geometry(config(), tokens_per_block, policy);
+  StoragePolicy here = policy;
+  // A device has no scratch for rows: with one block kept, all of them have a place in the cache.
+  if (device_ && policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
+  return make_geometry(config(), tokens_per_block, here);
 }
 
 std::uint64_t Model::numerics_id() const {
@@ -85,8 +89,6 @@ Status Model::forward(const Geometry& geometry, const StepRows& step, float* log
   state_->prepare(geometry, step);
   state_->pool.run(
       [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
-  for (std::size_t i = 0; step.greedy && i < step.logit_rows.size(); ++i)
-    step.greedy[i] = state_->vector.argmax(logits + i * config().vocabulary, config().vocabulary);
   return {};
 }
 

@@ -46,7 +46,7 @@ struct StepRows {
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
-  TokenId* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
+  BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
   std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
 };
 
