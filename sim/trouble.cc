@@ -108,7 +108,7 @@ void Simulator::compact() {
   if (group.sealed()) return;  // the toy's codes are not slots
   std::vector<std::vector<std::uint32_t>> keep(group.lanes());
   for (std::uint32_t lane = 0; lane < group.lanes(); ++lane) {
-    const double share = random_.unit();
+    const double share = random_.chance(0.3) ? 1 : random_.unit();  // all: whole pages
     const LaneView kept = cache_->lane(l->sequence, 0, lane);
     for (std::uint32_t i = 0; i < kept.slots; ++i)
       if (random_.chance(share)) keep[lane].push_back(kept.positions[i]);

@@ -77,8 +77,8 @@ class Batch {
     for (std::uint32_t step = 0; step < steps; ++step) {
       for (std::uint32_t b = 0; b < q_.batch; ++b)
         items[b] = {&sequences_[b], {&next_[b], 1}, Logits::last};
-      TRY(const std::span<const TokenId> best, r_.step_greedy(items));
-      std::copy(best.begin(), best.end(), next_.begin());
+      TRY(const std::span<const BestToken> best, r_.step_greedy(items));
+      std::ranges::transform(best, next_.begin(), &BestToken::token);
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     for (Sequence& s : sequences_) {
@@ -129,7 +129,8 @@ Result<std::vector<DecodeScore>> bench_decode(Runtime& runtime, const DecodeQues
       scores[0].rates.push_back(rate);
     }
   for (std::size_t w = 1; w < q.ways.size(); ++w) {
-    const bool alike = q.ways[w].format->rows == q.ways[0].format->rows && !q.ways[0].lossy();
+    const bool alike = q.ways[w].format->rows == q.ways[0].format->rows && !q.ways[0].lossy() &&
+                       runtime.model().device() == nullptr;
     Batch batch(runtime, q);
     TRY_STATUS(batch.fill(q.ways[w], alike ? &first : nullptr));
     TRY([[maybe_unused]] const double ready, batch.run(few));

@@ -178,6 +178,10 @@ std::function<int()> declare(CLI::App& app) {
                  "of one tenant (half of all where there are keys)")
       ->check(CLI::Range(1, 1'000'000))
       ->group(kRare);
+  app.add_option("--prompt-tokens", o->service.prompt_tokens,
+                 "rows of prompts in a step that also makes answers (96; on a GPU all)")
+      ->check(CLI::Range(1, 65536))
+      ->group(kRare);
   app.add_option("--step-tokens", o->service.step_tokens, "rows of one step (512)")
       ->check(CLI::Range(1, 65536));
   app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");

@@ -44,6 +44,8 @@ Result<Calibration> calibrate(Runtime& r, const CalibrationQuestion& question,
   const ModelConfig& config = r.config();
   if (!codec.calibrated)
     return Error{Code::invalid, std::string(codec.name) + " needs no calibration"};
+  if (r.model().device())
+    return Error{Code::unsupported, "calibrating reads the cache: use --device cpu"};
   for (const LayerGroup& g : r.geometry().groups)
     if (g.format->name != std::string_view("f16") || g.window != 0)
       return Error{Code::unsupported,

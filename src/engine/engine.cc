@@ -154,7 +154,7 @@ void Engine::admit(Job& job) {
 
 // All of the prompt is in the cache: what the request wants kept is kept.
 void Engine::prompt_read(Job& job) {
-  const Sequence& s = *job.branch(0).sequence;
+  Sequence& s = *job.branch(0).sequence;
   const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
   if (job.request.kv.write != KvWrite::none)
     job.written = s.published_blocks() * per_block -
@@ -170,6 +170,8 @@ void Engine::prompt_read(Job& job) {
     else
       job.lease_problem = lease.error().message;
   }
+  // At once, so that choices share what stays; without room it is done before the next step.
+  if (Retaining* const retain = job.branch(0).retain) (void)retain->act(runtime_, s);
   if (!job.prompt_logprobs.empty()) {
     told_ = true;
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));
@@ -181,7 +183,9 @@ void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
   Answer& a = job.answers[index];
   a.done = true;
   a.next = kNoToken;
-  job.kv_bytes = std::max(job.kv_bytes, sequence_bytes(geometry(job), a.sequence.tokens().size()));
+  job.kv_bytes = std::max(job.kv_bytes, runtime_.cache().bytes(a.sequence));
+  job.kv_bytes_whole =
+      std::max(job.kv_bytes_whole, sequence_bytes(geometry(job), a.sequence.length()));
   a.sequence.close();
   ++stats_.finished[static_cast<std::size_t>(how)];
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
@@ -204,6 +208,7 @@ void Engine::complete(Job& job) {
             .generated_tokens = job.generated,
             .preemptions = job.preemptions,
             .kv_bytes = job.kv_bytes,
+            .kv_bytes_whole = std::max(job.kv_bytes, job.kv_bytes_whole),
             .node = job.keys.empty() ? BlockKey{} : job.keys.back(),
             .reason = job.reason,
             .queue_seconds = seconds(job.admitted - job.submitted),
@@ -307,13 +312,20 @@ bool Engine::step() {
       sweep();
       return false;
     }
-    Result<std::span<float>> ran = runtime_.step(items_);
-    if (ran.ok()) {
-      logits = ran.value();
-      break;
+    best_ = {};
+    Status ran;
+    if (runtime_.model().device() && best_will_do()) {
+      Result<std::span<const BestToken>> best = runtime_.step_greedy(items_);
+      if (best.ok()) best_ = best.value();
+      ran = best.ok() ? Status() : best.error();
+    } else {
+      Result<std::span<float>> all = runtime_.step(items_);
+      if (all.ok()) logits = all.value();
+      ran = all.ok() ? Status() : all.error();
     }
+    if (ran.ok()) break;
     if (ran.error().code == Code::unavailable) {  // the device is lost: nothing can go on
-      fail_all(FailureKind::numeric, ran.error().message);
+      fail_all(FailureKind::device, ran.error().message);
       return has_jobs();
     }
     CHECK(ran.error().code == Code::exhausted);

@@ -93,6 +93,9 @@ class Engine {
 
   // engine_batch.cc
   void compose(bool admitting);
+  void choose_rows(bool admitting);
+  void group_by_prefix();
+  std::uint32_t prompt_tokens() const;
   void add_row(Job& job, std::uint32_t branch, std::uint32_t rows);
   void resume_branches(Job& job);
   std::uint32_t collect(Job& job);
@@ -109,6 +112,7 @@ class Engine {
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
 
   // engine_sample.cc
+  bool best_will_do() const;
   void use_logits(std::span<float> logits);
   void score_prompt(const Row& row, std::span<const float> logits);
   void begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits);
@@ -139,10 +143,18 @@ class Engine {
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;
   std::vector<Row> rows_;
+  std::vector<StepItem> items_before_;  // these three: of group_by_prefix
+  std::vector<Row> rows_before_;
+  struct Prefix {
+    const ArenaOffset* table;
+    std::uint32_t splits;  // of attention, in whole
+  };
+  std::vector<Prefix> prefixes_;
   std::vector<Reading> readings_;
   std::vector<std::pair<Job*, std::uint32_t>> reading_of_;  // by index of readings_
   std::vector<std::uint32_t> order_;
   std::vector<Task> tasks_;
+  std::span<const BestToken> best_;  // of the step at hand, if it has no logits
   std::vector<Running> candidates_;
   std::vector<LaneScratch> lanes_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt

@@ -1,13 +1,17 @@
 // The rows of a step, and room for them: who joins, who waits for whom, who gives way.
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "kernels/attend.h"
 
 namespace quire {
 namespace {
 
 constexpr std::uint32_t kPlacedMax = 256;  // waiting jobs with a cursor in the index
+constexpr std::uint32_t kPromptRows = 96;  // of prompts, in a step that also makes answers
 constexpr std::uint32_t kScoredRows = 64;  // rows of a step whose logits are all wanted
 
 }  // namespace
@@ -15,7 +19,7 @@ constexpr std::uint32_t kScoredRows = 64;  // rows of a step whose logits are al
 void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
   const Branch b = job.branch(branch);
   const std::uint32_t past = b.sequence->length(), unread = b.unread();
-  StepItem item{b.sequence, {}, Logits::none};
+  StepItem item{b.sequence, {}, Logits::none, b.retain};
   if (unread == 0) {
     item.tokens = {b.next, 1};
     item.logits = Logits::last;
@@ -58,7 +62,55 @@ std::uint32_t Engine::collect(Job& job) {
   return taken;
 }
 
+std::uint32_t Engine::prompt_tokens() const {
+  const bool is_cpu = runtime_.model().options().device == DeviceKind::cpu;
+  return options_.prompt_tokens.value_or(is_cpu ? kPromptRows : options_.step_tokens);
+}
+
+// Rows of sequences that begin with the same blocks next to each other: attention then reads those
+// blocks once for all of them. Rows of one job stay together.
+void Engine::group_by_prefix() {
+  items_before_.reserve(items_.capacity());  // now: a step that decodes allocates nothing
+  rows_before_.reserve(rows_.capacity());
+  prefixes_.clear();
+  for (const Row& row : rows_) {
+    const Sequence& s = *row.job->branch(row.job->first_open()).sequence;
+    const std::vector<LayerGroup>& groups = geometry(*row.job).groups;
+    const auto chain = std::ranges::find(groups, GroupKind::full, &LayerGroup::kind);
+    if (chain == groups.end()) return;
+    prefixes_.push_back(
+        {s.table(static_cast<std::uint32_t>(chain - groups.begin())), s.length() / kAttendSplit});
+  }
+  const std::uint32_t stride = kAttendSplit / runtime_.geometry().tokens_per_block;
+  const auto before = [&](std::uint32_t i, std::uint32_t j) {
+    const Prefix &a = prefixes_[i], &b = prefixes_[j];
+    for (std::uint32_t k = 0; k < std::min(a.splits, b.splits); ++k)
+      if (a.table[k * stride] != b.table[k * stride])
+        return a.table[k * stride] < b.table[k * stride];
+    return a.splits != b.splits ? a.splits < b.splits : i < j;
+  };
+  order_.resize(rows_.size());
+  std::iota(order_.begin(), order_.end(), 0u);
+  if (std::is_sorted(order_.begin(), order_.end(), before)) return;
+  std::sort(order_.begin(), order_.end(), before);
+  items_before_.swap(items_);
+  rows_before_.swap(rows_);
+  items_.clear();
+  rows_.clear();
+  std::uint32_t logits = 0;
+  for (const std::uint32_t i : order_) {
+    items_.push_back(items_before_[i]);
+    rows_.push_back(rows_before_[i]);
+    rows_.back().first_logit = std::exchange(logits, logits + rows_.back().logit_count);
+  }
+}
+
 void Engine::compose(bool admitting) {
+  choose_rows(admitting);
+  if (rows_.size() > 1) group_by_prefix();
+}
+
+void Engine::choose_rows(bool admitting) {
   items_.clear();
   rows_.clear();
   readings_.clear();
@@ -68,6 +120,7 @@ void Engine::compose(bool admitting) {
     resume_branches(*job);
     left -= collect(*job);
   }
+  if (!items_.empty()) left = std::min(left, prompt_tokens());
   const auto share = [&] {
     share_rows(left, readings_, order_);
     for (const std::uint32_t i : order_) {
@@ -128,12 +181,21 @@ SequenceOptions Engine::sequence_options(const Job& job, std::span<const KeyChan
 void Engine::place(Job& job) {
   const Nanoseconds before = clock_.now();
   const Request& r = job.request;
+  std::optional<Retaining> retain;
+  if (r.kv.retain)
+    retain.emplace(runtime_, r.kv.retain, static_cast<std::uint32_t>(r.prompt.size()), job.root);
   const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
-  Result<Sequence> opened =
-      runtime_.cache().open(sequence_options(job, {&salt, r.kv.salt.empty() ? 0u : 1u}));
+  SequenceOptions options = sequence_options(job, {&salt, r.kv.salt.empty() ? 0u : 1u});
+  if (retain) {
+    options.token_capacity += retain->more_tokens();
+    options.serve_max = retain->serve_max();
+    options.recomputable = false;
+  }
+  Result<Sequence> opened = runtime_.cache().open(options);
   if (!opened.ok()) return;
   job.answers.reserve(r.choices);
   job.answers.emplace_back().sequence = std::move(opened.value());
+  job.answers[0].retain = std::move(retain);
   runtime_.cache().place(job.answers[0].sequence, r.prompt, job.keys);
   job.lookup += clock_.now() - before;
   job.placed = true;
@@ -168,10 +230,12 @@ bool Engine::follows(Job& job, const Attached& seen) {
 }
 
 std::uint64_t Engine::full_bytes(const Job& job) const {
-  return request_bytes(geometry(job), {.prompt = job.request.prompt.size(),
-                                       .answer = job.request.tokens_max,
-                                       .width = job.width(),
-                                       .chunk = options_.step_tokens});
+  return request_bytes(geometry(job),
+                       {.prompt = job.request.prompt.size(),
+                        .answer = job.request.tokens_max,
+                        .width = job.width(),
+                        .chunk = options_.step_tokens},
+                       job.request.kv.retain.get());
 }
 
 bool Engine::has_room(Job& job, std::uint32_t cached) {
@@ -180,7 +244,9 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
   const std::uint32_t known =
       static_cast<std::uint32_t>(job.request.prompt.size()) + job.generated / job.width();
   const std::uint32_t ahead = std::min(job.request.tokens_max, 2 * g.tokens_per_block);
-  const std::uint64_t whole = sequence_bytes(g, known + ahead);
+  std::uint64_t whole = sequence_bytes(g, known + ahead);
+  if (job.request.kv.retain)  // the prompt and what stays of it are there together for a moment
+    whole += retained_bytes(g, *job.request.kv.retain, job.request.prompt.size());
   // Blocks it would share with those who run cost nothing, but cached ones that nobody holds do. A
   // newcomer may hope for the former; who has given way for lack of room gets no such credit,
   // unless its blocks are parked, which count as held already.
@@ -222,7 +288,12 @@ void Engine::preempt(Job& job) {
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);
     if (b.done) continue;
-    const Preempt how = job.converted ? Preempt::park : cheaper_preemption(*b.sequence, wanted);
+    // What a compaction dropped, or a conversion did not compute, cannot be computed again.
+    const bool park = job.converted || (b.retain && b.retain->acted());
+    const Preempt how = park       ? Preempt::park
+                        : b.retain ? Preempt::recompute
+                                   : cheaper_preemption(*b.sequence, wanted);
+    if (how == Preempt::recompute && b.retain) b.retain->reset();
     runtime_.cache().preempt(*b.sequence, how);
     ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);
   }

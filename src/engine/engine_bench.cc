@@ -64,6 +64,7 @@ void decode(benchmark::State& state, const SamplingOptions& sampling,
     r.ignore_end = true;
     r.sampling = sampling;
     r.sampling.seed = i;
+    r.sampling.logprob = false;  // as in a server where nobody asks for it
     PreparedJob p =
         prepare_job(*runtime.value(), options, std::move(r), std::make_shared<SilentSink>());
     p.job->id = static_cast<JobId>(i);

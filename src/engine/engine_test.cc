@@ -16,23 +16,6 @@ using ::testing::HasSubstr;
 
 constexpr TokenId kEnd = 257;
 
-TinyOptions tiny() { return {.layers = 2}; }
-
-std::vector<TokenId> text_of(std::size_t length, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<TokenId> tokens(length);
-  for (TokenId& t : tokens) t = 'a' + static_cast<TokenId>(random.below(26));
-  return tokens;
-}
-
-Request request(std::vector<TokenId> prompt, std::uint32_t tokens_max = 8) {
-  Request r;
-  r.prompt = std::move(prompt);
-  r.tokens_max = tokens_max;
-  r.ignore_end = true;
-  return r;
-}
-
 // The same request computed alone, on another runtime.
 std::vector<Generated> alone(const Request& r) {
   static TinyRuntime runtime(tiny());

@@ -8,12 +8,31 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "engine/answer_text.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/testing.h"
 
 namespace quire {
+
+inline TinyOptions tiny() { return {.layers = 2}; }  // 4096 tokens take 2 MiB
+
+// Letters, the same for the same seed.
+inline std::vector<TokenId> text_of(std::size_t length, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<TokenId> tokens(length);
+  for (TokenId& t : tokens) t = 'a' + static_cast<TokenId>(random.below(26));
+  return tokens;
+}
+
+inline Request request(std::vector<TokenId> prompt, std::uint32_t tokens_max = 8) {
+  Request r;
+  r.prompt = std::move(prompt);
+  r.tokens_max = tokens_max;
+  r.ignore_end = true;
+  return r;
+}
 
 // Remembers all it is told, and that it is told in order. Not for reading while another thread
 // tells it.

@@ -9,23 +9,6 @@
 namespace quire {
 namespace {
 
-TinyOptions tiny() { return {.layers = 2}; }  // 4096 tokens take 2 MiB
-
-std::vector<TokenId> text_of(std::size_t length, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<TokenId> tokens(length);
-  for (TokenId& t : tokens) t = 'a' + static_cast<TokenId>(random.below(26));
-  return tokens;
-}
-
-Request request(std::vector<TokenId> prompt, std::uint32_t tokens_max = 8) {
-  Request r;
-  r.prompt = std::move(prompt);
-  r.tokens_max = tokens_max;
-  r.ignore_end = true;
-  return r;
-}
-
 void expect_as_alone(const MemorySink& sink, const Request& r) {
   static TinyRuntime runtime(tiny());
   ASSERT_TRUE(sink.result) << (sink.failure ? sink.failure->message : "not over");

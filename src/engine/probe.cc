@@ -21,7 +21,9 @@ Result<Probe> probe_storage(Runtime& r, const ProbeQuestion& question,
                             std::span<const TokenId> tokens) {
   const std::uint32_t layers = r.config().layers;
   TRY(const Format* f16, find_format("f16"));
-  Probe probe{.keys = question.keys, .values = question.values};
+  Probe probe;
+  probe.keys = question.keys;
+  probe.values = question.values;
   struct Place {
     std::vector<std::vector<double>>* costs;
     std::uint32_t layer;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "engine/retain.h"
 #include "engine/text_parts.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
@@ -108,9 +109,6 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->calibrations_ = options.calibrations;
   r->kv_format_ = options.kv_format;
   if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
-  if (on_device && r->kv_format_ != "bf16")
-    return Error{Code::unsupported,
-                 fmt::format("KV format '{}' on a GPU; there is: bf16", r->kv_format_)};
   if (r->kv_format_ == "auto") {
     TRY(const TensorView q, r->source_.tensor("blk.0.attn_q.weight"));
     r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
@@ -131,13 +129,22 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->storage_->recent_exact = options.kv_recent_exact;
   r->storage_->sinks = options.kv_sinks;
   r->storage_->skip_layers = options.kv_skip_layers;
+  r->storage_->window = options.kv_window;
   r->kv_format_ = r->storage_->name();
   TRY_STATUS(r->check_storage(*r->storage_));
+  r->retain_ = options.kv_retain;
+  if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
   const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
           ? options.kv_cache_bytes
           : (on_device ? device_memory_left(*r->model_) : available_memory()) / 10 * 8;
+  if (on_device && budget > device_memory_left(*r->model_))
+    return Error{Code::exhausted,
+                 fmt::format("--kv-cache-memory of {:.1f} GiB: after the weights {:.1f} GiB are "
+                             "free on the GPU; leave it out to take 80 % of that",
+                             static_cast<double>(budget) / 0x1p30,
+                             static_cast<double>(device_memory_left(*r->model_)) / 0x1p30)};
   TRY(std::unique_ptr<Memory> memory,
       on_device ? reserve_on_device(*r->model_, budget) : reserve_to_grow(budget));
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
@@ -165,12 +172,18 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
   Geometry wanted = geometry(&storage);
   TRY_STATUS(check_geometry(wanted));
   TRY_STATUS(use_calibrations(wanted, calibrations_));
-  if (model_->device())
-    for (const LayerGroup& group : wanted.groups)
-      if (group.format->name != std::string_view("bf16"))
-        return Error{Code::unsupported,
-                     fmt::format("KV format '{}' on a GPU; there is: bf16", group.format->name)};
+  if (model_->device()) return model_->device()->check_storage(storage, wanted);
   return {};
+}
+
+Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* storage,
+                             std::uint32_t choices, std::uint32_t beams) const {
+  const Geometry stored = geometry(storage);
+  return quire::check_retain(policy, {.geometry = &stored,
+                                      .choices = choices,
+                                      .beams = beams,
+                                      .device = model_->device() != nullptr,
+                                      .context = context_});
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
@@ -218,12 +231,14 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   return std::span<float>(logits_.data(), rows * config().vocabulary);
 }
 
-Result<std::span<const TokenId>> Runtime::step_greedy(std::span<const StepItem> items) {
+Result<std::span<const BestToken>> Runtime::step_greedy(std::span<const StepItem> items) {
   TRY(const std::size_t rows, run(items, true));
-  return std::span<const TokenId>(greedy_.data(), rows);
+  return std::span<const BestToken>(greedy_.data(), rows);
 }
 
 Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
+  for (const StepItem& item : items)
+    if (item.retain) TRY_STATUS(item.retain->act(*this, *item.sequence));
   needs_.clear();
   geometries_.clear();
   std::size_t rows = 0, wanted = 0;
@@ -242,8 +257,24 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
   const std::size_t vocabulary = config().vocabulary;
   if (greedy && greedy_.size() < wanted) greedy_.resize(wanted);
   if (greedy && model_->device()) {  // logits stay there
-    CHECK(geometries_.size() == 1);  // check_storage knows one format on a device
-    TRY_STATUS(forward(room, items, *geometries_[0], nullptr, greedy_.data()));
+    if (pass_greedy_.size() < wanted) pass_greedy_.resize(wanted);
+    for (const Geometry* g : geometries_) {
+      TRY_STATUS(forward(room, items, *g, nullptr, pass_greedy_.data()));
+      const BestToken* from = pass_greedy_.data();
+      BestToken* to = greedy_.data();
+      for (const StepItem& item : items) {
+        const std::size_t count = logit_count(item);
+        if (&cache_->geometry(item.sequence->root()) == g) {
+          std::copy_n(from, count, to);
+          from += count;
+        }
+        to += count;
+      }
+    }
+    const BestToken* best = greedy_.data();
+    for (const StepItem& item : items)
+      for (std::size_t i = 0; i < logit_count(item); ++i, ++best)
+        if (!std::isfinite(best->logprob)) item.sequence->mark_faulted();
     for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
     return wanted;
   }
@@ -266,8 +297,11 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
       }
     }
   }
-  for (std::size_t i = 0; greedy && i < wanted; ++i)
-    greedy_[i] = vector_->argmax(logits_.data() + i * vocabulary, config().vocabulary);
+  for (std::size_t i = 0; greedy && i < wanted; ++i) {
+    const std::span<const float> of(logits_.data() + i * vocabulary, vocabulary);
+    const TokenId best = vector_->argmax(of.data(), config().vocabulary);
+    greedy_[i] = {best, static_cast<float>(of[best] - sampler_->log_sum_exp(of, of[best]))};
+  }
 
   // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
   // published.
@@ -275,15 +309,20 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
   for (const StepItem& item : items)
     for (std::size_t i = 0; i < logit_count(item); ++i, row += config().vocabulary)
       if (!std::isfinite(*row)) item.sequence->mark_faulted();
-  for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    room.commit(i, items[i].tokens);
+    if (items[i].retain) items[i].retain->observer().after_step(*this, *items[i].sequence);
+  }
   return wanted;
 }
 
 Status Runtime::forward(const Reservation& room, std::span<const StepItem> items,
-                        const Geometry& geometry, float* logits, TokenId* greedy) {
+                        const Geometry& geometry, float* logits, BestToken* greedy) {
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
+  taps_.clear();
+  bool tapped = false;
   const std::size_t group_count = geometry.groups.size();
   if (sequence_views_.size() < group_count) sequence_views_.resize(group_count);
   views_.resize(group_count);
@@ -291,10 +330,18 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
+    Retaining* const retain = items[i].retain;
+    const std::uint32_t first_position =
+        room.past(i) - (retain ? retain->position_shift() : items[i].position_shift);
+    taps_.push_back(!retain
+                        ? items[i].tap
+                        : retain->observer().before_step(
+                              room.past(i), static_cast<std::uint32_t>(items[i].tokens.size())));
+    tapped |= taps_.back() != nullptr;
     for (std::uint32_t g = 0; g < group_count; ++g)
       sequence_views_[g].push_back(room.view(i, g, first_row));
     for (const TokenId token : items[i].tokens) {
-      positions_.push_back(room.past(i) + static_cast<std::uint32_t>(tokens_.size()) - first_row);
+      positions_.push_back(first_position + static_cast<std::uint32_t>(tokens_.size()) - first_row);
       if (items[i].logits == Logits::all)
         logit_rows_.push_back(static_cast<std::uint32_t>(tokens_.size()));
       tokens_.push_back(token);
@@ -309,24 +356,26 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
                  .tokens_per_block = geometry.tokens_per_block,
                  .window = geometry.groups[g].window};
   const Nanoseconds started = clock_.now();
-  TRY_STATUS(model_->forward(geometry,
-                             {.tokens = tokens_,
-                              .positions = positions_,
-                              .groups = views_,
-                              .logit_rows = logit_rows_,
-                              .greedy = greedy},
-                             logits));
+  TRY_STATUS(
+      model_->forward(geometry,
+                      {.tokens = tokens_,
+                       .positions = positions_,
+                       .groups = views_,
+                       .logit_rows = logit_rows_,
+                       .greedy = greedy,
+                       .taps = tapped ? std::span<Tap* const>(taps_) : std::span<Tap* const>()},
+                      logits));
   forward_time_ += clock_.now() - started;
   return {};
 }
 
 Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
-                        const std::function<bool(std::uint32_t)>& progress) {
+                        const std::function<bool(std::uint32_t)>& progress, Retaining* retain) {
   const std::uint32_t rows =
       std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
   while (s.length() < end) {
     const std::uint32_t count = std::min(rows, end - s.length());
-    const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none};
+    const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none, retain};
     const auto done = step({&item, 1});
     if (!done.ok()) return done.error();
     if (progress && !progress(s.length()))
@@ -336,14 +385,15 @@ Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
 }
 
 Result<std::span<float>> Runtime::read(Sequence& s, std::uint32_t chunk,
-                                       const std::function<bool(std::uint32_t)>& progress) {
+                                       const std::function<bool(std::uint32_t)>& progress,
+                                       Retaining* retain) {
   const auto end = static_cast<std::uint32_t>(s.tokens().size());
   CHECK(s.length() < end);
   const std::uint32_t rows =
       std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
   const std::uint32_t last_rows = (end - s.length() - 1) % rows + 1;
-  TRY_STATUS(prefill(s, end - last_rows, chunk, progress));
-  const StepItem last{&s, s.tokens().last(last_rows), Logits::last};
+  TRY_STATUS(prefill(s, end - last_rows, chunk, progress, retain));
+  const StepItem last{&s, s.tokens().last(last_rows), Logits::last, retain};
   return step({&last, 1});
 }
 

@@ -104,7 +104,7 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
   Choice chosen;
   const auto n = static_cast<std::uint32_t>(logits.size());
   const std::uint32_t best = vector_.argmax(logits.data(), n);
-  const double sum = log_sum_exp(logits, logits[best]);
+  const double sum = options.logprob ? log_sum_exp(logits, logits[best]) : 0;
   if (options.logprobs > 0) chosen.alternatives = top(logits, options.logprobs);
   const bool shaped = !options.logit_bias.empty() || options.repetition_penalty != 1 ||
                       options.presence_penalty != 0 || options.frequency_penalty != 0;
@@ -139,7 +139,7 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
       logit = value;
       break;
     }
-  chosen.logprob = static_cast<float>(logit - sum);
+  if (options.logprob) chosen.logprob = static_cast<float>(logit - sum);
   return chosen;
 }
 
@@ -176,9 +176,9 @@ std::size_t Sampler::draw_from(std::span<const float> values, double unit) {
 
 TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, double unit) {
   const auto n = static_cast<std::uint32_t>(logits.size());
-  const float max = vector_.max(logits.data(), n), inverse = std::min(1 / o.temperature, 1e30f);
   scaled_.resize(n);
-  for (std::size_t i = 0; i < n; ++i) scaled_[i] = (logits[i] - max) * inverse;
+  vector_.shifted(logits.data(), vector_.max(logits.data(), n), std::min(1 / o.temperature, 1e30f),
+                  n, scaled_.data());
   if (o.top_k == 0 && o.typical_p >= 1) {
     if (o.top_p >= 1 && o.min_p == 0) return static_cast<TokenId>(draw_from(scaled_, unit));
     const float floor = std::log(o.min_p);

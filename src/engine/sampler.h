@@ -28,7 +28,8 @@ struct SamplingOptions {
         frequency_penalty = 0;  // of tokens in the answer: subtracted once, and per occurrence
   std::vector<std::pair<TokenId, float>> logit_bias = {};
   std::uint64_t seed = 0;
-  std::uint32_t logprobs = 0;  // how many alternatives to report; the chosen one always has its own
+  bool logprob = true;         // report the chosen token's; false spares a look at all others
+  std::uint32_t logprobs = 0;  // how many alternatives to report
 
   Status check(std::uint32_t vocabulary) const;  // names the field that makes no sense
 };

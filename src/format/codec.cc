@@ -93,15 +93,19 @@ void copy_slot(const Codec& c, Side side, Rows rows, const std::byte* from, std:
   const CodecLayout layout = c.layout(c, side, rows);
   const Codes source(from, side, rows, layout.code_bits);
   Codes target(to, side, rows, layout.code_bits);
-  if (layout.code_bits != 0)
-    for (std::uint32_t d = 0; d < rows.dim; ++d) target.set(to_slot, d, source.get(from_slot, d));
+  if (layout.code_bits != 0) target.copy_slot(to_slot, source, from_slot);
   std::size_t offset = source.bytes();
   for (const Column& column : layout.columns) {
-    for (std::uint32_t i = 0; i < column.count; ++i) {
-      const std::size_t row = offset + std::size_t{i} * rows.tokens * column.bytes;
-      std::memcpy(to + row + std::size_t{to_slot} * column.bytes,
-                  from + row + std::size_t{from_slot} * column.bytes, column.bytes);
-    }
+    const auto copy = [&](std::size_t bytes) {
+      for (std::uint32_t i = 0; i < column.count; ++i) {
+        const std::size_t row = offset + std::size_t{i} * rows.tokens * bytes;
+        std::memcpy(to + row + to_slot * bytes, from + row + from_slot * bytes, bytes);
+      }
+    };
+    if (column.bytes == 2)
+      copy(2);  // the compiler makes it a move
+    else
+      copy(column.bytes);
     offset += column_bytes(c, column, rows);
   }
 }

@@ -52,6 +52,36 @@ class Codes {
     });
   }
 
+  // The codes of a slot from another page of the same shape. Its bytes are mostly its own: keys have
+  // words of four dimensions, values bytes four apart.
+  void copy_slot(std::uint32_t slot, const Codes& from, std::uint32_t from_slot) {
+    auto* plane = const_cast<std::byte*>(page_);
+    const std::byte* source = from.page_;
+    each_plane([&](std::uint32_t, std::uint32_t width) {
+      const std::uint32_t per = 8 / width;
+      if (side_ == Side::keys) {
+        for (std::uint32_t d = 0; d < rows_.dim; d += 4 * per)
+          std::memcpy(plane + place(width, slot, d).byte, source + place(width, from_slot, d).byte,
+                      4);
+      } else if (rows_.dim / 16 % per == 0) {
+        for (std::uint32_t d = 0; d < rows_.dim; d += 16 * per) {
+          std::byte* to = plane + place(width, slot, d).byte;
+          const std::byte* at = source + place(width, from_slot, d).byte;
+          for (std::uint32_t i = 0; i < 64; i += 4) to[i] = at[i];
+        }
+      } else {
+        for (std::uint32_t d = 0; d < rows_.dim; ++d) {
+          const Place to = place(width, slot, d), at = place(width, from_slot, d);
+          const auto mask = std::byte((1u << width) - 1);
+          plane[to.byte] = (plane[to.byte] & ~(mask << to.shift)) |
+                           (source[at.byte] >> at.shift & mask) << to.shift;
+        }
+      }
+      plane += plane_bytes(width);
+      source += plane_bytes(width);
+    });
+  }
+
   // All codes, a byte each, in the order of the code vectors; index() says which is whose.
   void unpack(std::uint8_t* out) const {
     const std::size_t vector = side_ == Side::keys ? rows_.tokens * 4u : 64u;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "base/half.h"
@@ -10,6 +11,15 @@
 #include "format/codec.h"
 
 namespace quire {
+
+// Of a fuzzer: `count` objects from the input, over and over.
+template <class T>
+std::vector<T> fill(const std::uint8_t* data, std::size_t size, std::size_t count) {
+  std::vector<T> out(count);
+  auto* bytes = reinterpret_cast<std::uint8_t*>(out.data());
+  for (std::size_t i = 0; i < count * sizeof(T) && size > 0; ++i) bytes[i] = data[i % size];
+  return out;
+}
 
 // Normal numbers, rounded to f16 as the open tail has them.
 class Gaussian {

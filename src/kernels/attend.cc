@@ -1,6 +1,7 @@
 #include "kernels/attend.h"
 
 #include <algorithm>
+#include <span>
 #include <tuple>
 
 #include "kernels/attend_scratch.h"
@@ -57,40 +58,126 @@ Range splits_of(const KvView& kv, const KvSequenceView& sequence, std::uint32_t 
   return {first_split(numbers, begin), end_split(numbers, begin, sequence.past + first + count)};
 }
 
-// Rows [first, first + count) of a sequence, cut into runs of splits and merged afterwards. A run
-// starts with an idle memory bus, so runs are as long as balance allows: a third of what is left,
-// `cost_max` at most.
-void plan_splits(const KvView& kv, const AttendShape& shape, std::uint32_t index,
-                 std::uint32_t first, std::uint32_t count, std::uint64_t cost_max,
-                 AttendPlan& plan) {
-  const KvSequenceView& sequence = kv.sequences[index];
-  const auto [split_begin, split_end] = splits_of(kv, sequence, first, count);
-  const std::uint32_t splits = split_end - split_begin;
-  const auto longest = static_cast<std::uint32_t>(cost_max / (std::uint64_t{kAttendSplit} * count));
-  for (std::uint32_t split = split_begin; split < split_end;) {
-    const std::uint32_t run = std::max(1u, std::min(longest, (split_end - split) / 3));
-    const std::uint32_t cost = cost_of(kv, sequence, first, count, split, split + run);
-    for (std::uint32_t head = 0; head < shape.kv_heads; ++head)
-      plan.tasks.push_back(
-          {.sequence = index,
-           .kv_head = head,
-           .kv_head_count = 1,
-           .first_row = first,
-           .row_count = count,
-           .split = split,
-           .split_count = run,
-           .partial = plan.partial_count + head * count * splits + split - split_begin,
-           .partial_stride = splits,
-           .cost = cost});
-    split += run;
+using Part = AttendPlan::Part;
+
+// Splits that all of these sequences have in the same blocks, below every row of theirs.
+std::uint32_t shared_splits(const KvView& kv, const KvSequenceView& a, const KvSequenceView& b) {
+  if (kv.window != 0 || a.ragged_until > 0 || b.ragged_until > 0) return 0;
+  const std::uint32_t per_split = kAttendSplit / kv.tokens_per_block;
+  const std::uint32_t most = std::min(a.past, b.past) / kAttendSplit;
+  std::uint32_t splits = 0;
+  while (splits < most &&
+         std::equal(a.blocks + splits * per_split, a.blocks + (splits + 1) * per_split,
+                    b.blocks + splits * per_split))
+    ++splits;
+  return splits;
+}
+
+// Rows cut into runs of splits and merged afterwards. The first `shared` splits are read once for
+// all parts: a kernel that takes rows from the first part's on sees no difference, as every row sees
+// all of them. A run starts with an idle memory bus, so runs are as long as balance allows: a third
+// of what is left, `cost_max` at most.
+void plan_splits(const KvView& kv, const AttendShape& shape, std::span<const Part> parts,
+                 std::uint32_t shared, std::uint64_t cost_max, AttendPlan& plan) {
+  const auto splits_of_part = [&](const Part& p) {
+    return splits_of(kv, kv.sequences[p.sequence], p.first, p.count);
+  };
+  const std::uint32_t split_begin = splits_of_part(parts[0]).begin;
+  std::uint32_t rows = 0, stride = 0;
+  for (const Part& p : parts) {
+    rows += p.count;
+    stride = std::max(stride, splits_of_part(p).end - split_begin);
   }
-  for (std::uint32_t head = 0; head < shape.kv_heads; ++head) {
-    for (std::uint32_t i = 0; i < count; ++i) {
-      const auto [from, to] = splits_of(kv, sequence, first + i, 1);
-      plan.merges.push_back({index, head, first + i,
-                             plan.partial_count + i * splits + from - split_begin, to - from});
+  const auto add_runs = [&](const Part& p, std::uint32_t row, std::uint32_t from,
+                            std::uint32_t end) {
+    const auto longest =
+        static_cast<std::uint32_t>(cost_max / (std::uint64_t{kAttendSplit} * p.count));
+    for (std::uint32_t split = from; split < end;) {
+      const std::uint32_t run = std::max(1u, std::min(longest, (end - split) / 3));
+      const std::uint32_t cost =
+          cost_of(kv, kv.sequences[p.sequence], p.first, p.count, split, split + run);
+      for (std::uint32_t head = 0; head < shape.kv_heads; ++head)
+        plan.tasks.push_back(
+            {.sequence = p.sequence,
+             .kv_head = head,
+             .kv_head_count = 1,
+             .first_row = p.first,
+             .row_count = p.count,
+             .split = split,
+             .split_count = run,
+             .partial = plan.partial_count + (head * rows + row) * stride + split - split_begin,
+             .partial_stride = stride,
+             .cost = cost});
+      split += run;
     }
-    plan.partial_count += count * splits;
+  };
+  if (shared > 0) add_runs({parts[0].sequence, parts[0].first, rows}, 0, 0, shared);
+  std::uint32_t row = 0;
+  for (const Part& p : parts) {
+    add_runs(p, row, std::max(shared, split_begin), splits_of_part(p).end);
+    for (std::uint32_t head = 0; head < shape.kv_heads; ++head)
+      for (std::uint32_t i = 0; i < p.count; ++i) {
+        const auto [from, to] = splits_of(kv, kv.sequences[p.sequence], p.first + i, 1);
+        plan.merges.push_back(
+            {p.sequence, head, p.first + i,
+             plan.partial_count + (head * rows + row + i) * stride + from - split_begin,
+             to - from});
+      }
+    row += p.count;
+  }
+  plan.partial_count += shape.kv_heads * rows * stride;
+}
+
+// The sequences from `index` on that are worth planning together, as parts, and what they share.
+// Returns how many. Many rows of one sequence keep a task busy without others.
+std::uint32_t bundle(const KvView& kv, std::uint32_t index, std::uint32_t rows_max,
+                     std::vector<Part>& parts, std::uint32_t& shared) {
+  parts.clear();
+  shared = 0xffffffffu;
+  std::uint32_t rows = 0;
+  for (std::uint32_t i = index; i < kv.sequence_count; ++i) {
+    const std::uint32_t count = kv.sequences[i].row_count;
+    if (rows + count > rows_max || count > rows_max / 2) break;
+    if (i > index) {
+      // Their rows must follow each other: in the last layer, where only some go on, they may not.
+      if (kv.sequences[i].first_row != kv.sequences[index].first_row + rows) break;
+      const std::uint32_t with = shared_splits(kv, kv.sequences[index], kv.sequences[i]);
+      // Nobody gives up half of what is shared for one more.
+      if (with == 0 || (parts.size() > 1 && with < shared / 2)) break;
+      shared = std::min(shared, with);
+    }
+    parts.push_back({i, 0, count});
+    rows += count;
+  }
+  return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(parts.size()));
+}
+
+void plan_rows(const KvView& kv, const AttendShape& shape, std::uint32_t index,
+               std::uint64_t whole_max, std::uint64_t run_max, AttendPlan& plan) {
+  const KvSequenceView& sequence = kv.sequences[index];
+  const std::uint32_t rows_max = attend_rows_max(shape);
+  for (std::uint32_t first = 0; first < sequence.row_count; first += rows_max) {
+    const Part part{index, first, std::min(rows_max, sequence.row_count - first)};
+    const std::uint32_t cost = cost_of(kv, sequence, first, part.count);
+    const Range splits = splits_of(kv, sequence, first, part.count);
+    if (cost > whole_max && splits.end - splits.begin > 1) {
+      plan_splits(kv, shape, {&part, 1}, 0, run_max, plan);
+      continue;
+    }
+    // Heads lie side by side in a block: a task that takes them all reads on without a pause.
+    const bool together = part.count == 1 && cost * std::uint64_t{shape.kv_heads} <= whole_max;
+    const std::uint32_t heads = together ? shape.kv_heads : 1;
+    for (std::uint32_t head = 0; head < shape.kv_heads; head += heads)
+      plan.tasks.push_back({.sequence = index,
+                            .kv_head = head,
+                            .kv_head_count = heads,
+                            .first_row = first,
+                            .row_count = part.count,
+                            .split = kAllSplits,
+                            .split_count = 0,
+                            .partial = 0,
+                            .partial_stride = 0,
+                            .cost = cost * heads});
   }
 }
 
@@ -121,31 +208,14 @@ void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan
   const std::uint64_t share = total * shape.kv_heads / plan.threads;
   const std::uint64_t whole_max = share / 8, run_max = share / 2;
   const std::uint32_t rows_max = attend_rows_max(shape);
-  for (std::uint32_t i = 0; i < kv.sequence_count; ++i) {
-    const KvSequenceView& sequence = kv.sequences[i];
-    for (std::uint32_t first = 0; first < sequence.row_count; first += rows_max) {
-      const std::uint32_t count = std::min(rows_max, sequence.row_count - first);
-      const std::uint32_t cost = cost_of(kv, sequence, first, count);
-      const Range splits = splits_of(kv, sequence, first, count);
-      if (cost > whole_max && splits.end - splits.begin > 1) {
-        plan_splits(kv, shape, i, first, count, run_max, plan);
-        continue;
-      }
-      // Heads lie side by side in a block: a task that takes them all reads on without a pause.
-      const bool together = count == 1 && cost * std::uint64_t{shape.kv_heads} <= whole_max;
-      const std::uint32_t heads = together ? shape.kv_heads : 1;
-      for (std::uint32_t head = 0; head < shape.kv_heads; head += heads)
-        plan.tasks.push_back({.sequence = i,
-                              .kv_head = head,
-                              .kv_head_count = heads,
-                              .first_row = first,
-                              .row_count = count,
-                              .split = kAllSplits,
-                              .split_count = 0,
-                              .partial = 0,
-                              .partial_stride = 0,
-                              .cost = cost * heads});
-    }
+  std::uint32_t shared = 0;
+  for (std::uint32_t i = 0; i < kv.sequence_count;) {
+    const std::uint32_t together = bundle(kv, i, rows_max, plan.parts, shared);
+    if (together > 1)
+      plan_splits(kv, shape, plan.parts, shared, run_max, plan);
+    else
+      plan_rows(kv, shape, i, whole_max, run_max, plan);
+    i += together;
   }
   const auto order = [](const AttendTask& t) {
     return std::tuple(~t.cost, t.sequence, t.first_row, t.split, t.kv_head);

@@ -95,8 +95,10 @@ std::uint32_t attend_rows_max(const AttendShape& shape);
 std::size_t partial_floats(const AttendShape& shape);
 
 // The tasks of one step, longest first, for any thread count. Where rows are few and see many slots
-// they are cut into splits, to be merged after all tasks are done. Depends on the shape's heads
-// only, so one plan serves all layers.
+// they are cut into splits, to be merged after all tasks are done. Sequences side by side whose
+// tables begin with the same blocks have those read once for all of them: a task may then hold rows
+// of several, counted from the first one's. Depends on the shape's heads only, so one plan serves
+// all layers.
 struct AttendPlan {
   std::uint32_t threads = 8;  // set before planning; only balance depends on it
   std::vector<AttendTask> tasks;
@@ -105,6 +107,10 @@ struct AttendPlan {
   };
   std::vector<Merge> merges;
   std::uint32_t partial_count = 0;
+  struct Part {  // rows that are planned together
+    std::uint32_t sequence, first, count;
+  };
+  std::vector<Part> parts;  // scratch of the planner
 };
 void plan_attention(const KvView& kv, const AttendShape& shape, AttendPlan& plan);
 

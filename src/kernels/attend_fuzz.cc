@@ -58,6 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const auto& [history, queries] : c.sequences)
       c.compacted.push_back(choose.below(history / c.tokens_per_block + 1) * c.tokens_per_block);
   }
+  if (c.compacted.empty() && choose.below(2) == 1)
+    c.shared = c.sequences[0].first / c.tokens_per_block * c.tokens_per_block;
   AttendWorld world(c);
   const auto wanted = world.run(Isa::scalar, 1, AttendWorld::Tasks::whole);
   for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::bf16})

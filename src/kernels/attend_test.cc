@@ -169,6 +169,15 @@ TEST(Attend, LanesThatKeepWholeSplitsChangeNoBit) {
   }
 }
 
+TEST(Attend, TheOrderOfALaneDoesNotMatter) {
+  AttendCase c = lane_case({RowType::f32, AttendArithmetic::f32}, 0.4);
+  const Rows ordered = AttendWorld(c).run(best_isa(), 30, Tasks::planned);
+  c.shuffled = true;
+  const Rows shuffled = AttendWorld(c).run(best_isa(), 30, Tasks::planned);
+  EXPECT_LT(worst_difference(ordered, shuffled), 1e-5);
+  EXPECT_FALSE(same_bits(ordered, shuffled));  // it was shuffled
+}
+
 // Every dimension, head ratio, block size and window, against the reference run row by row.
 TEST(Attend, EveryInstructionSetChunkAndPlanGivesTheSameBits) {
   Random random(7);
@@ -220,6 +229,60 @@ TEST(Attend, LongRowsCutIntoSplitsGiveTheSameBits) {
         for (const Tasks tasks : {Tasks::planned, Tasks::whole, Tasks::split, Tasks::shuffled})
           EXPECT_TRUE(same_bits(wanted, world.run(isa, chunk, tasks))) << isa_name(isa);
   }
+}
+
+TEST(Attend, BlocksThatSequencesShareAreReadOnceAndGiveTheSameBits) {
+  for (const Reading reading : kReadings) {
+    const AttendCase c{.rows = reading.rows,
+                       .kv_heads = 1,
+                       .heads_per_kv = 3,
+                       .head_dim = 32,
+                       .sequences = {{1600, 2}, {1300, 1}, {1088, 5}, {1100, 1}, {1700, 18}},
+                       .arithmetic = reading.arithmetic,
+                       .shared = 1088};
+    SCOPED_TRACE(name_of(c));
+    AttendWorld world(c);
+    const Rows wanted = world.run(Isa::scalar, 1, Tasks::whole);
+    std::vector<Isa> isas = fast_isas();
+    isas.push_back(Isa::scalar);
+    for (const Isa isa : isas)
+      for (const std::uint32_t chunk : {1u, 2u, 40u})
+        EXPECT_TRUE(same_bits(wanted, world.run(isa, chunk, Tasks::planned, chunk == 2)))
+            << isa_name(isa) << " " << chunk;
+  }
+}
+
+// Tables for planning alone; sequences that share nothing begin at different `first`.
+std::vector<ArenaOffset> table_from(std::uint32_t first) {
+  std::vector<ArenaOffset> table(300);
+  for (ArenaOffset& at : table) at = ArenaOffset{first++};
+  return table;
+}
+
+TEST(Attend, PlanReadsSharedBlocksOnce) {
+  const AttendShape shape{.query_heads = 9,
+                          .kv_heads = 3,
+                          .head_dim = 64,
+                          .scale = 1,
+                          .rows = RowType::f16,
+                          .layer_index = 0,
+                          .page_bytes = 8192,
+                          .key_bytes = 4096};
+  const std::vector<ArenaOffset> one = table_from(0), other = table_from(5000);
+  std::vector<KvSequenceView> sequences;
+  for (std::uint32_t i = 0; i < 16; ++i)
+    sequences.push_back({i < 12 ? one.data() : other.data(), i, 1, 3000 + i});
+  AttendPlan plan;
+  plan_attention({nullptr, sequences.data(), 16, 32, 0}, shape, plan);
+  std::uint64_t read = 0;  // slots, by all tasks and heads
+  for (const AttendTask& t : plan.tasks) read += t.cost / t.row_count;
+  std::uint64_t wanted = 2 * 2560;  // five splits of each group, and what is left of everybody
+  for (const KvSequenceView& s : sequences) wanted += s.past + 1 - 2560;
+  EXPECT_EQ(read, 3 * wanted);
+  EXPECT_EQ(plan.merges.size(), 16 * 3u);
+  for (std::uint32_t i = 0; i < 16; ++i) sequences[i].first_row = 2 * i;  // others lie between
+  plan_attention({nullptr, sequences.data(), 16, 32, 0}, shape, plan);
+  for (const AttendTask& t : plan.tasks) EXPECT_EQ(t.row_count, 1u);
 }
 
 TEST(Attend, HugeAndTinyScoresStayFiniteAndEqual) {
@@ -274,8 +337,11 @@ TEST(Attend, PlanCoversEveryRowOnceAndPutsLongTasksFirst) {
                           .layer_index = 0,
                           .page_bytes = 8192,
                           .key_bytes = 4096};
-  const KvSequenceView sequences[] = {
-      {nullptr, 0, 1, 7000}, {nullptr, 1, 100, 40}, {nullptr, 101, 1, 3}, {nullptr, 102, 5, 3000}};
+  const std::vector<ArenaOffset> a = table_from(0), b = table_from(1000);
+  const KvSequenceView sequences[] = {{a.data(), 0, 1, 7000},
+                                      {a.data(), 1, 100, 40},
+                                      {a.data(), 101, 1, 3},
+                                      {b.data(), 102, 5, 3000}};
   for (const std::uint32_t window : {0u, 600u}) {
     const KvView kv{nullptr, sequences, 4, 32, window};
     AttendPlan plan;
@@ -304,8 +370,12 @@ TEST(Attend, PlanOfManyShortSequencesNeedsNoMerge) {
                           .layer_index = 0,
                           .page_bytes = 8192,
                           .key_bytes = 4096};
+  std::vector<std::vector<ArenaOffset>> tables;
   std::vector<KvSequenceView> sequences;
-  for (std::uint32_t i = 0; i < 32; ++i) sequences.push_back({nullptr, i, 1, 900 + i});
+  for (std::uint32_t i = 0; i < 32; ++i) {
+    tables.push_back(table_from(1000 * i));
+    sequences.push_back({tables.back().data(), i, 1, 900 + i});
+  }
   AttendPlan plan;
   plan_attention({nullptr, sequences.data(), 32, 32, 0}, shape, plan);
   EXPECT_TRUE(plan.merges.empty());

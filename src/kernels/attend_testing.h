@@ -31,6 +31,8 @@ struct AttendCase {
   float spread = 1;                           // of queries and keys: larger makes sharper softmax
   std::vector<std::uint32_t> compacted = {};  // by sequence: tokens that are in lanes
   double keep = 0.5;                          // of them
+  bool shuffled = false;                      // lanes hold them in another order
+  std::uint32_t shared = 0;  // tokens of sequence 0 (whole blocks) that all others begin with
 };
 
 class AttendWorld {
@@ -65,6 +67,13 @@ class AttendWorld {
         auto& other = tables_[random.below(tables_.size())];
         std::swap(at, other[random.below(other.size())]);
       }
+    for (std::size_t i = 1; i < tables_.size(); ++i) {
+      const std::size_t tokens = std::min(c.shared, c.sequences[i].first);
+      const std::size_t numbers = tokens * c.kv_heads * c.head_dim;
+      std::copy_n(tables_[0].begin(), tokens / c.tokens_per_block, tables_[i].begin());
+      std::copy_n(keys_[0].begin(), numbers, keys_[i].begin());
+      std::copy_n(values_[0].begin(), numbers, values_[i].begin());
+    }
     const auto page_units = static_cast<std::uint32_t>((shape_.page_bytes + 255) / 256);
     auto lane_unit = static_cast<std::uint32_t>(blocks * block_units);
     lanes_.resize(c.sequences.size());
@@ -75,6 +84,8 @@ class AttendWorld {
           if (random.chance(c.keep)) made.positions.push_back(t);
         if (c.keep < 1 && random.chance(0.2))
           made.positions.resize(random.below(made.positions.size() + 1));
+        for (std::size_t t = made.positions.size(); c.shuffled && t > 1; --t)
+          std::swap(made.positions[t - 1], made.positions[t * 7919 % 104729 % t]);
         for (std::size_t slot = 0; slot < made.positions.size(); slot += c.tokens_per_block) {
           made.pages.push_back(ArenaOffset{lane_unit});
           lane_unit += page_units;

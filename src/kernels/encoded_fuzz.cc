@@ -5,21 +5,6 @@
 #include "base/check.h"
 #include "kernels/encoded_testing.h"
 
-namespace quire {
-namespace {
-
-// `count` objects from the input, over and over.
-template <class T>
-std::vector<T> fill(const std::uint8_t* data, std::size_t size, std::size_t count) {
-  std::vector<T> out(count);
-  auto* bytes = reinterpret_cast<std::uint8_t*>(out.data());
-  for (std::size_t i = 0; i < count * sizeof(T) && size > 0; ++i) bytes[i] = data[i % size];
-  return out;
-}
-
-}  // namespace
-}  // namespace quire
-
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace quire;
   if (size < 6) return 0;

@@ -78,11 +78,18 @@ std::string StoragePolicy::name() const {
   if (recent_exact > 0) text += fmt::format(" recent={}", recent_exact);
   if (sinks > 0) text += fmt::format(" sinks={}", sinks);
   if (!skip_layers.empty()) text += fmt::format(" skip={}", fmt::join(skip_layers, "+"));
+  if (window > 0) text += fmt::format(" window={}", window);
   return text;
 }
 
-Geometry build_geometry(std::span<const LayerShape> layers, std::uint32_t tokens_per_block,
+Geometry build_geometry(std::span<const LayerShape> given, std::uint32_t tokens_per_block,
                         const StoragePolicy& policy) {
+  std::vector<LayerShape> layers(given.begin(), given.end());
+  for (LayerShape& l : layers)
+    if (policy.window > 0 && l.kind == GroupKind::full) {
+      l.kind = GroupKind::window;
+      l.window = policy.window;
+    }
   Geometry geometry;
   geometry.tokens_per_block = tokens_per_block;
   for (std::uint32_t l = 0; l < layers.size(); ++l)

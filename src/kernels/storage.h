@@ -27,7 +27,8 @@ struct StoragePolicy {
   std::uint32_t recent_exact = 0;          // tokens before the open block that are read as written
   std::uint32_t sinks = 0;                 // and tokens at the start; both are rounded up to blocks
   std::vector<std::uint32_t> skip_layers;  // stay in the row type of the format
-  std::vector<const Format*> by_layer;     // a plan: instead of `format`, for each layer
+  std::uint32_t window = 0;  // layers that see everything see so many tokens instead; 0: all
+  std::vector<const Format*> by_layer;  // a plan: instead of `format`, for each layer
 
   const Format* of_layer(std::uint32_t layer) const;
   const Format* rows() const;  // the exact format of what is not encoded

@@ -29,6 +29,8 @@ struct VectorKernels {
   void (*gelu_mul)(const float* gate, const float* up, std::uint32_t n,
                    float* out);  // gelu_tanh(gate) * up
   void (*scale)(float* x, float by, std::uint32_t n);
+  void (*shifted)(const float* x, float less, float by, std::uint32_t n,
+                  float* out);                               // (x - less) * by
   void (*softcap)(float* x, float cap, std::uint32_t n);     // cap * tanh(x / cap)
   float (*max)(const float* x, std::uint32_t n);             // never -0
   std::uint32_t (*argmax)(const float* x, std::uint32_t n);  // ties: the lowest

@@ -104,6 +104,7 @@ TEST(Vector, GatesAreTheSameEverywhere) {
 
 TEST(Vector, SoftcapIsTheSameEverywhere) {
   expect_same([](const VectorKernels& k, Floats x, Floats y) {
+    k.shifted(x.data(), 0.3f, 1.7f, size_of(x), x.data());
     k.softcap(x.data(), 30.0f, size_of(x));
     k.softcap(y.data(), 0.5f, size_of(y));
     x.insert(x.end(), y.begin(), y.end());

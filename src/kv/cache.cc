@@ -285,15 +285,7 @@ std::uint32_t Reservation::count(std::size_t item) const {
 KvSequenceView Reservation::view(std::size_t item, std::uint32_t group,
                                  std::uint32_t first_row) const {
   const CacheCore::Item& i = core_->steps[step_].items[item];
-  const BlockTable& t = i.sequence->tables[group];
-  if (t.lanes.empty()) return {t.offsets.data(), first_row, i.count, i.base};
-  return {.blocks = t.offsets.data(),
-          .first_row = first_row,
-          .row_count = i.count,
-          .past = i.base,
-          .lanes = t.lane_views.data(),
-          .ragged_until = t.first * i.sequence->tokens_per_block(),
-          .lane_slots_max = t.lane_slots_max};
+  return i.sequence->tables[group].view(i.sequence->tokens_per_block(), first_row, i.count, i.base);
 }
 std::uint32_t Reservation::commit(std::size_t item, std::span<const TokenId> accepted) {
   return core_->commit(step_, item, accepted);

@@ -44,6 +44,8 @@ Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::u
   const LayerGroup& g = geometry.groups[group];
   if (!(s.layout->chain >> group & 1))
     return Error{Code::unsupported, fmt::format("layer group {} has no lanes to compact", group)};
+  if (!arena.memory().on_host())
+    return Error{Code::unsupported, "a cache on a GPU is not compacted yet; use --device cpu"};
   if (g.key_calibration != nullptr)  // a lane's slots are no positions to turn keys to
     return Error{Code::unsupported, fmt::format("keys in {} are stored before RoPE: their tokens "
                                                 "stay where they are",
@@ -69,10 +71,12 @@ Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::u
   }
   const bool stand_alone = g.format->slots_stand_alone(geometry.page_shape(g));
   for (std::size_t lane = 0; lane < keep.size(); ++lane) {
+    std::span<const std::uint32_t> old;  // what is left of the lane's own tokens
+    if (!t.lanes.empty()) old = t.lanes[lane].positions;
     for (std::size_t i = 0; i < keep[lane].size(); ++i) {
       const std::uint32_t p = keep[lane][i];
-      const bool there = p >= old_end ? p >= first_encoded
-                                      : std::ranges::binary_search(t.lanes[lane].positions, p);
+      while (!old.empty() && old[0] < p) old = old.subspan(1);
+      const bool there = p >= old_end ? p >= first_encoded : !old.empty() && old[0] == p;
       if (p >= end || (i > 0 && keep[lane][i - 1] >= p) || !there)
         return Error{Code::invalid, fmt::format("lane {} cannot keep token {}", lane, p)};
     }
@@ -166,6 +170,31 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
   return {};
 }
 
+Status CacheCore::own_lane(SequenceState& s, std::uint32_t group, std::uint32_t lane) {
+  BlockTable& t = s.tables[group];
+  LaneRun& run = t.lanes[lane];
+  const SizeClass page_class = s.layout->groups[group].page_class;
+  taken.clear();
+  std::fill(needed.begin(), needed.end(), 0);
+  for (const BlockRef& page : run.pages) {
+    if (page.unique()) continue;
+    ++needed[static_cast<std::size_t>(page_class)];
+    taken.push_back(take(page_class));
+    if (!taken.back().empty()) continue;
+    taken.clear();
+    return no_room();
+  }
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < run.pages.size(); ++i) {
+    if (run.pages[i].unique()) continue;
+    pool.copy(taken[next].id(), run.pages[i].id());
+    run.pages[i] = std::move(taken[next++]);
+    run.offsets[i] = run.pages[i].offset();
+  }
+  taken.clear();
+  return {};
+}
+
 Status KvCache::compact(Sequence& s, std::uint32_t group, std::uint32_t end,
                         std::span<const std::span<const std::uint32_t>> keep) {
   poll();
@@ -184,6 +213,17 @@ LaneView KvCache::lane(const Sequence& s, std::uint32_t group, std::uint32_t lan
 std::uint32_t KvCache::ragged_until(const Sequence& s, std::uint32_t group) const {
   const BlockTable& t = s.state_->tables[group];
   return t.lanes.empty() ? 0 : t.first * s.state_->tokens_per_block();
+}
+
+KvSequenceView KvCache::view(const Sequence& s, std::uint32_t group) const {
+  core_->refresh_offsets(*s.state_);
+  return s.state_->tables[group].view(s.state_->tokens_per_block(), 0, 0, s.state_->length);
+}
+
+Status KvCache::own_lane(Sequence& s, std::uint32_t group, std::uint32_t lane) {
+  CHECK(s.state_->steps == 0);
+  poll();
+  return core_->own_lane(*s.state_, group, lane);
 }
 
 void KvCache::shrink_lane(Sequence& s, std::uint32_t group, std::uint32_t lane,

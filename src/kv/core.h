@@ -125,6 +125,8 @@ class CacheCore {
   Status compact(SequenceState& s, std::uint32_t group, std::uint32_t end,
                  std::span<const std::span<const std::uint32_t>> keep);
 
+  Status own_lane(SequenceState& s, std::uint32_t group, std::uint32_t lane);
+
   // inspect.cc
   NodeInfo node_info(NodeId n) const;
   CacheStats stats() const;

@@ -32,6 +32,20 @@ NodeInfo CacheCore::node_info(NodeId n) const {
           .in_flight = node.computing > 0 && index.present(n) == 0};
 }
 
+std::uint64_t KvCache::bytes(const Sequence& s) const {
+  std::uint64_t sum = 0;
+  const auto add = [&](const std::vector<BlockRef>& refs) {
+    for (const BlockRef& r : refs)
+      if (!r.empty()) sum += core_->pool.bytes(r.id());
+  };
+  for (std::uint32_t g = 0; g < s.state_->layout->group_count; ++g) {
+    const BlockTable& t = s.state_->tables[g];
+    add(t.refs);
+    for (const LaneRun& lane : t.lanes) add(lane.pages);
+  }
+  return sum;
+}
+
 CacheStats CacheCore::stats() const {
   const ArenaStats a = arena.stats();
   const GhostStats& ghost = store.ghosts().stats();
@@ -117,7 +131,14 @@ void CacheCore::check() const {
       CHECK(t.refs.size() == t.offsets.size());
       const bool state = s.layout->state >> g & 1;
       if (!t.saved.empty()) ++readers[t.saved.id().index];
-      for (const LaneRun& lane : t.lanes) {
+      CHECK(t.lane_views.size() == t.lanes.size());
+      for (std::size_t i = 0; i < t.lanes.size(); ++i) {
+        const LaneRun& lane = t.lanes[i];
+        const KvLane& view = t.lane_views[i];
+        CHECK(view.pages == lane.offsets.data() && view.slots == lane.positions.size() &&
+              view.slots <= t.lane_slots_max && lane.offsets.size() == lane.pages.size());
+        for (std::size_t p = 0; p < lane.pages.size() && s.moves_seen == store.moves(); ++p)
+          CHECK(lane.offsets[p] == lane.pages[p].offset());
         CHECK(lane.pages.size() ==
               (lane.positions.size() + s.tokens_per_block() - 1) / s.tokens_per_block());
         for (const BlockRef& page : lane.pages) ++readers[page.id().index];

@@ -50,6 +50,15 @@ struct BlockTable {
       lane_slots_max = std::max(lane_slots_max, slots);
     }
   }
+  KvSequenceView view(std::uint32_t tokens_per_block, std::uint32_t first_row, std::uint32_t rows,
+                      std::uint32_t past) const {
+    KvSequenceView v{offsets.data(), first_row, rows, past};
+    if (lanes.empty()) return v;
+    v.lanes = lane_views.data();
+    v.ragged_until = first * tokens_per_block;
+    v.lane_slots_max = lane_slots_max;
+    return v;
+  }
   void cut(std::uint32_t blocks) {  // last first, so that the evictor sees leaves first
     while (refs.size() > blocks) {
       refs.pop_back();
@@ -101,7 +110,8 @@ struct SequenceState {
   // Attach serves at most this. The last token of a prompt is always computed, as its logits are
   // wanted; and what others have published is not what an impure token would be.
   std::uint32_t serve_limit() const {
-    return std::min(std::max(std::max(prompt_length, 1u) - 1, computed), pure_until);
+    return std::min(
+        {std::max(std::max(prompt_length, 1u) - 1, computed), pure_until, options.serve_max});
   }
   TokenChain chain() const { return {keys, tokens, tags}; }
 };

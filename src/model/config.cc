@@ -156,7 +156,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
 
 Result<ModelConfig> config_from_hf(std::string_view config_json, const std::string& file_name) {
   Result<Json> parsed = parse_json(config_json);
-  if (!parsed.ok()) return Error{parsed.error().code, file_name + ": " + parsed.error().message};
+  if (!parsed.ok()) return Error{Code::corrupt, file_name + ": " + parsed.error().message};
   Json object = std::move(parsed.value());
   if (!object.is_object()) return Error{Code::corrupt, file_name + ": is not a JSON object"};
   // Models that see images too keep what we need in an object of its own.

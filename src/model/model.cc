@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
@@ -56,7 +57,10 @@ const SealError& Model::seal_error() const {
 }
 
 Geometry Model::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
-  return make_geometry(config(), tokens_per_block, policy);
+  StoragePolicy here = policy;
+  // A device has no scratch for rows: with one block kept, all of them have a place in the cache.
+  if (device_ && policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
+  return make_geometry(config(), tokens_per_block, here);
 }
 
 std::uint64_t Model::numerics_id() const {
@@ -85,9 +89,74 @@ Status Model::forward(const Geometry& geometry, const StepRows& step, float* log
   state_->prepare(geometry, step);
   state_->pool.run(
       [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
-  for (std::size_t i = 0; step.greedy && i < step.logit_rows.size(); ++i)
-    step.greedy[i] = state_->vector.argmax(logits + i * config().vocabulary, config().vocabulary);
   return {};
+}
+
+void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
+                     const MassAsk& ask, std::span<float* const> out) {
+  CHECK(state_ && out.size() == std::size_t{tap.layers()} * tap.query_heads());
+  const LayerGroup& group = geometry.groups[tap.group()];
+  const KvSequenceView& lossy = sequence.groups[tap.group()];
+  const std::uint32_t row_group = geometry.row_place(group.layers[0]).group;
+  const KvSequenceView& rows = sequence.groups[row_group];
+  const LayerGroup& rows_of = geometry.groups[row_group];
+  const std::uint32_t length = lossy.past, tokens = geometry.tokens_per_block;
+  const std::uint32_t first = ask.first == 0xffffffffu ? tap.first() : ask.first;
+  CHECK(first + ask.rows <= length && ask.rows > 0);
+  const std::uint32_t sealed_end = group.sealed() ? length / tokens * tokens : length;
+  const EncodedPart keys =
+      encoded_part(*group.format->keys, Side::keys, geometry.page_shape(group).rows(Side::keys));
+  const std::size_t page_bytes = geometry.page_bytes(group),
+                    row_bytes = geometry.page_bytes(rows_of);
+  const std::uint32_t heads = tap.query_heads() / group.kv_heads;
+  CHECK(!ask.repeat || lossy.lanes == nullptr);
+  state_->mass_scratch.resize(state_->pool.size());
+  std::atomic<std::uint32_t> next{0};
+  state_->pool.run([&](ThreadPool::Lane thread) {
+    for (std::uint32_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < out.size();) {
+      const std::uint32_t layer = task / tap.query_heads(), head = task % tap.query_heads();
+      const std::uint32_t lane = layer * group.kv_heads + head / heads;
+      const EncodedPart* const encoded = group.sealed() ? &keys : nullptr;
+      const std::uint32_t kept = lossy.lanes ? lossy.lanes[lane].slots : 0;
+      const KeyPart parts[] = {
+          {kept > 0 ? lossy.lanes[lane].pages : nullptr, 0, 0, kept, encoded, group.format->rows},
+          {lossy.blocks, lane * page_bytes, lossy.ragged_until, sealed_end, encoded,
+           group.format->rows},
+          {rows.blocks, lane * row_bytes, sealed_end, length, nullptr, rows_of.format->rows}};
+      const std::uint32_t own_end = kept + first + 1 - lossy.ragged_until;
+      const MassInput in{.arena = sequence.arena,
+                         .parts = parts,
+                         .tokens_per_block = tokens,
+                         .head_dim = group.key_dim,
+                         .queries = tap.query(layer, first) + std::size_t{head} * tap.head_dim(),
+                         .stride = std::size_t{tap.query_heads()} * tap.head_dim(),
+                         .count = ask.rows,
+                         .scale = state_->config.attention_scale,
+                         .reach = ask.repeat
+                                      ? MassReach{ask.sinks, ask.begin, ask.end, ask.own, own_end}
+                                      : MassReach{.own_end = own_end}};
+      quire::add_mass(state_->mass, state_->encoded, in, ask.rule, ask.weight,
+                      state_->mass_scratch[thread.index], out[task]);
+    }
+  });
+}
+
+void Model::rotate_keys(std::uint32_t layer, std::int32_t delta, std::uint32_t rows, float* keys) {
+  CHECK(state_);
+  RopeTable& rope = state_->ropes[config().per_layer[layer].rope];
+  const auto size = static_cast<std::uint32_t>(delta < 0 ? -delta : delta);
+  rope.cover(size + 1);
+  std::vector<float> sines(rope.sines(size), rope.sines(size) + rope.half());
+  if (delta < 0)
+    for (float& s : sines) s = -s;
+  for (std::uint32_t i = 0; i < rows; ++i)
+    state_->vector.rope(keys + std::size_t{i} * config().head_dim, 2 * rope.half(),
+                        rope.cosines(size), sines.data());
+}
+
+std::span<const double> Model::rotation(std::uint32_t layer) const {
+  CHECK(state_);
+  return state_->ropes[config().per_layer[layer].rope].frequencies();
 }
 
 Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,

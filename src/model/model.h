@@ -25,6 +25,7 @@
 #include "kernels/linear.h"
 #include "kernels/storage.h"
 #include "model/config.h"
+#include "model/tap.h"
 #include "model/weights_source.h"
 
 namespace quire {
@@ -45,7 +46,8 @@ struct StepRows {
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
-  TokenId* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
+  BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
+  std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
 };
 
 class DeviceModel;
@@ -79,6 +81,15 @@ class Model {
   // Writes K/V of every row through the views, then logits [logit_rows][vocabulary]. The geometry
   // is that of `groups`. Only a device can fail.
   Status forward(const Geometry& geometry, const StepRows& step, float* logits);
+
+  // Attention that slots of a sequence received from queries its tap kept, added to out[layer of
+  // the tap * query_heads + query head][slot]. Between steps; on all threads.
+  void add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
+                const MassAsk& ask, std::span<float* const> out);
+  // Turns the keys of heads by `delta` positions, which may be negative: [rows][key_dim], rotated.
+  void rotate_keys(std::uint32_t layer, std::int32_t delta, std::uint32_t rows, float* keys);
+  // Radians per position of the pairs (i, i + n) of a layer's heads.
+  std::span<const double> rotation(std::uint32_t layer) const;
 
   // The GPU that holds this model, or null: the cache must lie on the same one.
   const DeviceModel* device() const { return device_.get(); }

@@ -129,11 +129,60 @@ void Pass::keys_and_values(std::uint32_t layer) {
   }
   meet_after_rows();
   project_qkv(layer, in);
-  lane_.barrier();  // every key and value of this step is in its page
+  lane_.barrier();  // every query is there, every key and value of this step is in its page
+  if (!step_.taps.empty()) tap(layer);
   if (!s_.groups[geometry_.places[layer].group].seals.empty()) {
     seal(layer);
     lane_.barrier();  // and every block that is full is encoded
   }
+}
+
+void Pass::tap(std::uint32_t layer) {
+  const LayerPlace place = geometry_.places[layer];
+  const KvView& view = step_.groups[place.group];
+  const std::size_t width = std::size_t{c_.query_heads} * c_.head_dim;
+  for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
+    Tap* const tap = step_.taps[s];
+    if (tap == nullptr || tap->group_ != place.group) continue;
+    const KvSequenceView& sequence = view.sequences[s];
+    for (std::uint32_t i = lane_.index; i < sequence.row_count; i += lane_.count) {
+      const std::uint32_t at = sequence.past + i - tap->first_;
+      if (sequence.past + i < tap->first_ || at >= tap->count_) continue;
+      std::memcpy(tap->queries_.data() + (std::size_t{place.index} * tap->count_ + at) * width,
+                  floats(s_.queries) + (sequence.first_row + i) * width, width * sizeof(float));
+    }
+    if (tap->moments_first_ < tap->moments_end_) tap_moments(place.index, sequence, *tap);
+  }
+}
+
+// Queries turned back to where they were before rotation; each thread takes heads of its own.
+void Pass::tap_moments(std::uint32_t layer, const KvSequenceView& sequence, Tap& tap) {
+  const std::uint32_t d = c_.head_dim;
+  const RopeTable& rope = s_.ropes[c_.per_layer[geometry_.groups[tap.group_].layers[layer]].rope];
+  std::vector<float>& rows = own_.plain_queries;
+  rows.resize(std::size_t{Tap::kRun} * d);
+  std::vector<float> sines(rope.half());
+  const std::uint32_t begin = std::max(sequence.past, tap.moments_first_);
+  const std::uint32_t end = std::min(sequence.past + sequence.row_count, tap.moments_end_);
+  for (std::uint32_t head = lane_.index; head < c_.query_heads; head += lane_.count)
+    for (std::uint32_t token = begin; token < end;) {
+      const std::uint32_t stop = std::min(end, (token / Tap::kRun + 1) * Tap::kRun);
+      for (std::uint32_t t = token; t < stop; ++t) {
+        const std::uint32_t row = sequence.first_row + t - sequence.past;
+        const std::uint32_t position = step_.positions[row];
+        float* to = rows.data() + std::size_t{t - token} * d;
+        std::memcpy(to, floats(s_.queries) + (std::size_t{row} * c_.query_heads + head) * d,
+                    d * sizeof(float));
+        std::transform(rope.sines(position), rope.sines(position) + rope.half(), sines.begin(),
+                       [](float x) { return -x; });
+        s_.vector.rope(to, 2 * rope.half(), rope.cosines(position), sines.data());
+      }
+      Tap::Moments& m = tap.moments(layer, head);
+      s_.mass.moments(rows.data(), d, stop - token, d, m.run_sums.data(), m.run_products.data());
+      m.count += stop - token;
+      if (stop % Tap::kRun == 0) Tap::close_run(m);
+      token = stop;
+    }
 }
 
 void Pass::seal(std::uint32_t layer) {

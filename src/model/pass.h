@@ -46,6 +46,8 @@ class Pass {
   void embed();
   void keys_and_values(std::uint32_t layer);
   void attention(std::uint32_t layer);
+  void tap(std::uint32_t layer);
+  void tap_moments(std::uint32_t layer, const KvSequenceView& sequence, Tap& tap);
   void project_qkv(std::uint32_t layer, const ActivationRows& in);
   void finish_head(std::uint32_t layer, std::uint32_t head, Range rows);
   void attend(std::uint32_t layer);

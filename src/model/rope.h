@@ -20,6 +20,7 @@ class RopeTable {
   // Makes positions [0, end) available. Not while other threads read.
   void cover(std::uint32_t end);
 
+  const std::vector<double>& frequencies() const { return frequencies_; }
   std::uint32_t half() const { return static_cast<std::uint32_t>(frequencies_.size()); }
   const float* cosines(std::uint32_t position) const { return view().cosines(position); }
   const float* sines(std::uint32_t position) const { return view().sines(position); }

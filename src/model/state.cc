@@ -67,6 +67,7 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
       vector(vector_kernels(o.isa)),
       attend(attend_kernels(o.isa)),
       encoded(encoded_kernels(o.isa)),
+      mass(mass_kernels(o.isa)),
       next_task(config.layers),
       next_seal(config.layers) {
   each_matrix(weights, [&](const PackedMatrix& m) {

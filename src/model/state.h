@@ -33,6 +33,7 @@ struct LaneScratch {
   std::vector<float> row;  // one row, normalized
   HugeBuffer unit;  // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
   HugeBuffer attend;
+  std::vector<float> plain_queries;  // of a tap, before rotation
 };
 
 // Where a row's keys and values go in one layer group: in a block of all layers, or in one that
@@ -95,6 +96,7 @@ struct Model::State {
   const VectorKernels& vector;
   const AttendKernels& attend;
   const EncodedKernels& encoded;
+  const MassKernels& mass;
   bool quantized = false, plain = false;  // which kinds of weights there are
   std::vector<RopeTable> ropes;
 
@@ -111,6 +113,7 @@ struct Model::State {
   std::vector<std::atomic<std::uint32_t>> next_task, next_seal;  // by layer
   std::uint64_t steps = 0;
   SealError seal_error;
+  std::vector<MassScratch> mass_scratch;      // by thread
   std::vector<float> sealed_rows, read_rows;  // of one page
 };
 

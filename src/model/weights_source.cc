@@ -29,7 +29,10 @@ constexpr std::string_view kHfPrefixes[] = {"model.", "language_model.model.",
 Result<std::string> read_file_up_to(const std::string& path, std::uintmax_t bytes_max) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
-  if (error) return Error{Code::unavailable, fmt::format("{}: {}", path, error.message())};
+  if (error)
+    return Error{
+        error == std::errc::no_such_file_or_directory ? Code::not_found : Code::unavailable,
+        fmt::format("{}: {}", path, error.message())};
   if (size > bytes_max)
     return Error{Code::corrupt,
                  fmt::format("{}: has {} bytes, at most {} make sense", path, size, bytes_max)};

@@ -247,6 +247,7 @@ Request make_request(const Asked& asked, const Prompt& prompt, const Runtime& ru
   r.segments = prompt.segments;
   r.sampling = asked.sampling;
   r.sampling.logprobs = asked.top_logprobs;
+  r.sampling.logprob = asked.logprobs || asked.best_of > asked.n;  // what best_of ranks by
   r.tokens_max = asked.tokens_max.value_or(runtime.context());
   r.tokens_min = asked.tokens_min;
   r.cut_tokens_max = true;

@@ -99,10 +99,10 @@ QUIRE_INLINE void take_in(const Lanes (&acc)[kHeads][kV], const float* keep, con
   }
 }
 
-// weights[h][j] = dot(query h, key of slot j), for all 64 slots.
+// weights[h][j] = dot(query h, key of slot j), for all 64 slots; rows are `stride` apart.
 template <int kHeads, class E>
 void scores(const Unit<E>& unit, const float* queries, std::size_t dim, std::size_t tokens,
-            Prefetch& next, float* weights) {
+            Prefetch& next, float* weights, std::size_t stride = kAttendUnit) {
   constexpr int kV = kVectors<kHeads>;
   for (std::uint32_t g = 0; g < kGroups; g += kV) {
     const E* keys[kV];
@@ -117,7 +117,7 @@ void scores(const Unit<E>& unit, const float* queries, std::size_t dim, std::siz
     QUIRE_UNROLL(6)
     for (int h = 0; h < kHeads; ++h) {
       QUIRE_UNROLL(4)
-      for (int v = 0; v < kV; ++v) store(weights + h * kAttendUnit + 16 * (g + v), acc[h][v]);
+      for (int v = 0; v < kV; ++v) store(weights + h * stride + 16 * (g + v), acc[h][v]);
     }
   }
 }

@@ -75,6 +75,12 @@ void scale(float* x, float by, std::uint32_t n) {
                  QUIRE_LAMBDA { store_some(x + i, mul(load_some(x + i, count), all(by)), count); });
 }
 
+void shifted(const float* x, float less, float by, std::uint32_t n, float* out) {
+  each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
+    store_some(out + i, mul(sub(load_some(x + i, count), all(less)), all(by)), count);
+  });
+}
+
 void softcap(float* x, float cap, std::uint32_t n) {
   const Lanes inverse = all(1.0f / cap);
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {

@@ -45,6 +45,10 @@ void scale(float* x, float by, std::uint32_t n) {
   for (std::uint32_t i = 0; i < n; ++i) x[i] *= by;
 }
 
+void shifted(const float* x, float less, float by, std::uint32_t n, float* out) {
+  for (std::uint32_t i = 0; i < n; ++i) out[i] = (x[i] - less) * by;
+}
+
 void softcap(float* x, float cap, std::uint32_t n) {
   const float inverse = 1.0f / cap;
   for (std::uint32_t i = 0; i < n; ++i) x[i] = cap * ref::tanh(x[i] * inverse);
@@ -80,7 +84,7 @@ std::uint32_t above(const float* x, float floor, std::uint32_t n, std::uint32_t*
 
 }  // namespace
 
-extern const VectorKernels kVectorScalar = {rms_norm, rope, add,    silu_mul, gelu_mul, scale,
-                                            softcap,  max,  argmax, sum_exp,  above};
+extern const VectorKernels kVectorScalar = {rms_norm, rope,    add, silu_mul, gelu_mul, scale,
+                                            shifted,  softcap, max, argmax,   sum_exp,  above};
 
 }  // namespace quire

@@ -1,0 +1,7 @@
+#include "kernels/cpu/mass_impl.h"
+
+namespace quire {
+
+extern const MassKernels kMassAvx512 = {mass_scores, mass_fold, mass_moments};
+
+}  // namespace quire

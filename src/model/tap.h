@@ -1,0 +1,90 @@
+// model/tap.h - what a forward pass writes down about a sequence for whoever decides what stays of
+// it, and what is made of that afterwards. Nothing asked for, nothing computed.
+//
+// The engine owns one Tap per sequence that asks and hands it to every step (StepRows::taps). It
+// collects, of the layers of one group, the rotated queries of some rows, or sums over queries as
+// they were before rotation. Between steps Model::add_mass turns queries into attention received:
+//
+//   Tap tap(model.config(), geometry, group);
+//   tap.watch(n - 64, 64);                          // the prompt's last rows, whatever the chunks
+//   ... forward() ...
+//   model.add_mass(geometry, sequence, tap, {.rows = 64, .weight = 1.0f / 64}, out);   // SnapKV
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/geometry.h"
+#include "kernels/kv_view.h"
+#include "kernels/mass.h"
+#include "model/config.h"
+
+namespace quire {
+
+class Tap {
+ public:
+  Tap(const ModelConfig& config, const Geometry& geometry, std::uint32_t group);
+
+  std::uint32_t group() const { return group_; }
+  std::uint32_t layers() const { return layers_; }  // of the group
+  std::uint32_t query_heads() const { return query_heads_; }
+  std::uint32_t head_dim() const { return head_dim_; }
+
+  // From now on queries of the tokens [first, first + count) are kept.
+  void watch(std::uint32_t first, std::uint32_t count);
+  // Forgets those before `first` and keeps as many behind the others.
+  void advance(std::uint32_t first);
+  std::uint32_t first() const { return first_; }
+  std::uint32_t count() const { return count_; }
+  // [query_heads][head_dim], rotated to its position; layer counts within the group.
+  const float* query(std::uint32_t layer, std::uint32_t token) const;
+
+  // Queries of the tokens [first, end) are added up, before rotation, by layer and query head.
+  void sum_moments(std::uint32_t first, std::uint32_t end);
+  std::uint64_t moment_count() const;                                         // tokens added
+  std::span<const double> sums(std::uint32_t layer, std::uint32_t head);      // [head_dim]
+  std::span<const double> products(std::uint32_t layer, std::uint32_t head);  // [head_dim]^2
+
+ private:
+  friend class Pass;
+  // Sums are made in f32 over up to kRun tokens, counted from token 0, and those added in double:
+  // so they do not depend on the chunks, and cost little.
+  static constexpr std::uint32_t kRun = 64;
+  struct Moments {
+    std::vector<float> run_sums, run_products;
+    std::vector<double> sums, products;
+    std::uint64_t count = 0;
+  };
+  Moments& moments(std::uint32_t layer, std::uint32_t head) {
+    return moments_[std::size_t{layer} * query_heads_ + head];
+  }
+  static void close_run(Moments& m);
+
+  std::uint32_t group_, layers_, query_heads_, head_dim_;
+  std::uint32_t first_ = 0, count_ = 0;
+  std::uint32_t moments_first_ = 0, moments_end_ = 0;
+  std::vector<float> queries_;  // [layer][count][query_heads * head_dim]
+  std::vector<Moments> moments_;
+};
+
+// A sequence between steps, as the cache has it: views of all groups whose `past` is its length.
+struct TapSequence {
+  std::byte* arena;
+  std::span<const KvSequenceView> groups;
+};
+
+// Which of a tap's queries are asked about, and what they see. Slots of a lane are those it kept, then
+// those of the tokens since. Without more said a query sees all up to itself; with `repeat` it reads
+// a context again: the first `sinks` tokens, [begin, end), and those from `own` up to itself (KVzip;
+// not for compacted sequences).
+struct MassAsk {
+  MassRule rule = MassRule::sum;
+  float weight = 1;
+  std::uint32_t first = 0xffffffffu;  // token; by default the tap's first
+  std::uint32_t rows = 0;
+  bool repeat = false;
+  std::uint32_t sinks = 0, begin = 0, end = 0, own = 0;
+};
+
+}  // namespace quire
