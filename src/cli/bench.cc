@@ -149,7 +149,8 @@ int run(Options& o) {
     else
       fmt::print("decode {} sequence{} at depth {}: ", o.batch, o.batch == 1 ? "" : "s", o.depth);
     fmt::print("{:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} threads, {})\n", rate,
-               rates.value().size(), *low, *high, r.threads(), isa_name(r.model().options().isa));
+               rates.value().size(), *low, *high, r.threads(),
+               r.model().device() ? "cuda" : isa_name(r.model().options().isa));
     return kOk;
   }
   Json out{{"bench", o.what},
