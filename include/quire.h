@@ -49,6 +49,7 @@ typedef struct quire_options {
   uint32_t activations_int16; /* 1: more precise, slower prefill */
   uint64_t kv_cache_bytes;    /* 80 % of what is free */
   const char* kv_format;      /* "f16" ("f32" for F32 models) */
+  const char* kv_budget;      /* everything stays; "snapkv:20%", see `quire kv methods` */
 } quire_options;
 
 /* Temperature 0 is greedy. Equal seeds draw equal tokens, whatever else is computed beside. */

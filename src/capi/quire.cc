@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/retain.h"
 #include "engine/runtime.h"
 
 struct quire_model {
@@ -22,7 +23,9 @@ struct quire_session {
   std::uint32_t prompt_length =
       0;  // tokens fed before the first step; penalties tell them from the answer
   bool attached = false;
+  std::optional<quire::Retaining> retain = {};
 
+  quire::Retaining* retain_of() { return retain ? &*retain : nullptr; }
   void count_tokens() {
     counts = {};
     const auto prompt = std::min<std::size_t>(prompt_length, tokens.size());
@@ -77,6 +80,14 @@ quire::SamplingOptions sampling_of(const quire_sampling* s) {
 quire::Status catch_up(quire_session& s) {
   quire::Runtime& r = *s.model->runtime;
   if (!s.attached) {
+    if (r.retain()) {
+      TRY(const quire::RootId root, r.tenant_root(""));
+      s.retain.emplace(r, r.retain(), static_cast<std::uint32_t>(s.tokens.size()), root);
+      TRY(s.sequence, r.cache().open({.root = root,
+                                      .token_capacity = s.capacity + s.retain->more_tokens(),
+                                      .serve_max = s.retain->serve_max(),
+                                      .recomputable = false}));
+    }
     s.cached = r.cache().attach(s.sequence, s.tokens).tokens;
     s.attached = true;
     s.prompt_length = static_cast<std::uint32_t>(s.tokens.size());
@@ -87,7 +98,7 @@ quire::Status catch_up(quire_session& s) {
     const std::size_t at = s.sequence.length(),
                       count = std::min<std::size_t>(rows, s.tokens.size() - 1 - at);
     const quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, count),
-                               quire::Logits::none};
+                               quire::Logits::none, s.retain_of()};
     TRY([[maybe_unused]] const auto logits, r.step({&item, 1}));
   }
   return {};
@@ -121,6 +132,11 @@ quire_model* quire_open(const char* path, const quire_options* options) {
       .kv_cache_bytes = o.kv_cache_bytes,
       .context = o.context};
   if (o.kv_format) r.kv_format = o.kv_format;
+  if (o.kv_budget) {
+    auto policy = quire::parse_retain_policy(o.kv_budget);
+    if (!policy.ok()) return code_of(policy.error()), nullptr;
+    r.kv_retain = std::make_shared<quire::RetainPolicy>(std::move(policy.value()));
+  }
   if (o.block_size) r.tokens_per_block = o.block_size;
   if (r.tokens_per_block != 16 && r.tokens_per_block != 32 && r.tokens_per_block != 64)
     return invalid("quire_open: block_size must be 16, 32 or 64"), nullptr;
@@ -187,7 +203,7 @@ int quire_step(quire_session* const* sessions, size_t count) {
     if (s.tokens.empty()) return invalid("quire_step: a session was fed nothing");
     if (const auto done = catch_up(s); !done.ok()) return code_of(done.error());
     if (s.sequence.length() >= s.tokens.size()) continue;  // nothing new: its logits stand
-    items.push_back({&s.sequence, std::span(s.tokens).last(1), quire::Logits::last});
+    items.push_back({&s.sequence, std::span(s.tokens).last(1), quire::Logits::last, s.retain_of()});
     owners.push_back(&s);
   }
   const std::size_t vocabulary = count ? quire_vocabulary(sessions[0]->model) : 0;
@@ -242,11 +258,15 @@ quire_session* quire_fork(quire_session* s) {
                            .capacity = s->capacity,
                            .cached = s->cached,
                            .prompt_length = s->prompt_length,
-                           .attached = true};
+                           .attached = true,
+                           .retain = s->retain};
 }
 
 int quire_truncate(quire_session* s, uint32_t length) {
   if (length > s->tokens.size()) return invalid("quire_truncate: longer than the session");
+  if (s->retain && s->retain->acted())
+    return code_of(
+        Error{Code::unsupported, "quire_truncate: tokens that kv_budget dropped do not come back"});
   s->tokens.resize(length);
   s->logits.clear();
   if (s->attached) {

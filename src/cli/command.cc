@@ -21,6 +21,7 @@ QUIRE_COMMAND(EvalFormats);
 QUIRE_COMMAND(Selftest);
 QUIRE_COMMAND(KvFormats);
 QUIRE_COMMAND(Probe);
+QUIRE_COMMAND(Calibrate);
 QUIRE_COMMAND(Tokenize);
 QUIRE_COMMAND(Detokenize);
 QUIRE_COMMAND(Template);
@@ -29,10 +30,10 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kServe,    kRun,        kChat,     kBench,       kBenchServe,
-                                kBenchKv,  kShow,       kPlan,     kSelftest,    kEval,
-                                kTokenize, kDetokenize, kTemplate, kEvalFormats, kKvFormats,
-                                kProbe,    kCompletion, kVersion};
+  static const Command all[] = {kServe,    kRun,        kChat,       kBench,       kBenchServe,
+                                kBenchKv,  kShow,       kPlan,       kSelftest,    kEval,
+                                kTokenize, kDetokenize, kTemplate,   kEvalFormats, kKvFormats,
+                                kProbe,    kCalibrate,  kCompletion, kVersion};
   return all;
 }
 

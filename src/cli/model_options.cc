@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/calibrations.h"
 #include "cli/help.h"
 #include "engine/probe.h"
 #include "kernels/cuda/device.h"
@@ -36,6 +37,11 @@ std::string plan_path(const std::string& model) {
          (std::filesystem::path(model).filename().string() + ".json");
 }
 
+std::string calibration_path(const std::string& model, std::string_view format) {
+  return std::filesystem::path(model_cache_folder()).parent_path() / "calibrations" /
+         (std::filesystem::path(model).filename().string() + "." + std::string(format));
+}
+
 std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
   if (o.keys.empty() && o.values.empty()) return kv_format;
   const std::string other = kv_format == "auto" ? "f16" : kv_format;
@@ -54,7 +60,12 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--kv-format,--kv-cache-dtype", o.kv_format,
                  "format of cached keys and values (f16)");
   add_storage_options(app, o.kv, true);
-  app.add_flag("--allow-lossy", o.kv.allow_lossy, "needed by --kv-format planned")->group(kRare);
+  app.add_option("--kv-budget", o.kv.budget,
+                 "tokens that stay, METHOD:SHARE% or METHOD:TOKENS (see kv methods)");
+  app.add_option("--window", o.kv.window, "SIZE[,SINK]: every layer sees the last tokens only")
+      ->group(kRare);
+  app.add_flag("--allow-lossy", o.kv.allow_lossy,
+               "needed by --kv-budget, --window and --kv-format planned");
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")
@@ -130,6 +141,35 @@ Result<std::vector<TokenId>> parse_tokens(const std::string& text) {
   return tokens;
 }
 
+// A window that keeps first tokens is retention; one that does not is how the model is stored.
+Status read_retention(const KvStorageCli& o, RuntimeOptions& r) {
+  if (o.window.empty() && o.budget.empty()) return {};
+  if (!o.window.empty() && !o.budget.empty())
+    return Error{Code::invalid, "--window and --kv-budget: one of the two"};
+  if (!o.allow_lossy)
+    return Error{Code::invalid, std::string(o.window.empty() ? "--kv-budget" : "--window") +
+                                    " may change answers: add --allow-lossy"};
+  std::string policy = o.budget;
+  if (!o.window.empty()) {
+    std::uint32_t size = 0, sink = 0;
+    const char* const end = o.window.data() + o.window.size();
+    auto read = std::from_chars(o.window.data(), end, size);
+    if (read.ec == std::errc() && read.ptr != end && *read.ptr == ',')
+      read = std::from_chars(read.ptr + 1, end, sink);
+    if (read.ec != std::errc() || read.ptr != end || size == 0)
+      return Error{Code::invalid, "--window: '" + o.window + "' is not SIZE or SIZE,SINK"};
+    if (sink == 0) {
+      r.kv_window = size;
+      return {};
+    }
+    policy = window_policy(size, sink);
+  }
+  auto made = parse_retain_policy(policy);
+  if (!made.ok()) return Error{Code::invalid, "--kv-budget: " + made.error().message};
+  r.kv_retain = std::make_shared<RetainPolicy>(std::move(made.value()));
+  return {};
+}
+
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   const bool cuda = o.device == "cuda" || (o.device == "auto" && open_cuda().ok());
   RuntimeOptions r{.device = cuda ? DeviceKind::cuda : DeviceKind::cpu,
@@ -153,6 +193,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   if (!o.kv_cache_memory.empty()) {
     TRY(r.kv_cache_bytes, parse_size(o.kv_cache_memory));
   }
+  TRY_STATUS(read_retention(o.kv, r));
   if (r.kv_format == "planned" && !o.kv.allow_lossy)
     return Error{Code::invalid, "--kv-format planned may change answers: add --allow-lossy"};
   if (r.kv_format != "auto" && r.kv_format != "planned") {
@@ -174,6 +215,19 @@ Result<std::vector<const Format*>> stored_plan(const std::string& model) {
   return plan;
 }
 
+Result<std::vector<Calibration>> stored_calibrations(const std::string& model) {
+  std::vector<Calibration> all;
+  for (const Codec* codec : codecs()) {
+    const std::string file = calibration_path(model, codec->name);
+    if (!codec->calibrated || !std::filesystem::exists(file)) continue;
+    TRY(const std::string bytes, read_file(file));
+    auto parsed = parse_calibration(std::as_bytes(std::span(bytes)));
+    if (!parsed.ok()) return Error{parsed.error().code, file + ": " + parsed.error().message};
+    all.push_back(std::move(parsed.value()));
+  }
+  return all;
+}
+
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
   const bool made_up = !options.random_weights.empty();
   TRY(const std::string path,
@@ -181,6 +235,7 @@ Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
   TRY(RuntimeOptions wanted, runtime_options(options));
   if (!made_up) {
     TRY(wanted.kv_plan, stored_plan(path));
+    TRY(wanted.calibrations, stored_calibrations(path));
   }
   return Runtime::open(path, wanted);
 }

@@ -54,6 +54,7 @@ Json timings_json(const GenerateTimings& t, double load_seconds) {
           {"prompt_tokens", t.prompt_tokens},
           {"cached_tokens", t.cached_tokens},
           {"generated_tokens", t.decoded_tokens},
+          {"kv_bytes", t.kv_bytes},
           {"prefill_tokens_per_second", rate(t.prompt_tokens - t.cached_tokens, t.prefill_seconds)},
           {"decode_tokens_per_second", rate(t.decoded_tokens, t.decode_seconds)}};
 }

@@ -105,7 +105,9 @@ void Engine::admit(Job& job) {
   const bool first = job.admitted == 0;
   const std::uint32_t at = job.first_open();
   const Nanoseconds before = clock_.now();
-  const Attached got = runtime_.cache().attach(*job.branch(at).sequence);
+  const std::optional<Attached> encoded =
+      first && job.request.kv.convert ? convert(job) : std::nullopt;
+  const Attached got = encoded ? *encoded : runtime_.cache().attach(*job.branch(at).sequence);
   job.lookup += clock_.now() - before;
   job.placed = false;
   --placed_;
@@ -152,7 +154,7 @@ void Engine::admit(Job& job) {
 
 // All of the prompt is in the cache: what the request wants kept is kept.
 void Engine::prompt_read(Job& job) {
-  const Sequence& s = *job.branch(0).sequence;
+  Sequence& s = *job.branch(0).sequence;
   const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
   if (job.request.kv.write != KvWrite::none)
     job.written = s.published_blocks() * per_block -
@@ -168,6 +170,8 @@ void Engine::prompt_read(Job& job) {
     else
       job.lease_problem = lease.error().message;
   }
+  // At once, so that choices share what stays; without room it is done before the next step.
+  if (Retaining* const retain = job.branch(0).retain) (void)retain->act(runtime_, s);
   if (!job.prompt_logprobs.empty()) {
     told_ = true;
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));
@@ -179,7 +183,9 @@ void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
   Answer& a = job.answers[index];
   a.done = true;
   a.next = kNoToken;
-  job.kv_bytes = std::max(job.kv_bytes, sequence_bytes(geometry(job), a.sequence.tokens().size()));
+  job.kv_bytes = std::max(job.kv_bytes, runtime_.cache().bytes(a.sequence));
+  job.kv_bytes_whole =
+      std::max(job.kv_bytes_whole, sequence_bytes(geometry(job), a.sequence.length()));
   a.sequence.close();
   ++stats_.finished[static_cast<std::size_t>(how)];
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
@@ -202,6 +208,7 @@ void Engine::complete(Job& job) {
             .generated_tokens = job.generated,
             .preemptions = job.preemptions,
             .kv_bytes = job.kv_bytes,
+            .kv_bytes_whole = std::max(job.kv_bytes, job.kv_bytes_whole),
             .node = job.keys.empty() ? BlockKey{} : job.keys.back(),
             .reason = job.reason,
             .queue_seconds = seconds(job.admitted - job.submitted),

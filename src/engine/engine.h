@@ -100,6 +100,8 @@ class Engine {
   void resume_branches(Job& job);
   std::uint32_t collect(Job& job);
   void place(Job& job);
+  SequenceOptions sequence_options(const Job& job, std::span<const KeyChange> changes) const;
+  std::optional<Attached> convert(Job& job);
   Probe probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);

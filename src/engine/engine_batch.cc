@@ -19,7 +19,7 @@ constexpr std::uint32_t kScoredRows = 64;  // rows of a step whose logits are al
 void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
   const Branch b = job.branch(branch);
   const std::uint32_t past = b.sequence->length(), unread = b.unread();
-  StepItem item{b.sequence, {}, Logits::none};
+  StepItem item{b.sequence, {}, Logits::none, b.retain};
   if (unread == 0) {
     item.tokens = {b.next, 1};
     item.logits = Logits::last;
@@ -164,24 +164,38 @@ void Engine::resume_branches(Job& job) {
   }
 }
 
+SequenceOptions Engine::sequence_options(const Job& job, std::span<const KeyChange> changes) const {
+  const Request& r = job.request;
+  return {.root = job.root,
+          .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
+          .reuse = r.kv.reuse,
+          .publish = r.kv.write != KvWrite::none,
+          .publish_generated = r.kv.write == KvWrite::all,
+          .priority = r.kv.priority,
+          .ttl = r.kv.ttl,
+          .changes = changes,
+          .request = static_cast<std::uint64_t>(job.id)};
+}
+
 // Gives a waiting job its cursor in the prefix index.
 void Engine::place(Job& job) {
   const Nanoseconds before = clock_.now();
   const Request& r = job.request;
+  std::optional<Retaining> retain;
+  if (r.kv.retain)
+    retain.emplace(runtime_, r.kv.retain, static_cast<std::uint32_t>(r.prompt.size()), job.root);
   const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
-  Result<Sequence> opened = runtime_.cache().open(
-      {.root = job.root,
-       .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
-       .reuse = r.kv.reuse,
-       .publish = r.kv.write != KvWrite::none,
-       .publish_generated = r.kv.write == KvWrite::all,
-       .priority = r.kv.priority,
-       .ttl = r.kv.ttl,
-       .changes = {&salt, r.kv.salt.empty() ? 0u : 1u},
-       .request = static_cast<std::uint64_t>(job.id)});
+  SequenceOptions options = sequence_options(job, {&salt, r.kv.salt.empty() ? 0u : 1u});
+  if (retain) {
+    options.token_capacity += retain->more_tokens();
+    options.serve_max = retain->serve_max();
+    options.recomputable = false;
+  }
+  Result<Sequence> opened = runtime_.cache().open(options);
   if (!opened.ok()) return;
   job.answers.reserve(r.choices);
   job.answers.emplace_back().sequence = std::move(opened.value());
+  job.answers[0].retain = std::move(retain);
   runtime_.cache().place(job.answers[0].sequence, r.prompt, job.keys);
   job.lookup += clock_.now() - before;
   job.placed = true;
@@ -216,10 +230,12 @@ bool Engine::follows(Job& job, const Attached& seen) {
 }
 
 std::uint64_t Engine::full_bytes(const Job& job) const {
-  return request_bytes(geometry(job), {.prompt = job.request.prompt.size(),
-                                       .answer = job.request.tokens_max,
-                                       .width = job.width(),
-                                       .chunk = options_.step_tokens});
+  return request_bytes(geometry(job),
+                       {.prompt = job.request.prompt.size(),
+                        .answer = job.request.tokens_max,
+                        .width = job.width(),
+                        .chunk = options_.step_tokens},
+                       job.request.kv.retain.get());
 }
 
 bool Engine::has_room(Job& job, std::uint32_t cached) {
@@ -228,7 +244,9 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
   const std::uint32_t known =
       static_cast<std::uint32_t>(job.request.prompt.size()) + job.generated / job.width();
   const std::uint32_t ahead = std::min(job.request.tokens_max, 2 * g.tokens_per_block);
-  const std::uint64_t whole = sequence_bytes(g, known + ahead);
+  std::uint64_t whole = sequence_bytes(g, known + ahead);
+  if (job.request.kv.retain)  // the prompt and what stays of it are there together for a moment
+    whole += retained_bytes(g, *job.request.kv.retain, job.request.prompt.size());
   // Blocks it would share with those who run cost nothing, but cached ones that nobody holds do. A
   // newcomer may hope for the former; who has given way for lack of room gets no such credit,
   // unless its blocks are parked, which count as held already.
@@ -270,7 +288,12 @@ void Engine::preempt(Job& job) {
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);
     if (b.done) continue;
-    const Preempt how = cheaper_preemption(*b.sequence, wanted);
+    // What a compaction dropped, or a conversion did not compute, cannot be computed again.
+    const bool park = job.converted || (b.retain && b.retain->acted());
+    const Preempt how = park       ? Preempt::park
+                        : b.retain ? Preempt::recompute
+                                   : cheaper_preemption(*b.sequence, wanted);
+    if (how == Preempt::recompute && b.retain) b.retain->reset();
     runtime_.cache().preempt(*b.sequence, how);
     ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);
   }

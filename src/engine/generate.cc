@@ -4,6 +4,7 @@
 
 #include "engine/answer_text.h"
 #include "engine/beams.h"
+#include "engine/retain.h"
 
 namespace quire {
 namespace {
@@ -15,6 +16,7 @@ double seconds_since(Nanoseconds start) {
 // One answer in the making: its blocks, its text and what it has seen.
 struct Stream {
   Sequence sequence;
+  std::optional<Retaining> retain;
   Generated answer;
   AnswerText text;
   TokenCounts counts;
@@ -26,7 +28,11 @@ class Generator {
  public:
   Generator(Runtime& runtime, std::span<const TokenId> prompt, const GenerateOptions& options,
             const GenerateEvents& events)
-      : runtime_(runtime), prompt_(prompt), options_(options), events_(events) {}
+      : runtime_(runtime),
+        prompt_(prompt),
+        options_(options),
+        events_(events),
+        policy_(options.retain ? options.retain : runtime.retain()) {}
 
   Result<GenerateResult> run() {
     TRY_STATUS(check());
@@ -61,7 +67,10 @@ class Generator {
                    "logit_bias and penalties, or the beams"};
     if (options_.beams > 0 && !options_.stop.empty())
       return Error{Code::invalid, "beam search knows no stop strings; leave out stop or the beams"};
-    if (prompt_.size() + options_.tokens_max > runtime_.context())
+    if (policy_)
+      TRY_STATUS(runtime_.check_retain(*policy_, nullptr, options_.choices, options_.beams));
+    const bool endless = policy_ && policy_->endless() && prompt_.size() <= runtime_.context();
+    if (prompt_.size() + options_.tokens_max > runtime_.context() && !endless)
       return Error{Code::invalid, "a prompt of " + std::to_string(prompt_.size()) + " tokens and " +
                                       std::to_string(options_.tokens_max) +
                                       " new ones do not fit the context of " +
@@ -73,12 +82,21 @@ class Generator {
   Status read_prompt() {
     const Nanoseconds started = SteadyClock().now();
     const auto length = static_cast<std::uint32_t>(prompt_.size());
-    TRY(root_, runtime_.open_sequence(length + options_.tokens_max));
+    TRY(const RootId root, runtime_.tenant_root(""));
+    if (policy_) retain_.emplace(runtime_, policy_, length, root);
+    TRY(root_, runtime_.cache().open({.root = root,
+                                      .token_capacity = length + options_.tokens_max +
+                                                        (retain_ ? retain_->more_tokens() : 0),
+                                      .serve_max = retain_ ? retain_->serve_max() : 0xffffffffu,
+                                      .recomputable = !retain_}));
     result_.timings.prompt_tokens = length;
     result_.timings.cached_tokens = runtime_.cache().attach(root_, prompt_).tokens;
-    TRY(logits_, runtime_.read(root_, options_.chunk, [&](std::uint32_t done) {
-      return !events_.prefill || events_.prefill(done, length);
-    }));
+    TRY(logits_,
+        runtime_.read(
+            root_, options_.chunk,
+            [&](std::uint32_t done) { return !events_.prefill || events_.prefill(done, length); },
+            retain_ ? &*retain_ : nullptr));
+    if (retain_) TRY_STATUS(retain_->act(runtime_, root_));
     result_.timings.prefill_seconds = seconds_since(started);
     return {};
   }
@@ -91,6 +109,7 @@ class Generator {
 
   Stream new_stream() const {
     Stream s{.sequence = {},
+             .retain = retain_,
              .answer = {},
              .text = AnswerText(runtime_.tokenizer(), stops_,
                                 {.skip_special = options_.skip_special,
@@ -127,7 +146,10 @@ class Generator {
       live.clear();
       for (std::uint32_t c = 0; c < options_.choices; ++c) {
         if (streams[c].done) continue;
-        items.push_back({&streams[c].sequence, {&streams[c].next, 1}, Logits::last});
+        items.push_back({&streams[c].sequence,
+                         {&streams[c].next, 1},
+                         Logits::last,
+                         streams[c].retain ? &*streams[c].retain : nullptr});
         live.push_back(c);
       }
       if (items.empty()) break;
@@ -174,6 +196,8 @@ class Generator {
   void finish(Stream& s, Finish how) {
     s.answer.finish = how;
     s.done = true;
+    if (result_.timings.kv_bytes == 0)
+      result_.timings.kv_bytes = runtime_.cache().bytes(s.sequence);
     s.sequence.close();
   }
 
@@ -223,7 +247,9 @@ class Generator {
   const GenerateOptions& options_;
   const GenerateEvents& events_;
   StopStrings stops_;
+  const std::shared_ptr<const RetainPolicy> policy_;
   Sequence root_;
+  std::optional<Retaining> retain_;
   std::span<float> logits_;
   GenerateResult result_;
 };

@@ -24,7 +24,8 @@ struct GenerateOptions {
   bool ignore_end = false;    // do not stop at the model's end-of-generation tokens
   bool skip_special = true;   // leave control tokens out of the text
   std::vector<std::string> stop = {};
-  std::uint32_t chunk = 0;  // rows per prefill step; 0: as many as fit
+  std::uint32_t chunk = 0;                          // rows per prefill step; 0: as many as fit
+  std::shared_ptr<const RetainPolicy> retain = {};  // null: the runtime's, if it has one
 };
 
 struct Generated {
@@ -40,6 +41,7 @@ struct GenerateTimings {
   std::uint32_t prompt_tokens = 0, cached_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   std::uint32_t decoded_tokens = 0;
+  std::uint64_t kv_bytes = 0;  // that the first answer held at its end
 };
 
 struct GenerateEvents {

@@ -30,6 +30,11 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
   if (r.kv.storage)
     if (const Status ok = runtime.check_storage(*r.kv.storage); !ok.ok())
       return invalid("kv.format: " + ok.error().message);
+  if (r.kv.retain)
+    if (const Status ok =
+            runtime.check_retain(*r.kv.retain, r.kv.storage.get(), r.choices, r.beams);
+        !ok.ok())
+      return invalid("kv.budget: " + ok.error().message);
   if (r.beams > 0) {
     if (r.choices > r.beams)
       return invalid("beam search cannot return more choices than it has beams");
@@ -52,7 +57,8 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
             fmt::format("This model's maximum context length is {} tokens. However, your prompt "
                         "has {} tokens; shorten it.",
                         context, prompt)};
-  if (r.tokens_max > context - prompt) {
+  const bool endless = r.kv.retain && r.kv.retain->endless();
+  if (r.tokens_max > context - prompt && !endless) {
     if (!r.cut_tokens_max)
       return {FailureKind::context_length,
               fmt::format("This model's maximum context length is {} tokens. However, your prompt "
@@ -63,10 +69,12 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
   const std::uint64_t budget = runtime.kv_cache_bytes();
   const Geometry geometry = runtime.geometry(r.kv.storage.get());
   const auto bytes = [&](std::uint32_t answer) {
-    return request_bytes(geometry, {.prompt = prompt,
-                                    .answer = answer,
-                                    .width = std::max(r.choices, r.beams),
-                                    .chunk = options.step_tokens});
+    return request_bytes(geometry,
+                         {.prompt = prompt,
+                          .answer = answer,
+                          .width = std::max(r.choices, r.beams),
+                          .chunk = options.step_tokens},
+                         r.kv.retain.get());
   };
   if (bytes(r.tokens_max) <= budget) return {};
   const std::uint32_t least = std::min(r.tokens_max, geometry.tokens_per_block);

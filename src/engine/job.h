@@ -14,6 +14,7 @@
 #include "engine/beams.h"
 #include "engine/explain.h"
 #include "engine/request.h"
+#include "engine/retain.h"
 #include "engine/runtime.h"
 #include "engine/scheduler.h"
 #include "engine/service.h"
@@ -23,7 +24,8 @@ namespace quire {
 // One choice in the making.
 struct Answer {
   Sequence sequence;
-  TokenId next = kNoToken;  // sampled, not yet read
+  std::optional<Retaining> retain = {};  // where the request says what stays
+  TokenId next = kNoToken;               // sampled, not yet read
   std::uint32_t generated = 0;
   TokenCounts counts;
   std::unique_ptr<TokenMask> mask;
@@ -35,6 +37,7 @@ struct Branch {
   Sequence* sequence;
   const TokenId* next;  // to be read after all that the sequence knows; null: nothing yet
   bool done;
+  Retaining* retain = nullptr;
 
   std::uint32_t unread() const {
     return static_cast<std::uint32_t>(sequence->tokens().size()) - sequence->length();
@@ -67,6 +70,7 @@ struct Job {
   std::optional<BeamSearch> beams;
   std::uint32_t attached = 0;  // branches before it hold blocks; those after are placed or parked
   bool placed = false;
+  bool converted = false;  // its sequence begins with blocks that nothing but its own can replace
   std::uint32_t preemptions = 0;
   bool reserved = false;         // holds all the memory it may ever need
   std::uint32_t read_steps = 0;  // steps since its reading began
@@ -77,7 +81,7 @@ struct Job {
 
   Nanoseconds submitted = 0, deadline = 0, admitted = 0, first_token = 0;
   std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
-  std::uint64_t kv_bytes = 0;
+  std::uint64_t kv_bytes = 0, kv_bytes_whole = 0;
   Nanoseconds lookup = 0;  // spent on finding its prefix
   GapSketch gaps;          // between the tokens of an answer
   Reason reason = Reason::none;
@@ -105,7 +109,8 @@ struct Job {
       return {&b.sequence, b.tokens.empty() ? nullptr : &b.tokens.back(), false};
     }
     Answer& a = answers[i];
-    return {&a.sequence, a.next == kNoToken ? nullptr : &a.next, a.done};
+    return {&a.sequence, a.next == kNoToken ? nullptr : &a.next, a.done,
+            a.retain ? &*a.retain : nullptr};
   }
   std::uint32_t generated_by(std::uint32_t i) {
     return beams ? static_cast<std::uint32_t>(beams->open()[i].tokens.size())

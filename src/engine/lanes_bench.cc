@@ -97,6 +97,11 @@ World* world_of(const char* format) {
       Runtime::open(path, {.kv_format = format, .kv_cache_bytes = std::uint64_t{4} << 30});
   if (!opened.ok()) return nullptr;
   w.runtime = std::move(opened.value());
+  return &w;
+}
+
+void read_prompt(World& w) {
+  if (w.prompt.is_open()) return;
   w.prompt = open(*w.runtime);
   Tap tap(w.runtime->config(), w.runtime->geometry(), w.runtime->geometry().places[0].group);
   tap.watch(kPrompt - kWindow, kWindow);
@@ -109,7 +114,6 @@ World* world_of(const char* format) {
     }
   });
   w.scoring_seconds = seconds_of([&] { score(w, tap); });
-  return &w;
 }
 
 // The prompt's keys and values in blocks of its own.
@@ -139,6 +143,7 @@ void decode(benchmark::State& state, const char* format, bool compacts) {
   World* const w = world_of(format);
   if (w == nullptr) return state.SkipWithError("QUIRE_TEST_MODEL names no model that opens");
   Runtime& r = *w->runtime;
+  read_prompt(*w);
   const auto batch = static_cast<std::size_t>(state.range(0));
   const std::uint64_t before = r.cache().stats().referenced_bytes;
   std::vector<Sequence> sequences;
@@ -166,7 +171,7 @@ void decode(benchmark::State& state, const char* format, bool compacts) {
     for (std::size_t i = 0; i < batch; ++i) items[i] = {&sequences[i], {&next[i], 1}};
     const double seconds = seconds_of([&] {
       const auto made = r.step_greedy(items);
-      std::copy(made.value().begin(), made.value().end(), next.begin());
+      std::ranges::transform(made.value(), next.begin(), &BestToken::token);
     });
     best = std::min(best, seconds);
   }
@@ -180,6 +185,45 @@ void decode(benchmark::State& state, const char* format, bool compacts) {
   state.counters["prefill_s"] = w->prefill_seconds;
 }
 
+// Endless text: each time a block is full the oldest one goes. `share` is that of compacting in the
+// time of 32 tokens decoded one by one.
+void stream(benchmark::State& state, const char* format) {
+  World* const w = world_of(format);
+  if (w == nullptr) return state.SkipWithError("QUIRE_TEST_MODEL names no model that opens");
+  Runtime& r = *w->runtime;
+  const Geometry& geometry = r.geometry();
+  const std::uint32_t group = geometry.places[0].group, per_block = geometry.tokens_per_block;
+  const auto window = static_cast<std::uint32_t>(state.range(0));
+  Sequence s = open(r);
+  const std::vector<TokenId> tokens = filler(r, 7);
+  double compacting = 0, decoding = 0;
+  std::uint32_t at = 0;
+  const auto read = [&](std::uint32_t count) {
+    const StepItem item{&s, std::span(tokens).subspan(at, count), Logits::none};
+    if (!r.step({&item, 1}).ok()) state.SkipWithError("no room");
+    at += count;
+  };
+  const auto compact = [&] {
+    std::vector<std::uint32_t> keep;
+    for (std::uint32_t t = 0; t < at; ++t)
+      if (t < 4 || t + window >= at) keep.push_back(t);
+    const std::vector<std::span<const std::uint32_t>> all(geometry.groups[group].lanes(), keep);
+    if (!r.cache().compact(s, group, at, all).ok()) state.SkipWithError("compacting failed");
+  };
+  while (at < window + per_block) read(per_block);
+  compact();
+  for (auto _ : state) {
+    decoding += seconds_of([&] {
+      for (std::uint32_t i = 0; i < per_block; ++i) read(1);
+    });
+    compacting += seconds_of(compact);
+  }
+  state.counters["compact_ms"] = compacting / static_cast<double>(state.iterations()) * 1e3;
+  state.counters["share"] = compacting / (compacting + decoding);
+}
+
+BENCHMARK_CAPTURE(stream, f16, "f16")->Arg(1024)->Iterations(20)->UseRealTime();
+BENCHMARK_CAPTURE(stream, int4, "hadamard-int4")->Arg(1024)->Iterations(20)->UseRealTime();
 BENCHMARK_CAPTURE(decode, f16, "f16", false)->Arg(1)->Arg(8)->Iterations(40)->UseRealTime();
 BENCHMARK_CAPTURE(decode, int4, "hadamard-int4", false)
     ->Arg(1)

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "kernels/kv_view.h"
+#include "kv/retain/policy.h"
 #include "kv/slab_shape.h"
 
 namespace quire {
@@ -154,7 +156,34 @@ std::uint64_t sequence_bytes(const Geometry& geometry, std::uint64_t tokens) {
   return bytes;
 }
 
-std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& shape) {
+namespace {
+// Pages that each lane keeps of a prompt, the last one not full.
+std::uint64_t lane_pages(const Geometry& geometry, const RetainPolicy& policy,
+                         std::uint64_t prompt) {
+  return blocks_for(geometry, policy.budget(static_cast<std::uint32_t>(prompt))) + 1;
+}
+std::uint64_t page_extent(const Geometry& geometry, const LayerGroup& g) {
+  return (geometry.page_bytes(g) + kArenaUnit - 1) / kArenaUnit * kArenaUnit;
+}
+}  // namespace
+
+std::uint64_t retained_bytes(const Geometry& geometry, const RetainPolicy& policy,
+                             std::uint64_t prompt) {
+  std::uint64_t bytes = 0;
+  for (const LayerGroup& g : geometry.groups)
+    if (retains(g))
+      bytes += g.lanes() * lane_pages(geometry, policy, prompt) * page_extent(geometry, g);
+  return bytes;
+}
+
+std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& asked,
+                            const RetainPolicy* retain) {
+  RequestShape shape = asked;
+  if (retain && asks(retain->needs(), Signal::peak_mass))  // the prompt is read again
+    shape.answer = std::max(shape.answer, shape.prompt + 2 * geometry.tokens_per_block);
+  if (retain && retain->every > 0)  // what leaves makes room for what comes
+    shape.answer = std::min<std::uint64_t>(
+        shape.answer, retain->every + retain->tokens + 2 * geometry.tokens_per_block);
   std::map<std::uint64_t, std::uint64_t> blocks;  // by size
   for (const LayerGroup& group : geometry.groups) {
     // Every answer shares the whole blocks of the prompt and has the rest, a copy of the block they
@@ -181,6 +210,11 @@ std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& shape)
       count = std::min(count, std::max(reading, answering));
     }
     blocks[geometry.block_bytes(group)] += count;
+    // A prompt and what stays of it are there together for a moment; while decoding, two lots are.
+    if (retain && retains(group))
+      blocks[page_extent(geometry, group)] += group.lanes() *
+                                              lane_pages(geometry, *retain, shape.prompt) *
+                                              (retain->every > 0 ? shape.width + 1 : 1);
   }
   std::uint64_t bytes = 0;
   for (const auto& [block_bytes, count] : blocks) bytes += slab_bytes_for(block_bytes, count);

@@ -58,7 +58,12 @@ struct RequestShape {
   std::uint64_t prompt = 0, answer = 0, width = 1, chunk = 512;
 };
 // Bytes of whole slabs that it may need at its worst moment.
-std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& shape);
+struct RetainPolicy;
+std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& shape,
+                            const RetainPolicy* retain = nullptr);
+// Bytes of the lane pages that a policy leaves of a prompt.
+std::uint64_t retained_bytes(const Geometry& geometry, const RetainPolicy& policy,
+                             std::uint64_t prompt);
 // Bytes of the blocks that one sequence of so many tokens holds between steps.
 std::uint64_t sequence_bytes(const Geometry& geometry, std::uint64_t tokens);
 

@@ -22,6 +22,7 @@
 #include "kernels/storage.h"
 #include "kv/cache.h"
 #include "kv/reason.h"
+#include "kv/retain/policy.h"
 
 namespace quire {
 
@@ -56,8 +57,11 @@ struct KvPolicy {
   std::string tenant = {};                            // part of the root: tenants never share
   std::string salt = {};                              // part of every key, besides the tenant
   std::shared_ptr<const StoragePolicy> storage = {};  // part of the root; null: the server's
-  std::uint8_t priority = 50;                         // 0-100, of the blocks it leaves
-  Nanoseconds ttl = 0;                                // soft lease on all it writes; 0: none
+  std::shared_ptr<const RetainPolicy> retain = {};    // null: everything stays
+  bool convert =
+      false;  // in a lossy format: exact blocks that are cached are encoded, not computed
+  std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
+  Nanoseconds ttl = 0;         // soft lease on all it writes; 0: none
   std::vector<Retention> retention = {};
 };
 
@@ -149,8 +153,9 @@ struct Done {
   std::uint32_t written_tokens = 0;    // of whole blocks that this request left in the cache
   std::uint32_t generated_tokens = 0;  // of all choices, as sampled
   std::uint32_t preemptions = 0;
-  std::uint64_t kv_bytes = 0;  // of its longest choice, shared blocks included
-  BlockKey node;               // of the last whole block of its prompt; zero: there is none
+  std::uint64_t kv_bytes = 0;        // of its longest choice, shared blocks included
+  std::uint64_t kv_bytes_whole = 0;  // the same if every token had stayed
+  BlockKey node;                     // of the last whole block of its prompt; zero: there is none
   Reason reason = Reason::none;
   double queue_seconds = 0, prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
   Nanoseconds submitted = 0;                      // on the engine's clock

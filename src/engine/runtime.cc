@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "engine/retain.h"
 #include "engine/text_parts.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
@@ -105,6 +106,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->context_ = options.context ? options.context : r->config().context;
 
   r->tokens_per_block_ = options.tokens_per_block;
+  r->calibrations_ = options.calibrations;
   r->kv_format_ = options.kv_format;
   if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
   if (r->kv_format_ == "auto") {
@@ -127,9 +129,12 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->storage_->recent_exact = options.kv_recent_exact;
   r->storage_->sinks = options.kv_sinks;
   r->storage_->skip_layers = options.kv_skip_layers;
+  r->storage_->window = options.kv_window;
   r->kv_format_ = r->storage_->name();
   TRY_STATUS(r->check_storage(*r->storage_));
-  const Geometry geometry = r->model_->geometry(options.tokens_per_block, *r->storage_);
+  r->retain_ = options.kv_retain;
+  if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
+  const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
           ? options.kv_cache_bytes
@@ -164,13 +169,28 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
       return Error{Code::invalid,
                    fmt::format("no layer {} to leave exact: this model has {}, the first is 0",
                                layer, config().layers)};
-  const Geometry wanted = geometry(&storage);
-  if (model_->device()) TRY_STATUS(model_->device()->check_storage(storage, wanted));
-  return check_geometry(wanted);
+  Geometry wanted = geometry(&storage);
+  TRY_STATUS(check_geometry(wanted));
+  TRY_STATUS(use_calibrations(wanted, calibrations_));
+  if (model_->device()) return model_->device()->check_storage(storage, wanted);
+  return {};
+}
+
+Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* storage,
+                             std::uint32_t choices, std::uint32_t beams) const {
+  const Geometry stored = geometry(storage);
+  return quire::check_retain(policy, {.geometry = &stored,
+                                      .choices = choices,
+                                      .beams = beams,
+                                      .device = model_->device() != nullptr,
+                                      .context = context_});
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
-  return model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
+  Geometry made = model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
+  // Those that are not calibrated are refused by check_storage.
+  if (const Status known = use_calibrations(made, calibrations_); !known.ok()) return made;
+  return made;
 }
 
 RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* storage) const {
@@ -217,6 +237,8 @@ Result<std::span<const BestToken>> Runtime::step_greedy(std::span<const StepItem
 }
 
 Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
+  for (const StepItem& item : items)
+    if (item.retain) TRY_STATUS(item.retain->act(*this, *item.sequence));
   needs_.clear();
   geometries_.clear();
   std::size_t rows = 0, wanted = 0;
@@ -287,7 +309,10 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
   for (const StepItem& item : items)
     for (std::size_t i = 0; i < logit_count(item); ++i, row += config().vocabulary)
       if (!std::isfinite(*row)) item.sequence->mark_faulted();
-  for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    room.commit(i, items[i].tokens);
+    if (items[i].retain) items[i].retain->observer().after_step(*this, *items[i].sequence);
+  }
   return wanted;
 }
 
@@ -305,9 +330,14 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
-    const std::uint32_t first_position = room.past(i) - items[i].position_shift;
-    taps_.push_back(items[i].tap);
-    tapped |= items[i].tap != nullptr;
+    Retaining* const retain = items[i].retain;
+    const std::uint32_t first_position =
+        room.past(i) - (retain ? retain->position_shift() : items[i].position_shift);
+    taps_.push_back(!retain
+                        ? items[i].tap
+                        : retain->observer().before_step(
+                              room.past(i), static_cast<std::uint32_t>(items[i].tokens.size())));
+    tapped |= taps_.back() != nullptr;
     for (std::uint32_t g = 0; g < group_count; ++g)
       sequence_views_[g].push_back(room.view(i, g, first_row));
     for (const TokenId token : items[i].tokens) {
@@ -340,12 +370,12 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
 }
 
 Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
-                        const std::function<bool(std::uint32_t)>& progress) {
+                        const std::function<bool(std::uint32_t)>& progress, Retaining* retain) {
   const std::uint32_t rows =
       std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
   while (s.length() < end) {
     const std::uint32_t count = std::min(rows, end - s.length());
-    const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none};
+    const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none, retain};
     const auto done = step({&item, 1});
     if (!done.ok()) return done.error();
     if (progress && !progress(s.length()))
@@ -355,14 +385,15 @@ Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
 }
 
 Result<std::span<float>> Runtime::read(Sequence& s, std::uint32_t chunk,
-                                       const std::function<bool(std::uint32_t)>& progress) {
+                                       const std::function<bool(std::uint32_t)>& progress,
+                                       Retaining* retain) {
   const auto end = static_cast<std::uint32_t>(s.tokens().size());
   CHECK(s.length() < end);
   const std::uint32_t rows =
       std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
   const std::uint32_t last_rows = (end - s.length() - 1) % rows + 1;
-  TRY_STATUS(prefill(s, end - last_rows, chunk, progress));
-  const StepItem last{&s, s.tokens().last(last_rows), Logits::last};
+  TRY_STATUS(prefill(s, end - last_rows, chunk, progress, retain));
+  const StepItem last{&s, s.tokens().last(last_rows), Logits::last, retain};
   return step({&last, 1});
 }
 

@@ -23,11 +23,14 @@
 #include "base/token.h"
 #include "engine/sampler.h"
 #include "kv/cache.h"
+#include "kv/retain/policy.h"
 #include "model/model.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace quire {
+
+class Retaining;
 
 struct RuntimeOptions {
   DeviceKind device = DeviceKind::cpu;
@@ -39,7 +42,10 @@ struct RuntimeOptions {
   // Of lossy formats (kernels/storage.h): tokens and layers that stay as they were written.
   std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
   std::vector<std::uint32_t> kv_skip_layers = {};
-  std::vector<const Format*> kv_plan = {};  // by layer: what the format "planned" means
+  std::vector<const Format*> kv_plan = {};     // by layer: what the format "planned" means
+  std::vector<Calibration> calibrations = {};  // of this model (engine/calibrate.h)
+  std::uint32_t kv_window = 0;                 // tokens that layers see which see all; 0: all
+  std::shared_ptr<const RetainPolicy> kv_retain = {};  // unless a request says otherwise
   std::uint32_t tokens_per_block = 32;
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
                                      // may be resized to four times as much
@@ -55,6 +61,7 @@ struct StepItem {
   Sequence* sequence;
   std::span<const TokenId> tokens;
   Logits logits = Logits::last;
+  Retaining* retain = nullptr;       // decides what stays; brings tap and shift (engine/retain.h)
   Tap* tap = nullptr;                // what is to be written down about it (model/tap.h)
   std::uint32_t position_shift = 0;  // a token's position is its index less this
 };
@@ -65,7 +72,9 @@ class Runtime {
                                                const RuntimeOptions& options);
 
   Model& model() { return *model_; }
+  const Model& model() const { return *model_; }
   KvCache& cache() { return *cache_; }
+  const KvCache& cache() const { return *cache_; }
   const ModelConfig& config() const { return model_->config(); }
   const ModelSource& source() const { return source_; }
   const Geometry& geometry() const { return cache_->geometry(root_); }
@@ -78,7 +87,8 @@ class Runtime {
   const VectorKernels& vector() const { return *vector_; }
   const std::string& kv_format() const { return kv_format_; }  // with what stays exact
   const StoragePolicy& storage() const { return *storage_; }   // unless a request says otherwise
-  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }  // "planned"
+  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }        // "planned"
+  const std::shared_ptr<const RetainPolicy>& retain() const { return retain_; }  // likewise
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
 
   // Bytes from one block of the cache to another, wherever they lie.
@@ -89,6 +99,9 @@ class Runtime {
   Result<RootId> tenant_root(std::string_view tenant, const StoragePolicy* storage = nullptr);
   BlockKey tenant_key(std::string_view tenant, const StoragePolicy* storage = nullptr) const;
   Status check_storage(const StoragePolicy& storage) const;
+  // Whether such a sequence can be compacted.
+  Status check_retain(const RetainPolicy& policy, const StoragePolicy* storage = nullptr,
+                      std::uint32_t choices = 1, std::uint32_t beams = 0) const;
   Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
 
@@ -110,10 +123,12 @@ class Runtime {
   // `chunk` rows. `progress` is called between steps and may stop it by returning false
   // (Code::cancelled).
   Status prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk = 0,
-                 const std::function<bool(std::uint32_t done)>& progress = {});
+                 const std::function<bool(std::uint32_t done)>& progress = {},
+                 Retaining* retain = nullptr);
   // The same to the end of what it knows, and the logits of its last token.
   Result<std::span<float>> read(Sequence& s, std::uint32_t chunk = 0,
-                                const std::function<bool(std::uint32_t done)>& progress = {});
+                                const std::function<bool(std::uint32_t done)>& progress = {},
+                                Retaining* retain = nullptr);
 
  private:
   Runtime() = default;
@@ -133,6 +148,8 @@ class Runtime {
   std::optional<ChatTemplate> template_;
   std::string kv_format_;
   std::optional<StoragePolicy> storage_, plan_;
+  std::shared_ptr<const RetainPolicy> retain_;
+  std::vector<Calibration> calibrations_;  // never grows: geometries point to them
   std::uint64_t kv_cache_bytes_ = 0;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;
@@ -146,9 +163,9 @@ class Runtime {
   std::vector<StepNeed> needs_;
   std::vector<TokenId> tokens_;
   std::vector<std::uint32_t> positions_, logit_rows_;
-  std::vector<Tap*> taps_;
   std::vector<std::vector<KvSequenceView>> sequence_views_;  // by group
   std::vector<KvView> views_;
+  std::vector<Tap*> taps_;
   std::vector<const Geometry*> geometries_;
   std::vector<float> logits_, pass_logits_;
   std::vector<BestToken> greedy_, pass_greedy_;

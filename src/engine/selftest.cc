@@ -42,7 +42,17 @@ class Selftest {
       tried = {"bf16", "fp8-e4m3", "int8", "hadamard-int4"};
     } else if (all_) {
       tried.clear();
-      for (const Format* f : formats()) tried.emplace_back(f->name);
+      for (const Format* f : formats()) {
+        const bool known = !f->keys->calibrated ||
+                           std::ranges::any_of(base_.calibrations, [&](const Calibration& c) {
+                             return c.fits(*f->keys);
+                           });
+        if (known)
+          tried.emplace_back(f->name);
+        else
+          report_(
+              {.name = std::string(f->name), .ok = true, .detail = "not calibrated: not tried"});
+      }
     } else if (base_.kv_format == "auto" && base_.device == DeviceKind::cpu) {
       tried.emplace_back(kSample);
     }

@@ -55,7 +55,7 @@ void add_mass(const MassKernels& kernels, const EncodedKernels& encoded, const M
   std::uint32_t slots = 0, padded = 0;
   for (std::size_t p = 0; p < in.parts.size(); ++p) {
     const std::uint32_t count = in.parts[p].end - in.parts[p].begin;
-    DCHECK(in.parts[p].begin % 16 == 0);
+    DCHECK(count == 0 || in.parts[p].begin % 16 == 0);
     rows[p] = {padded, count, slots};
     slots += count;
     padded += (count + kUnit - 1) / kUnit * kUnit;

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "format/calibration.h"
 #include "kernels/geometry.h"
 
 namespace quire {
@@ -26,9 +27,11 @@ struct StoragePolicy {
   std::uint32_t recent_exact = 0;          // tokens before the open block that are read as written
   std::uint32_t sinks = 0;                 // and tokens at the start; both are rounded up to blocks
   std::vector<std::uint32_t> skip_layers;  // stay in the row type of the format
-  std::vector<const Format*> by_layer;     // a plan: instead of `format`, for each layer
+  std::uint32_t window = 0;  // layers that see everything see so many tokens instead; 0: all
+  std::vector<const Format*> by_layer;  // a plan: instead of `format`, for each layer
 
   const Format* of_layer(std::uint32_t layer) const;
+  const Format* rows() const;  // the exact format of what is not encoded
   bool lossy() const;
   std::uint32_t bits_min() const;  // of the codes of the narrowest lossy codec; 32 when exact
   std::string name() const;        // for people, and for metrics
@@ -41,6 +44,9 @@ struct LayerShape {
 
 Geometry build_geometry(std::span<const LayerShape> layers, std::uint32_t tokens_per_block,
                         const StoragePolicy& policy);
+
+// Gives calibrated codecs what they must know. Some may not have been calibrated for this model.
+Status use_calibrations(Geometry& geometry, std::span<const Calibration> calibrations);
 
 // Whether every format can hold the pages it is asked to, and the groups are few enough.
 Status check_geometry(const Geometry& geometry);

@@ -83,6 +83,7 @@ class Arena {
   Arena(const Arena&) = delete;
 
   Memory& memory() { return *memory_; }
+  const Memory& memory() const { return *memory_; }
   std::byte* base() const { return base_; }
   std::byte* at(ArenaOffset offset) const { return arena_at(base_, offset); }
 

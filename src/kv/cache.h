@@ -209,7 +209,9 @@ class KvCache {
   // Ragged retention: of the tokens before `end` (whole blocks) each lane keeps only those that
   // keep[lane] names, in pages of its own; the group's blocks before `end` are let go. Works or
   // changes nothing. What is computed from here on reads less than its full chain and stays
-  // private. Kernels read the lanes, then the table from `end` on.
+  // private. Kernels read the lanes, then the table from `end` on. Formats whose slots depend on each
+  // other (KIVI's keys) keep whole blocks only; tokens that are kept exact as rows (sinks, recent
+  // ones) are not for lanes. Pages that stay as they are, are not copied.
   Status compact(Sequence& s, std::uint32_t group, std::uint32_t end,
                  std::span<const std::span<const std::uint32_t>> keep);
   LaneView lane(const Sequence& s, std::uint32_t group, std::uint32_t lane) const;
@@ -238,6 +240,7 @@ class KvCache {
   Evicted clear(bool force = false);
   CacheStats stats() const;
   const BlockTimes& block_times() const;
+  std::uint64_t bytes(const Sequence& s) const;   // of all that it holds, shared blocks included
   std::uint64_t cached_bytes(RootId root) const;  // of its blocks in the index, in use or not
   const Journal& journal() const;
   void note(

@@ -32,6 +32,20 @@ NodeInfo CacheCore::node_info(NodeId n) const {
           .in_flight = node.computing > 0 && index.present(n) == 0};
 }
 
+std::uint64_t KvCache::bytes(const Sequence& s) const {
+  std::uint64_t sum = 0;
+  const auto add = [&](const std::vector<BlockRef>& refs) {
+    for (const BlockRef& r : refs)
+      if (!r.empty()) sum += core_->pool.bytes(r.id());
+  };
+  for (std::uint32_t g = 0; g < s.state_->layout->group_count; ++g) {
+    const BlockTable& t = s.state_->tables[g];
+    add(t.refs);
+    for (const LaneRun& lane : t.lanes) add(lane.pages);
+  }
+  return sum;
+}
+
 CacheStats CacheCore::stats() const {
   const ArenaStats a = arena.stats();
   const GhostStats& ghost = store.ghosts().stats();

@@ -38,6 +38,7 @@ struct SequenceOptions {
   bool publish_generated = true;     // false: only blocks that lie within the prompt
   bool inline_keys =
       true;  // the cache computes keys itself; false: they come through supply_keys()
+  std::uint32_t serve_max = 0xffffffffu;  // most tokens that attach may find in the cache
   bool recomputable =
       true;  // false: parked blocks are never dropped (a retainer's state cannot be recomputed)
   std::uint8_t priority = 50;               // 0-100, of the blocks it publishes

@@ -110,7 +110,8 @@ struct SequenceState {
   // Attach serves at most this. The last token of a prompt is always computed, as its logits are
   // wanted; and what others have published is not what an impure token would be.
   std::uint32_t serve_limit() const {
-    return std::min(std::max(std::max(prompt_length, 1u) - 1, computed), pure_until);
+    return std::min(
+        {std::max(std::max(prompt_length, 1u) - 1, computed), pure_until, options.serve_max});
   }
   TokenChain chain() const { return {keys, tokens, tags}; }
 };

@@ -37,6 +37,20 @@ std::uint64_t Model::weight_bytes() const {
   return device_ ? device_->weight_bytes() : state_->weights.memory.size();
 }
 
+RopeView Model::rope(std::uint32_t layer) const {
+  return state_->ropes[config().per_layer[layer].rope].view();
+}
+
+EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, std::uint32_t kv_head,
+                               Side side, std::uint32_t position) const {
+  const LayerGroup& g = geometry.groups[geometry.places[layer].group];
+  const bool keys = side == Side::keys;
+  EncodedPart part = encoded_part(keys ? *g.format->keys : *g.format->values, side,
+                                  geometry.page_shape(g).rows(side));
+  part.calibration = keys ? g.key_calibration : g.value_calibration;
+  return state_->lane_part(part, layer, kv_head, position);
+}
+
 const SealError& Model::seal_error() const {
   static const SealError kNone;  // nothing is sealed on a device yet
   return state_ ? state_->seal_error : kNone;

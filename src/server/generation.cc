@@ -353,8 +353,13 @@ Json Generation::kv_report() const {
           {"written_tokens", sum.written_tokens},
           {"format", format_json(storage)},
           {"bytes", sum.kv_bytes},
-          {"lossy", storage.lossy()},
+          {"lossy", storage.lossy() || storage.window > 0 || asked.policy.retain},
           {"preemptions", sum.preemptions}};
+  if (asked.policy.retain) {
+    std::uint64_t whole = 0;
+    for (const auto& part : parts_) whole += part->done->kv_bytes_whole;
+    kv["budget"] = {{"policy", asked.policy.retain->text()}, {"bytes_whole", whole}};
+  }
   if (asked.report_seed) kv["seed"] = start_.asked.sampling.seed;
   if (asked.report_blocks)
     kv["blocks"] = {{"size", runtime.geometry().tokens_per_block},

@@ -157,16 +157,69 @@ void parse_format(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& p
   policy.storage = std::move(storage);
 }
 
-// Lossy ways to keep less: named, so that a typo is told from what is not there yet.
-void parse_lossy(Fields& f, bool allow_lossy) {
-  for (const char* name : {"window", "budget", "select", "convert"}) {
-    const Json* value = f.find(name);
-    if (value == nullptr || *value == false) continue;
-    if (!allow_lossy && std::string_view(name) != "select")
+std::optional<std::uint32_t> count_of(Fields& f, std::string_view name, std::int64_t min) {
+  const auto number = f.integer(name, min, 1 << 30);
+  return number ? std::optional(static_cast<std::uint32_t>(*number)) : std::nullopt;
+}
+
+// {size, sink}. Without sinks the model is stored so; with them, tokens leave the sequence.
+void parse_window(Fields& f, const KvRules& rules, KvPolicy& policy) {
+  auto w = f.object("window");
+  if (!w) return;
+  const auto size = count_of(*w, "size", 1);
+  const std::uint32_t sink = count_of(*w, "sink", 0).value_or(0);
+  w->refuse_unknown();
+  if (!size) w->refuse("size", "is needed: how many of the last tokens are seen");
+  if (w->failed()) return;
+  if (sink > 0) {
+    policy.retain =
+        std::make_shared<RetainPolicy>(parse_retain_policy(window_policy(*size, sink)).value());
+    return;
+  }
+  if (!policy.storage && !rules.storage) return w->refuse("size", "this server stores no windows");
+  auto storage = std::make_shared<StoragePolicy>(policy.storage ? *policy.storage : *rules.storage);
+  storage->window = *size;
+  policy.storage = std::move(storage);
+}
+
+// {tokens or ratio, policy, sink, recent, per_head, merge, every}
+void parse_budget(Fields& f, KvPolicy& policy) {
+  auto b = f.object("budget");
+  if (!b) return;
+  RetainAsk ask{.policy = b->text("policy", 64).value_or("snapkv"),
+                .tokens = count_of(*b, "tokens", 1),
+                .ratio = b->number("ratio", 0, 1),
+                .sink = count_of(*b, "sink", 0),
+                .recent = count_of(*b, "recent", 0),
+                .every = count_of(*b, "every", 0),
+                .per_head = b->boolean("per_head").value_or(false),
+                .merge = b->text("merge", 64).value_or("")};
+  b->refuse_unknown();
+  if (b->failed()) return;
+  policy.retain = nullptr;
+  if (ask.policy == "none") return;
+  auto made = make_retain_policy(ask);
+  if (!made.ok()) return f.refuse("budget", made.error().message);
+  policy.retain = std::make_shared<RetainPolicy>(std::move(made.value()));
+}
+
+// Lossy ways to keep less.
+void parse_lossy(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& policy) {
+  policy.retain = rules.retain;
+  for (const char* name : {"window", "budget"})
+    if (f.find(name) && !allow_lossy)
       f.refuse(name, "may change the answer; set kv.allow_lossy to allow that",
                "lossy_not_allowed");
-    f.refuse(not_implemented(fmt::format("kv.{}", name), f.path(name)));
-  }
+  if (f.find("window") && f.find("budget"))
+    return f.refuse("window", "and kv.budget both say which tokens stay; give one of them");
+  parse_window(f, rules, policy);
+  parse_budget(f, policy);
+  if (!f.failed() && policy.retain && rules.check_retain)
+    if (const Status ok = rules.check_retain(*policy.retain, policy.storage.get()); !ok.ok())
+      f.refuse("budget", ok.error().message, "kv_format_unsupported");
+  // Named, so that a typo is told from what is not there yet.
+  if (const Json* select = f.find("select"); select != nullptr && *select != false)
+    f.refuse(not_implemented("kv.select", f.path("select")));
 }
 
 void parse_report(Fields& f, AskedKv& kv) {
@@ -213,7 +266,10 @@ void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
   }
   const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
   parse_format(f, rules, allow_lossy, kv.policy);
-  parse_lossy(f, allow_lossy);
+  parse_lossy(f, rules, allow_lossy, kv.policy);
+  kv.policy.convert = f.boolean("convert").value_or(false);
+  if (kv.policy.convert && kv.policy.retain)
+    f.refuse("convert", "does not go with kv.budget or kv.window; give one of them");
   parse_retention(f, kv);
   parse_report(f, kv);
   f.refuse_unknown();
@@ -223,6 +279,7 @@ void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
 
 void parse_kv(Fields& body, std::string_view header, const KvRules& rules, AskedKv& kv) {
   kv.policy.tenant = rules.tenant;
+  kv.policy.retain = rules.retain;
   Json merged = nullptr;
   if (!header.empty()) {
     auto parsed = parse_json(header, 16);

@@ -11,8 +11,11 @@ namespace quire {
 
 // What the server can do, and what the caller may do.
 struct KvRules {
-  std::string kv_format = "f16";        // of the server, for requests that name none
-  const StoragePolicy* plan = nullptr;  // "planned"
+  std::string kv_format = "f16";                    // of the server, for requests that name none
+  const StoragePolicy* plan = nullptr;              // "planned"
+  const StoragePolicy* storage = nullptr;           // behind kv_format
+  std::shared_ptr<const RetainPolicy> retain = {};  // for requests that say nothing about it
+  std::function<Status(const RetainPolicy&, const StoragePolicy*)> check_retain = {};
   // Whether the model can be stored so; none: whatever the formats themselves allow.
   std::function<Status(const StoragePolicy&)> check_storage = {};
   std::string tenant;  // of the caller's key

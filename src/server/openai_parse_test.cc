@@ -169,8 +169,13 @@ TEST(OpenAiParse, KvObjectRefusesTyposAndWhatIsNotThere) {
   EXPECT_TRUE(a.kv.report_timing);
   EXPECT_EQ(bad(chat({{"kv", {{"resue", "none"}}}})), "kv.resue 400 unknown_parameter");
   EXPECT_EQ(bad(chat({{"kv", {{"budget", {{"tokens", 5}}}}}})), "kv.budget 400 lossy_not_allowed");
-  EXPECT_EQ(bad(chat({{"kv", {{"budget", {{"tokens", 5}}}, {"allow_lossy", true}}}})),
-            "kv.budget 501 not_implemented");
+  EXPECT_EQ(bad(chat({{"kv", {{"budget", {{"tokens", 0}}}, {"allow_lossy", true}}}})),
+            "kv.budget.tokens 400 invalid_value");
+  EXPECT_EQ(
+      bad(chat(
+          {{"kv", {{"budget", {{"tokens", 5}, {"policy", "nobody"}}}, {"allow_lossy", true}}}})),
+      "kv.budget 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"kv", {{"select", {{"tokens", 5}}}}}})), "kv.select 501 not_implemented");
   EXPECT_EQ(bad(chat({{"kv", {{"session", "x"}}}})), "kv.session 501 not_implemented");
   EXPECT_EQ(bad(chat({{"kv", {{"priority", 101}}}})), "kv.priority 400 invalid_value");
 }

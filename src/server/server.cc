@@ -125,11 +125,16 @@ ParseContext Server::parse_context(Call& call) const {
   return {
       .vocabulary = static_cast<std::uint32_t>(runtime().tokenizer().size()),
       .strict_fields = options_.strict_fields,
-      .kv = {.kv_format = runtime().kv_format(),
-             .plan = runtime().plan(),
-             .check_storage = [this](const StoragePolicy& s) { return runtime().check_storage(s); },
-             .tenant = call.caller.tenant,
-             .admin = call.caller.admin},
+      .kv = {
+          .kv_format = runtime().kv_format(),
+          .plan = runtime().plan(),
+          .storage = &runtime().storage(),
+          .retain = runtime().retain(),
+          .check_retain = [this](const RetainPolicy& p,
+                                 const StoragePolicy* s) { return runtime().check_retain(p, s); },
+          .check_storage = [this](const StoragePolicy& s) { return runtime().check_storage(s); },
+          .tenant = call.caller.tenant,
+          .admin = call.caller.admin},
       .kv_header = std::string(call.request().header("x-kv-policy"))};
 }
 

@@ -60,9 +60,9 @@ void raise_peak_mass(const QueryRun& queries, const RepeatContext& context,
   const std::size_t dim = queries.dim();
   const std::uint32_t sinks = std::min(context.sinks, context.begin);
   const std::uint32_t chunk = context.end - context.begin;
-  std::vector<float> row(sinks + chunk + queries.count);
+  std::vector<float> row(sinks + chunk + queries.first + queries.count);
   for (std::uint32_t i = 0; i < queries.count; ++i) {
-    const std::span<float> seen = std::span(row).first(sinks + chunk + i + 1);
+    const std::span<float> seen = std::span(row).first(sinks + chunk + queries.first + i + 1);
     logits(queries.row(i), queries.scale, context.keys, seen.first(sinks));
     logits(queries.row(i), queries.scale, context.keys.subspan(context.begin * dim),
            seen.subspan(sinks, chunk));
@@ -92,10 +92,15 @@ void QueryMoments::add(std::span<const float> query) {
 }
 
 void QueryMoments::add(const QueryMoments& other) {
-  CHECK(other.dim_ == dim_);
-  count_ += other.count_;
-  for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += other.sum_[i];
-  for (std::size_t i = 0; i < products_.size(); ++i) products_[i] += other.products_[i];
+  add(other.count_, other.sum_, other.products_);
+}
+
+void QueryMoments::add(std::uint64_t count, std::span<const double> sum,
+                       std::span<const double> products) {
+  CHECK(sum.size() == sum_.size() && products.size() == products_.size());
+  count_ += count;
+  for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += sum[i];
+  for (std::size_t i = 0; i < products_.size(); ++i) products_[i] += products[i];
 }
 
 void QueryMoments::turned(std::span<const double> cosines, std::span<const double> sines,

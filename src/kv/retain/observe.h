@@ -43,7 +43,7 @@ void add_total_mass(const QueryRun& queries, std::span<const float> lse,
 
 // peak[slot] = max(peak[slot], attention of any query), for queries that read a chunk of the
 // context again: each sees the context's sinks, the chunk [begin, end), and what was repeated up to
-// itself (`own`, whose slot 0 is the first query).
+// itself (`own`, in which the first query has the slot queries.first).
 struct RepeatContext {
   std::span<const float> keys;  // of the context
   std::uint32_t sinks, begin, end;
@@ -61,6 +61,8 @@ class QueryMoments {
 
   void add(std::span<const float> query);
   void add(const QueryMoments& other);
+  // Queries that were added up elsewhere: their number, sum and sum of products.
+  void add(std::uint64_t count, std::span<const double> sum, std::span<const double> products);
   std::uint64_t count() const { return count_; }
 
   // As seen from positions ahead: both are turned by the mean rotation over those positions, whose

@@ -1,0 +1,139 @@
+// cli/kv_methods.cc - `quire kv methods`: which tokens may stay, and what that goes together with.
+#include <fmt/core.h>
+
+#include "cli/command.h"
+#include "cli/model_options.h"
+#include "kv/retain/policy.h"
+#include "model/model.h"
+
+namespace quire::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::uint32_t block_size = 32;
+  bool json = false;
+};
+
+std::string signal_names(Signal needs) {
+  constexpr std::pair<Signal, const char*> kNames[] = {{Signal::keys, "keys"},
+                                                       {Signal::values, "values"},
+                                                       {Signal::window_mass, "window_mass"},
+                                                       {Signal::total_mass, "total_mass"},
+                                                       {Signal::peak_mass, "peak_mass"},
+                                                       {Signal::below_counts, "below_counts"},
+                                                       {Signal::query_moments, "query_moments"},
+                                                       {Signal::output_norms, "output_norms"},
+                                                       {Signal::marks, "marks"}};
+  std::string text;
+  for (const auto& [signal, name] : kNames)
+    if (asks(needs, signal)) text += (text.empty() ? "" : " ") + std::string(name);
+  return text;
+}
+
+std::string_view when_name(RetainWhen when) {
+  return when == RetainWhen::prompt_end   ? "prompt"
+         : when == RetainWhen::block_seal ? "decode"
+                                          : "prompt, decode";
+}
+
+std::string_view pages_name(RetainPages pages) {
+  return pages == RetainPages::same_slots   ? "same tokens per layer"
+         : pages == RetainPages::same_count ? "same count per head"
+                                            : "ragged";
+}
+
+Json method_json(const RetainMethod& m) {
+  const RetainPolicy p{.name = std::string(m.name), .method = m, .share = 0.5};
+  const std::uint32_t queries = p.prompt_queries();
+  Json hits = queries == 0 ? Json("all")
+              : queries == RetainPolicy::kAllQueries
+                  ? Json("none")
+                  : Json(fmt::format("before the last {}", queries));
+  return {{"method", m.name},
+          {"source", m.source},
+          {"summary", m.summary},
+          {"when", when_name(m.when)},
+          {"needs", signal_names(m.needs)},
+          {"pages", pages_name(m.pages)},
+          {"depends_on", m.shares == RetainClass::snapshot ? "prefix" : "question"},
+          {"cached_tokens_served", hits}};
+}
+
+// Every way of storing this model, and whether single tokens of it can be kept.
+Json formats_json(const ModelConfig& config, std::uint32_t block_size) {
+  const RetainPolicy plain = parse_retain_policy("snapkv:20%").value();
+  const RetainPolicy merging = parse_retain_policy("snapkv:20%,merge=value").value();
+  Json out = Json::object();
+  for (const Format* f : formats()) {
+    const Geometry g = make_geometry(config, block_size, f);
+    if (!check_geometry(g).ok()) continue;
+    out[std::string(f->name)] = {{"retain", check_retain(plain, {.geometry = &g}).ok()},
+                                 {"merge", check_retain(merging, {.geometry = &g}).ok()}};
+  }
+  return out;
+}
+
+int run(const Options& o) {
+  const auto path = find_model(o.model);
+  if (!path.ok()) return fail(path.error());
+  const auto source = ModelSource::open(path.value());
+  if (!source.ok()) return fail(source.error());
+  Json methods = Json::array(), merging = Json::array(), rules = Json::array();
+  for (const RetainMethod* m : retain_methods()) methods.push_back(method_json(*m));
+  for (const Merger* m : mergers())
+    merging.push_back({{"merge", m->name}, {"source", m->source}, {"summary", m->summary}});
+  for (const RetainRule& r : retain_rules())
+    rules.push_back(
+        {{"with", r.with}, {"legal", r.refuses ? "not always" : "always"}, {"says", r.says}});
+  const Json by_format = formats_json(source.value().config(), o.block_size);
+  if (o.json) {
+    print_json({{"model", path.value()},
+                {"methods", methods},
+                {"wrappers", {"ada-", "critical-"}},
+                {"mergers", merging},
+                {"formats", by_format},
+                {"composition", rules}});
+    return kOk;
+  }
+  fmt::print("  {:<15}{:<16}{}\n", "method", "acts at", "keeps");
+  for (const Json& m : methods)
+    fmt::print("  {:<15}{:<16}{}\n", m["method"].get<std::string>(), m["when"].get<std::string>(),
+               m["summary"].get<std::string>());
+  fmt::print(
+      "\n  Before a name: ada- (heads of a layer share a budget), critical- (half by what "
+      "values add).\n\n  {:<15}what becomes of tokens that leave\n",
+      "merge=");
+  for (const Json& m : merging)
+    fmt::print("  {:<15}{}\n", m["merge"].get<std::string>(), m["summary"].get<std::string>());
+  fmt::print("\n  What goes together:\n");
+  for (const Json& r : rules)
+    fmt::print("  {}: {}\n", r["with"].get<std::string>(), r["says"].get<std::string>());
+  std::string can, cannot;
+  for (const auto& [name, legal] : by_format.items())
+    (legal["retain"].get<bool>() ? can : cannot) += ' ' + name;
+  fmt::print("\n  Formats of this model whose tokens can be kept singly:{}\n  and not:{}\n", can,
+             cannot);
+  return kOk;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
+  app.add_option("--block-size", o->block_size, "tokens per cache block (32)")
+      ->check(CLI::IsMember({16, 32, 64}));
+  app.add_flag("--json", o->json, "print one JSON object");
+  return [o] { return run(*o); };
+}
+
+}  // namespace
+
+extern const Command kKvMethods = {
+    "kv methods", "the methods that keep, merge or drop tokens",
+    "examples:\n"
+    "  quire kv methods\n"
+    "  quire run model.gguf \"...\" --kv-budget snapkv:20% --allow-lossy\n"
+    "  quire kv methods --json",
+    declare};
+
+}  // namespace quire::cli

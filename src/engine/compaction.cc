@@ -1,0 +1,96 @@
+#include "engine/compaction.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "engine/lane_rows.h"
+#include "kv/retain/policy.h"
+
+namespace quire {
+
+Compaction::Compaction(const Runtime& runtime, const Sequence& s,
+                       std::span<const std::uint32_t> layers, RetainMethod method,
+                       const LaneScoring& scored, std::uint32_t budget)
+    : layers_(layers.begin(), layers.end()) {
+  const std::uint32_t per_block = runtime.geometry().tokens_per_block;
+  const std::uint32_t kv_heads = runtime.config().kv_heads;
+  end_ = s.length() / per_block * per_block;
+  method.recent = std::max(method.recent, s.length() - end_);
+  const KeepSets keep = choose(method, scored.view(), budget);
+  tokens_.resize(layers_.size() * kv_heads);
+  held_.begin = {0};
+  for (std::uint32_t lane = 0; lane < tokens_.size(); ++lane) {
+    const std::vector<std::uint32_t> had =
+        lane_tokens(runtime, s, layers_[lane / kv_heads], lane % kv_heads);
+    for (const std::uint32_t slot : keep.lane(lane))
+      if (had[slot] < end_) {
+        tokens_[lane].push_back(had[slot]);
+        held_.slots.push_back(slot);
+      }
+    // Tokens of the open block stay, whatever was chosen.
+    for (auto t = std::ranges::lower_bound(had, end_); t != had.end(); ++t)
+      held_.slots.push_back(static_cast<std::uint32_t>(t - had.begin()));
+    held_.begin.push_back(static_cast<std::uint32_t>(held_.slots.size()));
+  }
+}
+
+void Compaction::merge(Runtime& runtime, const Sequence& s, const Merger& merger,
+                       const Observer& observer, std::span<MergeState> states) {
+  const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;
+  merged_.resize(tokens_.size());
+  std::atomic<std::uint32_t> next{0};
+  runtime.pool().run([&](ThreadPool::Lane) {
+    for (std::uint32_t lane; (lane = next.fetch_add(1)) < tokens_.size();) {
+      LaneRows rows =
+          lane_rows(runtime, s, layers_[lane / kv_heads], lane % kv_heads, {.values = true}, end_);
+      std::vector<std::uint32_t> keep;
+      for (const std::uint32_t t : tokens_[lane])
+        keep.push_back(static_cast<std::uint32_t>(std::ranges::lower_bound(rows.tokens, t) -
+                                                  rows.tokens.begin()));
+      std::vector<float> mass = observer.mass(lane);
+      mass.resize(rows.tokens.size());
+      merger.merge({.slots = static_cast<std::uint32_t>(rows.tokens.size()),
+                    .key_dim = dim,
+                    .value_dim = dim,
+                    .keep = keep,
+                    .mass = mass,
+                    .seed = 1,
+                    .lane = lane,
+                    .first_token = 0},
+                   states[lane], rows.keys, rows.values);
+      Rows& to = merged_[lane];
+      for (const std::uint32_t slot : keep) {
+        const auto at = static_cast<std::ptrdiff_t>(std::size_t{slot} * dim);
+        to.keys.insert(to.keys.end(), rows.keys.begin() + at, rows.keys.begin() + at + dim);
+        to.values.insert(to.values.end(), rows.values.begin() + at, rows.values.begin() + at + dim);
+      }
+    }
+  });
+}
+
+Status Compaction::carry_out(Runtime& runtime, Sequence& s) {
+  const Geometry& geometry = runtime.cache().geometry(s.root());
+  const std::uint32_t kv_heads = runtime.config().kv_heads;
+  for (; group_ < geometry.groups.size(); ++group_) {
+    const LayerGroup& g = geometry.groups[group_];
+    if (!retains(g)) continue;
+    std::vector<std::span<const std::uint32_t>> keep;
+    for (const std::uint32_t layer : g.layers) {
+      const auto index =
+          static_cast<std::size_t>(std::ranges::lower_bound(layers_, layer) - layers_.begin());
+      for (std::uint32_t h = 0; h < kv_heads; ++h) keep.emplace_back(tokens_[index * kv_heads + h]);
+    }
+    TRY_STATUS(runtime.cache().compact(s, group_, end_, keep));
+    began_ = true;
+  }
+  for (std::uint32_t lane = 0; lane < merged_.size(); ++lane) {
+    const LayerPlace place = geometry.places[layers_[lane / kv_heads]];
+    TRY_STATUS(runtime.cache().own_lane(s, place.group, place.index * kv_heads + lane % kv_heads));
+  }
+  for (std::uint32_t lane = 0; lane < merged_.size(); ++lane)
+    write_lane(runtime, s, layers_[lane / kv_heads], lane % kv_heads, merged_[lane].keys,
+               merged_[lane].values);
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,112 @@
+// engine/observer.h - what retention methods must be told about one sequence, gathered as it is read.
+//
+// Only what is asked for is gathered (Signal). Queries come from the model's pass (model/tap.h); sums
+// of attention are taken when a block is sealed, so that they do not depend on how a prompt was cut
+// into steps. Scores are then computed layer by layer, on all threads, for as many methods as wanted.
+//
+//   Observer observer(runtime, root, method.needs, method.window, prompt.size());
+//   ... each step: its tap is observer.before_step(past, rows); then observer.after_step(runtime, s)
+//   observer.finish(runtime, s);
+//   std::vector<LaneScoring> scored = observer.score(runtime, s, {&method, 1});
+//   KeepSets keep = choose(method, scored[0].view(), budget);
+//
+// A copy is the observer of a fork.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/runtime.h"
+#include "kv/retain/observe.h"
+#include "kv/retain/retain.h"
+
+namespace quire {
+
+// Scores of all lanes under one method, as choose() wants them.
+struct LaneScoring {
+  std::uint32_t kv_heads = 1;
+  std::vector<float> scores, weights;
+  std::vector<std::uint32_t> begin = {0};
+
+  LaneScores view() const { return {kv_heads, scores, weights, begin}; }
+};
+
+// The projection behind attention, as floats by layer: what a value adds to a layer's output.
+class OutputWeights {
+ public:
+  static Result<std::shared_ptr<const OutputWeights>> read(const Runtime& runtime);
+  // Mean over the query heads of one KV head of the sum of magnitudes that a value adds.
+  float norm(std::uint32_t layer, std::uint32_t kv_head, std::span<const float> value,
+             std::vector<float>& scratch) const;
+
+ private:
+  std::uint32_t hidden_ = 0, head_dim_ = 0, group_ = 1;
+  std::vector<std::vector<float>> by_layer_;  // [input][output]
+};
+
+class Observer {
+ public:
+  Observer(const Runtime& runtime, RootId root, Signal needs, std::uint32_t window,
+           std::uint32_t prompt_length);
+
+  // Layers whose lanes are compacted, in order: lane = index here * kv_heads + head.
+  const std::vector<std::uint32_t>& layers() const { return layers_; }
+
+  // For a step that reads `rows` tokens after `past`; null where it need not watch.
+  Tap* before_step(std::uint32_t past, std::uint32_t rows);
+  void after_step(Runtime& runtime, const Sequence& s);
+  // Everything that was seen counts, also of the open block.
+  void finish(Runtime& runtime, const Sequence& s);
+
+  // The context is read again, in a fork, to see what that looks at (Signal::peak_mass).
+  Status read_again(Runtime& runtime, const Sequence& s);
+  void set_marks(std::vector<std::uint8_t> by_token) { marks_ = std::move(by_token); }
+  void set_output_weights(std::shared_ptr<const OutputWeights> w) { output_ = std::move(w); }
+
+  // Methods that look at the same number of last queries.
+  std::vector<LaneScoring> score(Runtime& runtime, const Sequence& s,
+                                 std::span<const RetainMethod> methods);
+  double seconds() const { return seconds_; }  // spent on summing attention while tokens were read
+  // Attention that a lane's slots got so far, averaged over its query heads; empty if not gathered.
+  std::vector<float> mass(std::uint32_t lane) const;
+
+  // Lanes now hold only these slots of those they held.
+  void kept(const KeepSets& keep);
+
+ private:
+  using ByQueryHead = std::vector<std::vector<float>>;  // [layer index * query heads + head][slot]
+  struct Gathered;  // one layer's RetainInput and what it points to
+
+  bool asked(Signal s) const { return asks(needs_, s); }
+  std::uint32_t group() const { return query_heads_ / kv_heads_; }
+  void work(Runtime& runtime, const Sequence& s, std::uint32_t end);
+  // Adds the attention of these tokens' queries; `to` gets a number for every slot there is.
+  void add_mass(Runtime& runtime, const Sequence& s, Tap& tap, MassAsk ask, ByQueryHead& to) const;
+  void gather(const Runtime& runtime, const Sequence& s, Signal needs, std::uint32_t index,
+              std::uint32_t head, std::uint32_t heads, Gathered& to) const;
+  void gather_moments(const Runtime& runtime, std::uint32_t index, std::uint32_t query_head,
+                      Gathered& to) const;
+
+  Signal needs_;
+  std::uint32_t window_, prompt_length_;
+  std::uint32_t query_heads_, kv_heads_, head_dim_;
+  std::vector<std::uint32_t> layers_;
+  std::optional<Tap> tap_;
+  std::uint32_t worked_ = 0;  // tokens whose queries are in mass_
+  double seconds_ = 0;
+  ByQueryHead mass_, peak_, window_mass_, below_;
+  std::vector<QueryMoments> moments_;  // [layer index * query heads + head]
+  std::vector<std::uint8_t> marks_;    // by token
+  std::shared_ptr<const OutputWeights> output_;
+};
+
+// Most tokens that Observer::read_again reads at a time.
+std::uint32_t repeat_tokens(std::uint32_t context);
+
+// What the tokens are, for methods that ask.
+std::vector<std::uint8_t> token_marks(const Tokenizer& tokenizer, std::span<const TokenId> tokens);
+
+}  // namespace quire

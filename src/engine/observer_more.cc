@@ -1,0 +1,118 @@
+// Signals that need more than watching: what the model looks at when it reads the context again, and
+// what values add to a layer's output.
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "engine/observer.h"
+#include "tensor/dequantize.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint32_t kChunk = 2048;   // tokens of the context that are repeated at a time
+constexpr std::uint32_t kSinks = 4;      // seen besides the chunk
+constexpr std::uint32_t kReminder = 8;   // last tokens of the chunk before it
+constexpr std::uint32_t kRequest = 128;  // most tokens of what asks for it
+
+// What stands before a chunk that is to be repeated.
+std::vector<TokenId> request(const Runtime& runtime, std::span<const TokenId> context,
+                             std::uint32_t begin) {
+  const auto encode = [&](std::string_view text) { return runtime.tokenizer().encode(text, {}); };
+  if (begin == 0) return encode("\n\nRepeat the previous context exactly.\n\n");
+  std::vector<TokenId> tokens =
+      encode("\n\nRepeat the part of the previous context exactly, starting with ");
+  const auto last = context.subspan(begin - kReminder, kReminder);
+  tokens.insert(tokens.end(), last.begin(), last.end());
+  return tokens;
+}
+
+}  // namespace
+
+std::uint32_t repeat_tokens(std::uint32_t context) { return std::min(context, kChunk) + kRequest; }
+
+Status Observer::read_again(Runtime& runtime, const Sequence& s) {
+  if (layers_.empty()) return {};
+  const std::uint32_t context = s.length();
+  const std::vector<TokenId> tokens(s.tokens().begin(), s.tokens().begin() + context);
+  const Geometry& geometry = runtime.cache().geometry(s.root());
+  peak_.clear();
+  for (std::uint32_t begin = 0; begin < context; begin += kChunk) {
+    const std::uint32_t end = std::min(context, begin + kChunk);
+    std::vector<TokenId> repeat = request(runtime, tokens, begin);
+    CHECK(repeat.size() <= kRequest);
+    repeat.insert(repeat.end(), tokens.begin() + begin, tokens.begin() + end);
+    TRY(Sequence again, runtime.cache().fork(s));
+    again.limit_purity(context);
+    const std::uint32_t rows_max = runtime.model().options().rows_max;
+    Tap tap(runtime.config(), geometry, geometry.places[layers_[0]].group);
+    // A query sees its own block as it is when all of it is there, however the reading was cut.
+    const std::uint32_t per_block = geometry.tokens_per_block;
+    tap.watch(context, rows_max + per_block);
+    std::uint32_t worked = context;
+    for (std::uint32_t at = 0; at < repeat.size();) {
+      const auto count =
+          std::min<std::uint32_t>(rows_max, static_cast<std::uint32_t>(repeat.size()) - at);
+      const StepItem item{.sequence = &again,
+                          .tokens = std::span(repeat).subspan(at, count),
+                          .logits = Logits::none,
+                          .tap = &tap};
+      TRY([[maybe_unused]] const auto none, runtime.step({&item, 1}));
+      at += count;
+      const std::uint32_t upto =
+          at == repeat.size() ? again.length() : again.length() / per_block * per_block;
+      if (upto <= worked) continue;
+      add_mass(runtime, again, tap,
+               {.rule = MassRule::peak,
+                .first = worked,
+                .rows = upto - worked,
+                .repeat = true,
+                .sinks = std::min(kSinks, begin),
+                .begin = begin,
+                .end = end,
+                .own = context},
+               peak_);
+      worked = upto;
+      tap.advance(worked);
+    }
+    for (std::vector<float>& of : peak_) of.resize(context);
+  }
+  return {};
+}
+
+Result<std::shared_ptr<const OutputWeights>> OutputWeights::read(const Runtime& runtime) {
+  const ModelConfig& c = runtime.config();
+  auto made = std::make_shared<OutputWeights>();
+  made->hidden_ = c.hidden;
+  made->head_dim_ = c.head_dim;
+  made->group_ = c.query_heads / c.kv_heads;
+  const std::size_t inputs = std::size_t{c.query_heads} * c.head_dim;
+  std::vector<float> row(inputs);
+  for (std::uint32_t l = 0; l < c.layers; ++l) {
+    TRY(const TensorView w,
+        runtime.source().tensor("blk." + std::to_string(l) + ".attn_output.weight"));
+    std::vector<float>& columns = made->by_layer_.emplace_back(inputs * c.hidden);
+    for (std::uint32_t o = 0; o < c.hidden; ++o) {
+      dequantize_row(w.type, w.row(o), inputs, row.data());
+      for (std::size_t i = 0; i < inputs; ++i) columns[i * c.hidden + o] = row[i];
+    }
+  }
+  return std::shared_ptr<const OutputWeights>(std::move(made));
+}
+
+float OutputWeights::norm(std::uint32_t layer, std::uint32_t kv_head, std::span<const float> value,
+                          std::vector<float>& scratch) const {
+  float sum = 0;
+  for (std::uint32_t g = 0; g < group_; ++g) {
+    scratch.assign(hidden_, 0.0f);
+    const std::size_t first = (std::size_t{kv_head} * group_ + g) * head_dim_;
+    for (std::uint32_t i = 0; i < head_dim_; ++i) {
+      const float* const column = &by_layer_[layer][(first + i) * hidden_];
+      for (std::uint32_t o = 0; o < hidden_; ++o) scratch[o] += value[i] * column[o];
+    }
+    for (const float x : scratch) sum += std::fabs(x);
+  }
+  return sum / static_cast<float>(group_);
+}
+
+}  // namespace quire

@@ -1,0 +1,113 @@
+#include "engine/retain.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/lane_rows.h"
+
+namespace quire {
+
+Retaining::Retaining(const Runtime& runtime, std::shared_ptr<const RetainPolicy> policy,
+                     std::uint32_t prompt_length, RootId root)
+    : policy_(std::move(policy)),
+      observer_(runtime, root, policy_->needs(), policy_->method.window, prompt_length),
+      fresh_(std::make_shared<Observer>(observer_)),
+      prompt_length_(prompt_length),
+      budget_(policy_->budget(prompt_length)),
+      merge_states_(policy_->merger ? observer_.layers().size() * runtime.config().kv_heads : 0) {}
+
+std::uint32_t Retaining::serve_max() const {
+  return prompt_length_ - std::min(prompt_length_, policy_->prompt_queries());
+}
+
+std::uint32_t Retaining::more_tokens() const {
+  return asks(policy_->needs(), Signal::peak_mass) ? repeat_tokens(prompt_length_) : 0;
+}
+
+void Retaining::reset() {
+  CHECK(!acted_);
+  observer_ = *fresh_;
+  compaction_.reset();
+}
+
+bool Retaining::due(const Runtime& runtime, const Sequence& s) const {
+  if (compaction_) return true;
+  if (!prompt_done_) return s.length() >= prompt_length_;
+  const std::uint32_t per_block = runtime.geometry().tokens_per_block;
+  return policy_->every > 0 && s.length() % per_block == 0 && s.length() > last_ &&
+         s.length() - last_ >= policy_->every;
+}
+
+Status Retaining::act(Runtime& runtime, Sequence& s) {
+  if (!due(runtime, s)) return {};
+  if (!compaction_) TRY_STATUS(decide(runtime, s));
+  if (compaction_) {
+    const Status done = compaction_->carry_out(runtime, s);
+    acted_ |= compaction_->began();
+    TRY_STATUS(done);
+    observer_.kept(compaction_->held());
+    compaction_.reset();
+  }
+  if (policy_->endless()) TRY_STATUS(rebase(runtime, s));
+  prompt_done_ = true;
+  last_ = s.length();
+  return {};
+}
+
+Status Retaining::decide(Runtime& runtime, Sequence& s) {
+  const std::uint32_t kv_heads = runtime.config().kv_heads;
+  std::uint64_t slots = 0, lanes = 0;
+  for (const std::uint32_t layer : observer_.layers())
+    for (std::uint32_t h = 0; h < kv_heads; ++h, ++lanes)
+      slots += lane_tokens(runtime, s, layer, h).size();
+  if (s.length() < runtime.geometry().tokens_per_block || slots <= budget_ * lanes)
+    return {};  // everything stays
+  const Signal needs = policy_->needs();
+  if (asks(needs, Signal::peak_mass)) TRY_STATUS(observer_.read_again(runtime, s));
+  if (asks(needs, Signal::marks)) observer_.set_marks(token_marks(runtime.tokenizer(), s.tokens()));
+  if (asks(needs, Signal::output_norms)) {
+    TRY(auto weights, OutputWeights::read(runtime));
+    observer_.set_output_weights(std::move(weights));
+  }
+  observer_.finish(runtime, s);
+  const std::vector<LaneScoring> scored = observer_.score(runtime, s, {&policy_->method, 1});
+  compaction_.emplace(runtime, s, observer_.layers(), policy_->method, scored[0], budget_);
+  if (policy_->merger) compaction_->merge(runtime, s, *policy_->merger, observer_, merge_states_);
+  return {};
+}
+
+// Before positions leave the range that the model was trained on, those of all but the first tokens
+// start over right behind them. Keys are turned by the difference, mostly once in their lives: they
+// leave before the next time where the window is less than half of the range.
+Status Retaining::rebase(Runtime& runtime, Sequence& s) {
+  const std::uint32_t per_block = runtime.geometry().tokens_per_block;
+  const std::uint32_t ahead = std::max(policy_->every, per_block) + per_block;
+  if (!acted_ || s.length() % per_block != 0 || s.length() - shift_ + ahead <= runtime.context())
+    return {};
+  const Geometry& geometry = runtime.cache().geometry(s.root());
+  const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;
+  const std::vector<std::uint32_t>& layers = observer_.layers();
+  const std::vector<std::uint32_t> tokens = lane_tokens(runtime, s, layers[0], 0);
+  const std::uint32_t sinks = policy_->method.sinks;
+  const auto first = std::ranges::lower_bound(tokens, sinks);
+  if (first == tokens.end() || *first <= shift_ + sinks) return {};
+  const std::uint32_t delta = *first - shift_ - sinks;
+  const auto still = static_cast<std::uint32_t>(first - tokens.begin());
+  for (const std::uint32_t layer : layers)
+    for (std::uint32_t head = 0; head < kv_heads; ++head) {
+      const LayerPlace place = geometry.places[layer];
+      TRY_STATUS(runtime.cache().own_lane(s, place.group, place.index * kv_heads + head));
+    }
+  for (const std::uint32_t layer : layers)
+    for (std::uint32_t head = 0; head < kv_heads; ++head) {
+      LaneRows rows = lane_rows(runtime, s, layer, head, {.values = true});
+      runtime.model().rotate_keys(layer, -static_cast<std::int32_t>(delta),
+                                  static_cast<std::uint32_t>(tokens.size()) - still,
+                                  rows.keys.data() + std::size_t{still} * dim);
+      write_lane(runtime, s, layer, head, rows.keys, rows.values);
+    }
+  shift_ += delta;
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,85 @@
+// kv/retain/policy.h - retention as a request asks for it: a method, how much, and what goes with it.
+//
+// The server's `kv.budget` and `kv.window`, the command line's --kv-budget and --window, the C API
+// and the leaderboard all end in a RetainPolicy. As text it reads METHOD:AMOUNT, where AMOUNT is a
+// share of the prompt ("20%") or a number of tokens, and options may follow:
+//
+//   TRY(RetainPolicy p, parse_retain_policy("snapkv:20%"));
+//   TRY(RetainPolicy q, parse_retain_policy("h2o:1024,merge=value,every=128"));
+//   TRY_STATUS(check_retain(p, {.geometry = &geometry, .beams = 4}));   // refused: says why
+//
+// What may be combined is one table (retain_rules), which check_retain walks and `quire kv methods`
+// prints.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "kernels/geometry.h"
+#include "kv/retain/merge.h"
+#include "kv/retain/retain.h"
+
+namespace quire {
+
+// As asked for, in the words of the API; nothing is checked yet.
+struct RetainAsk {
+  std::string policy = {};                   // a method, or another server's name for one
+  std::optional<std::uint32_t> tokens = {};  // one of these two
+  std::optional<double> ratio = {};          // of the prompt's tokens
+  std::optional<std::uint32_t> sink = {}, recent = {};  // instead of the method's own
+  std::optional<std::uint32_t> every = {};  // tokens between runs while decoding; 0: none
+  bool per_head = false;                    // the same as ada- before the name
+  std::string merge = {};
+};
+
+struct RetainPolicy {
+  std::string name = {};     // of the method, wrappers included
+  RetainMethod method = {};  // with its parameters as asked
+  double share = 0;          // of the prompt's tokens; or, where it is 0,
+  std::uint32_t tokens = 0;  // so many
+  const Merger* merger = nullptr;
+  std::uint32_t every = 0;  // tokens between runs while decoding, in whole blocks; 0: none
+
+  // Slots that each lane keeps on average, of a prompt of so many tokens and what follows it.
+  std::uint32_t budget(std::uint32_t prompt) const;
+  Signal needs() const;
+  // Which queries of the prompt it must see, so that a cached prefix is not served beyond them.
+  static constexpr std::uint32_t kAllQueries = 0xffffffffu;
+  std::uint32_t prompt_queries() const;
+  // Keeps first and last tokens only: positions can start over, and the text never has to end.
+  bool endless() const;
+  std::string text() const;  // as parse_retain_policy reads it
+
+  bool operator==(const RetainPolicy& other) const { return text() == other.text(); }
+};
+
+Result<RetainPolicy> make_retain_policy(const RetainAsk& ask);
+Result<RetainPolicy> parse_retain_policy(std::string_view text);
+// The text of a window of so many last tokens behind so many first ones.
+std::string window_policy(std::uint32_t size, std::uint32_t sink);
+
+// What a request combines with retention.
+struct RetainUse {
+  const Geometry* geometry = nullptr;
+  std::uint32_t choices = 1, beams = 0;
+  bool device = false;                  // the cache lies on a GPU
+  std::uint32_t context = 0xffffffffu;  // positions that the model knows
+};
+
+struct RetainRule {
+  std::string_view with;  // what it is combined with
+  std::string_view says;  // how, or why not
+  // Null: always legal. Else whether this use is refused.
+  bool (*refuses)(const RetainPolicy&, const RetainUse&) = nullptr;
+};
+std::span<const RetainRule> retain_rules();
+Status check_retain(const RetainPolicy& policy, const RetainUse& use);
+
+// Groups whose lanes are compacted: attention over everything, and not the rows beside a lossy one.
+bool retains(const LayerGroup& group);
+
+}  // namespace quire

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Which tokens stay, chosen per request: check_retain.py QUIRE WRITE_TINY"""
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+from serving import Server
+
+QUIRE, WRITE_TINY = sys.argv[1:3]
+folder = tempfile.TemporaryDirectory()
+subprocess.run([WRITE_TINY, folder.name], check=True)
+MODEL = f"{folder.name}/llama-F32.gguf"
+WAYS = [{"budget": {"policy": "snapkv", "ratio": 0.3}}, {"budget": {"policy": "streaming", "tokens": 100}},
+        {"budget": {"policy": "h2o", "ratio": 0.25, "merge": "value"}}, {"window": {"size": 64, "sink": 4}},
+        {"budget": {"policy": "expected", "ratio": 0.3, "per_head": True}, "format": "hadamard-int4"},
+        {"budget": {"policy": "kvzip", "ratio": 0.4}}, {"window": {"size": 64}},
+        {"budget": {"policy": "keydiff", "tokens": 80, "every": 32}}]
+
+
+def prompt(number):
+    return f"{number}: " + "what is not looked at may go, and the rest stays where it was. " * 6
+
+
+class Retain(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(QUIRE, MODEL)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def complete(self, text, kv, status=200, **more):
+        code, _, body = self.server.call("POST", "/v1/completions", {
+            "model": "m", "prompt": text, "max_tokens": 60, "temperature": 0, "ignore_eos": True,
+            "kv": {"allow_lossy": True, "report": ["usage"], **kv}, **more})
+        self.assertEqual(code, status, body)
+        return body
+
+    def test_a_hit_says_what_a_miss_says(self):
+        for i, way in enumerate(WAYS):
+            with self.subTest(way=way):
+                miss = self.complete(prompt(i), {**way, "reuse": "none"})
+                hit = self.complete(prompt(i), way)
+                self.assertEqual(hit["choices"][0]["text"], miss["choices"][0]["text"])
+                self.assertEqual(hit["kv"]["bytes"], miss["kv"]["bytes"])
+                self.assertTrue(hit["kv"]["lossy"])
+                if "budget" in hit["kv"]:
+                    self.assertLess(hit["kv"]["bytes"], hit["kv"]["budget"]["bytes_whole"])
+
+    def test_neighbours_change_nothing(self):
+        alone = [self.complete(prompt(i), way)["choices"][0]["text"] for i, way in enumerate(WAYS)]
+        for _ in range(2):
+            together = [None] * len(WAYS)
+
+            def ask(i):
+                together[i] = self.complete(prompt(i), WAYS[i])["choices"][0]["text"]
+
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(WAYS))]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual(together, alone)
+
+    def test_what_makes_no_sense_is_refused(self):
+        error = lambda kv, **more: self.complete("x", kv, 400, **more)["error"]
+        self.assertEqual(error({"budget": {"policy": "snapkv", "ratio": 0.3}, "allow_lossy": False})["code"],
+                         "lossy_not_allowed")
+        self.assertEqual(error({"window": {"size": 64}, "allow_lossy": False})["code"], "lossy_not_allowed")
+        for budget in ({"policy": "nobody", "ratio": 0.3}, {"policy": "snapkv"}, {"policy": "snapkv", "ratio": 2},
+                       {"policy": "snapkv", "ratio": 0.3, "tokens": 5}, {"policy": "snapkv", "tokens": 0},
+                       {"policy": "snapkv", "ratio": 0.3, "typo": 1}):
+            self.assertEqual(error({"budget": budget})["code"], "invalid_value", budget)
+        self.assertIn("kivi", error({"budget": {"policy": "snapkv", "ratio": 0.3}, "format": "kivi-2"})["message"])
+        error({"budget": {"policy": "snapkv", "ratio": 0.3}, "window": {"size": 5}})
+        error({"budget": {"policy": "snapkv", "ratio": 0.3}}, use_beam_search=True, best_of=2)
+
+    def test_none_keeps_everything(self):
+        plain = self.complete(prompt(1), {"reuse": "none"})
+        none = self.complete(prompt(1), {"budget": {"policy": "none"}, "reuse": "none"})
+        self.assertEqual(none["choices"][0]["text"], plain["choices"][0]["text"])
+        self.assertFalse(none["kv"]["lossy"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]])
