@@ -16,6 +16,10 @@
 namespace quire::cli {
 namespace {
 
+std::string_view machine(Runtime& r) {
+  return r.model().device() ? "cuda" : isa_name(r.model().options().isa);
+}
+
 using Clock = std::chrono::steady_clock;
 
 struct Options {
@@ -61,7 +65,7 @@ void print_scores(const Options& o, Runtime& r, const std::vector<DecodeScore>& 
       "decode {} sequence{} at depth {}: {:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} "
       "threads, {})\n",
       o.batch, o.batch == 1 ? "" : "s", o.depth, median(first.rates), first.rates.size(), *low,
-      *high, r.threads(), isa_name(r.model().options().isa));
+      *high, r.threads(), machine(r));
 }
 
 int run_decode(const Options& o, Runtime& r, std::vector<StoragePolicy> ways) {
@@ -101,7 +105,7 @@ int run_decode(const Options& o, Runtime& r, std::vector<StoragePolicy> ways) {
              {"repeat", s.rates.size()},
              {"threads", r.threads()},
              {"kv_format", s.format},
-             {"isa", isa_name(r.model().options().isa)},
+             {"isa", machine(r)},
              {"activations", o.model.activations},
              {"depth", o.depth},
              {"batch", o.batch},
@@ -151,8 +155,7 @@ int run_prefill(const Options& o, Runtime& r) {
   if (!o.json)
     fmt::print(
         "prefill {} tokens: {:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} threads, {})\n",
-        o.prompt, rate, rates.value().size(), *low, *high, r.threads(),
-        isa_name(r.model().options().isa));
+        o.prompt, rate, rates.value().size(), *low, *high, r.threads(), machine(r));
   if (!o.json && seals) fmt::print("  encoding is {:.2f} % of it\n", 100 * share);
   if (o.json)
     print_json({{"bench", o.what},
@@ -162,7 +165,7 @@ int run_prefill(const Options& o, Runtime& r) {
                 {"repeat", rates.value().size()},
                 {"threads", r.threads()},
                 {"kv_format", r.kv_format()},
-                {"isa", isa_name(r.model().options().isa)},
+                {"isa", machine(r)},
                 {"activations", o.model.activations},
                 {"sealing_share", share},
                 {"prompt", o.prompt}});

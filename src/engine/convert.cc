@@ -76,7 +76,7 @@ Status convert_blocks(Runtime& runtime, const Sequence& from, Sequence& to, std:
   const std::uint32_t block = target.tokens_per_block;
   CHECK(tokens % block == 0 && tokens <= from.length() && to.length() % block == 0);
   if (runtime.model().device())
-    return Error{Code::unsupported, "blocks are converted on a CPU only"};
+    return Error{Code::unsupported, "blocks in a GPU's memory are not converted"};
   for (const LayerGroup& g : runtime.cache().geometry(from.root()).groups)
     for (const LayerGroup& into : target.groups)
       if (g.sealed() || g.format->rows != into.format->rows || g.window != 0)

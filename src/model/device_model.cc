@@ -352,7 +352,8 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
   const auto rows = static_cast<std::uint32_t>(step.tokens.size()),
              wanted = static_cast<std::uint32_t>(step.logit_rows.size());
   CHECK(geometry.tokens_per_block == kCudaPage);
-  CHECK(step.taps.empty());  // nothing is compacted on a device
+  if (!step.taps.empty())
+    return Error{Code::unsupported, "attention weights are not written down on a GPU"};
   std::uint32_t end = 0;
   for (const std::uint32_t p : step.positions) end = std::max(end, p + 1);
   TRY_STATUS(cover(end));
