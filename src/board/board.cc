@@ -24,8 +24,10 @@ struct Tier {
   std::uint32_t levels;                // of each task, from the easiest
   std::vector<std::string_view> only;  // ids; empty: all
 };
+// S9 wants methods that act while decoding: not for rows that compress once.
+const std::vector<std::string_view> kOnce = {"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8"};
 const Tier kTiers[] = {
-    {"smoke", 8, 1, {"S1", "S3", "S4"}}, {"standard", 40, 2, {}}, {"full", 40, 9, {}}};
+    {"smoke", 4, 1, {"S1", "S3", "S4"}}, {"standard", 6, 1, kOnce}, {"full", 40, 9, kOnce}};
 
 Result<const Tier*> find_tier(const std::string& name) {
   for (const Tier& t : kTiers)

@@ -71,12 +71,14 @@ Sample random_copy(const Vocabulary& v, const Level& level, Random& random) {
   return s;
 }
 
-// Lines "key: value" with different keys, then questions "key:". Every value is a candidate.
-Sample lookup_of(const Vocabulary& v, std::uint32_t pairs, std::uint32_t value_tokens,
-                 std::uint32_t questions, Random& random) {
+// Lines "key: value" with different keys, in the middle of a text, then questions "key:". Every value
+// is a candidate.
+Sample lookup_of(const Vocabulary& v, std::uint32_t filler, std::uint32_t pairs,
+                 std::uint32_t value_tokens, std::uint32_t questions, Random& random) {
   const Tokens drawn = words(v, pairs * (1 + value_tokens), random);
   const Tokens colon = v.encode(":"), line = v.encode("\n");
-  Sample s;
+  Sample s{text_at(v, filler / 2, random), {}};
+  append(s.context, line);
   std::vector<Tokens> values;
   std::vector<std::uint32_t> at, end;
   for (std::uint32_t i = 0; i < pairs; ++i) {
@@ -89,6 +91,8 @@ Sample lookup_of(const Vocabulary& v, std::uint32_t pairs, std::uint32_t value_t
     end.push_back(static_cast<std::uint32_t>(s.context.size()));
     append(s.context, line);
   }
+  append(s.context, text_at(v, filler / 2, random));
+  append(s.context, line);
   // Never the last pair: a window would hold it.
   std::vector<std::uint32_t> asked(std::max(1u, pairs - 1));
   std::iota(asked.begin(), asked.end(), 0u);
@@ -104,11 +108,11 @@ Sample lookup_of(const Vocabulary& v, std::uint32_t pairs, std::uint32_t value_t
 }
 
 Sample lookup(const Vocabulary& v, const Level& level, Random& random) {
-  return lookup_of(v, level.size, level.extra, 1, random);
+  return lookup_of(v, level.context, level.size, level.extra, 1, random);
 }
 
 Sample multi_query(const Vocabulary& v, const Level& level, Random& random) {
-  return lookup_of(v, level.size, 1, level.extra, random);
+  return lookup_of(v, level.context, level.size, 1, level.extra, random);
 }
 
 // One number in much text, and two worked examples of the question before it.
@@ -145,7 +149,8 @@ Sample chain(const Vocabulary& v, const Level& level, Random& random) {
   const std::uint32_t hops = level.extra;
   const Tokens drawn = words(v, level.size * (hops + 2), random);
   const Tokens equals = v.encode(" ="), line = v.encode("\n");
-  Sample s;
+  Sample s{text_at(v, level.context / 2, random), {}};
+  append(s.context, line);
   Question q{.right = static_cast<std::uint32_t>(random.below(std::max(1u, level.size - 1)))};
   const auto name = [&](std::uint32_t i, std::uint32_t hop) { return drawn[i * (hops + 2) + hop]; };
   // Line by line over all chains, so that hops of one chain stand apart. Name 0 holds the value.
@@ -159,6 +164,8 @@ Sample chain(const Vocabulary& v, const Level& level, Random& random) {
         q.answer.push_back(slot);
       append(s.context, line);
     }
+  append(s.context, text_at(v, level.context / 2, random));
+  append(s.context, line);
   q.prompt = {name(q.right, hops + 1)};
   append(q.prompt, equals);
   for (std::uint32_t i = 0; i < level.size; ++i) q.candidates.push_back({name(i, 0)});
@@ -169,16 +176,16 @@ Sample chain(const Vocabulary& v, const Level& level, Random& random) {
 constexpr Level kContinuation[] = {{"512", 512, 256}, {"1024", 1024, 256}, {"2048", 2048, 256}};
 constexpr Level kRepeated[] = {{"64+256", 256, 64}, {"128+512", 512, 128}, {"256+1024", 1024, 256}};
 constexpr Level kCopy[] = {{"32", 64, 32}, {"64", 64, 64}, {"128", 128, 128}, {"256", 128, 256}};
-constexpr Level kLookup[] = {{"4", 0, 4, 1},   {"8", 0, 8, 1},     {"16", 0, 16, 1},
-                             {"32", 0, 32, 1}, {"32x2", 0, 32, 2}, {"64", 0, 64, 1}};
+constexpr Level kLookup[] = {{"4", 192, 4, 1},   {"8", 192, 8, 1},     {"16", 192, 16, 1},
+                             {"32", 192, 32, 1}, {"32x2", 192, 32, 2}, {"64", 192, 64, 1}};
 constexpr Level kPasskey[] = {{"256@50", 256, 0, 50},
                               {"512@25", 512, 0, 25},
                               {"512@75", 512, 0, 75},
                               {"1024@50", 1024, 0, 50},
                               {"2048@50", 2048, 0, 50}};
-constexpr Level kMulti[] = {{"16x8", 0, 16, 8}, {"32x8", 0, 32, 8}};
+constexpr Level kMulti[] = {{"16x8", 192, 16, 8}, {"32x8", 192, 32, 8}};
 constexpr Level kChain[] = {
-    {"1 hop of 4", 0, 4, 1}, {"1 hop of 8", 0, 8, 1}, {"2 hops of 8", 0, 8, 2}};
+    {"1 hop of 4", 192, 4, 1}, {"1 hop of 8", 192, 8, 1}, {"2 hops of 8", 192, 8, 2}};
 constexpr Level kAgreement[] = {{"256+64", 256, 64}};
 constexpr Level kStream[] = {{"2048", 32, 2016}};
 

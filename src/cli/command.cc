@@ -20,6 +20,8 @@ QUIRE_COMMAND(Eval);
 QUIRE_COMMAND(EvalFormats);
 QUIRE_COMMAND(Selftest);
 QUIRE_COMMAND(KvFormats);
+QUIRE_COMMAND(KvMethods);
+QUIRE_COMMAND(Leaderboard);
 QUIRE_COMMAND(Probe);
 QUIRE_COMMAND(Calibrate);
 QUIRE_COMMAND(Tokenize);
@@ -30,10 +32,11 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kServe,    kRun,        kChat,       kBench,       kBenchServe,
-                                kBenchKv,  kShow,       kPlan,       kSelftest,    kEval,
-                                kTokenize, kDetokenize, kTemplate,   kEvalFormats, kKvFormats,
-                                kProbe,    kCalibrate,  kCompletion, kVersion};
+  static const Command all[] = {kServe,     kRun,         kChat,     kBench,       kBenchServe,
+                                kBenchKv,   kShow,        kPlan,     kSelftest,    kEval,
+                                kTokenize,  kDetokenize,  kTemplate, kEvalFormats, kKvFormats,
+                                kKvMethods, kLeaderboard, kProbe,    kCalibrate,   kCompletion,
+                                kVersion};
   return all;
 }
 

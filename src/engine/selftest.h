@@ -20,4 +20,9 @@ struct SelftestCheck {
 Result<bool> selftest(const std::string& path, const RuntimeOptions& base, bool all,
                       const std::function<void(const SelftestCheck&)>& report);
 
+// Every retention method on one prompt: what stays, and the answer, however the prompt was read
+// (selftest_retain.cc).
+Status selftest_retain(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
+                       const std::function<void(const SelftestCheck&)>& report);
+
 }  // namespace quire

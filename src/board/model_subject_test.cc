@@ -1,0 +1,113 @@
+// The leaderboard's subject on a tiny model: rows are what they say, and do not disturb each other.
+#include "board/model_subject.h"
+
+#include <gtest/gtest.h>
+
+#include "board/testing.h"
+#include "board/way.h"
+#include "engine/testing.h"
+
+namespace quire {
+namespace {
+
+TinyOptions tiny() { return {.type = DType::q8_0, .layers = 3, .hidden = 128, .head_dim = 64}; }
+
+Sample sample(bool lookup) {
+  Random random(5);
+  Sample s;
+  for (int i = 0; i < 300; ++i) s.context.push_back(static_cast<TokenId>(32 + random.below(90)));
+  if (lookup) {
+    s.questions.push_back({.prompt = {40, 41, 42},
+                           .candidates = {{50}, {51}, {52}},
+                           .right = 1,
+                           .answer = {100, 101}});
+    s.questions.push_back({.prompt = {60, 61}, .candidates = {{70}, {71}, {72}}, .answer = {30}});
+  } else {
+    s.questions.push_back({.candidates = {{50, 51, 52, 53, 54, 55, 56}}});
+  }
+  return s;
+}
+
+std::vector<RowSpec> rows() {
+  std::vector<RowSpec> all = {{"full", 1}, {"none", 0}};
+  for (const RetainMethod* m : retain_methods())
+    all.push_back({std::string(m->name), 0.3, m->shares == RetainClass::question});
+  for (const char* more : {"ada-snapkv", "critical-snapkv", "h2o+value", "h2o+d2o", "h2o+cam",
+                           "snapkv+hadamard-int4", "int8", "kivi-2"})
+    all.push_back(
+        {more, std::string_view(more).starts_with("int8") || std::string_view(more) == "kivi-2"
+                   ? 1
+                   : 0.3});
+  return all;
+}
+
+bool same(const Measured& a, const Measured& b) {
+  for (std::size_t q = 0; q < a.replies.size(); ++q)
+    if (a.replies[q].nll != b.replies[q].nll || a.replies[q].top != b.replies[q].top ||
+        a.replies[q].kl != b.replies[q].kl)
+      return false;
+  return a.bytes_per_token == b.bytes_per_token;
+}
+
+TEST(ModelSubject, RowsDoNotDisturbEachOther) {
+  TinyRuntime runtime(tiny(), {.tokens_per_block = 16});
+  ModelSubject subject(*runtime);
+  for (const bool lookup : {false, true}) {
+    const Sample s = sample(lookup);
+    const auto together = subject.answer(s, rows());
+    ASSERT_TRUE(together.ok()) << together.error().message;
+    for (std::size_t i = 0; i < rows().size(); ++i) {
+      SCOPED_TRACE(rows()[i].name());
+      const std::vector<RowSpec> few = {rows()[0], rows()[i]};
+      const auto alone = subject.answer(s, few);
+      ASSERT_TRUE(alone.ok());
+      EXPECT_TRUE(same(alone.value()[1], together.value()[i]));
+    }
+    EXPECT_EQ(runtime->cache().stats().referenced_blocks, 0u);
+  }
+}
+
+TEST(ModelSubject, BytesAreThoseOfWhatIsKept) {
+  TinyRuntime runtime(tiny(), {.tokens_per_block = 16});
+  ModelSubject subject(*runtime);
+  const auto all = rows();
+  const auto measured = subject.answer(sample(true), all);
+  ASSERT_TRUE(measured.ok());
+  const double full = measured.value()[0].bytes_per_token;
+  for (std::size_t i = 2; i < all.size(); ++i) {
+    const Measured& m = measured.value()[i];
+    if (all[i].share == 1) continue;
+    EXPECT_LT(m.bytes_per_token, (all[i].share + 0.12) * full) << all[i].name();
+    if (all[i].method == "snapkv+hadamard-int4") continue;
+    EXPECT_GT(m.bytes_peak, full) << all[i].name();
+  }
+}
+
+TEST(ModelSubject, KeepingEverythingIsTheWholeCache) {
+  TinyRuntime runtime(tiny(), {.tokens_per_block = 16});
+  ModelSubject subject(*runtime);
+  const std::vector<RowSpec> two = {{"full", 1}, {"knorm", 1}, {"random", 0.2}};
+  const auto measured = subject.answer(sample(false), two);
+  ASSERT_TRUE(measured.ok());
+  const Reply &full = measured.value()[0].replies[0], &all = measured.value()[1].replies[0];
+  ASSERT_EQ(full.nll[0].size(), 7u);
+  for (std::size_t i = 0; i < 7; ++i) {
+    EXPECT_EQ(full.nll[0][i], all.nll[0][i]);
+    EXPECT_NEAR(all.kl[i], 0, 1e-6);
+    EXPECT_EQ(full.kl[i], 0);
+  }
+  EXPECT_GT(measured.value()[2].replies[0].kl[3], 1e-6);
+}
+
+TEST(Way, IsReadFromItsParts) {
+  EXPECT_TRUE(parse_way("none").value().no_context);
+  EXPECT_EQ(parse_way("h2o+cam").value().merger->name, "cam");
+  EXPECT_EQ(parse_way("snapkv+hadamard-int4").value().format->name, "hadamard-int4");
+  EXPECT_EQ(parse_way("hadamard-int4+snapkv").value().method->name, "snapkv");
+  EXPECT_FALSE(parse_way("nobody").ok());
+  EXPECT_FALSE(parse_way("int8+cam").ok());
+  EXPECT_FALSE(parse_way("").ok());
+}
+
+}  // namespace
+}  // namespace quire
