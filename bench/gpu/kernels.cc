@@ -88,10 +88,10 @@ void bench_decode(const Decode& c, bool& first) {
   const std::uint64_t page_bytes = c.format == CudaKvFormat::bf16
                                        ? std::uint64_t{kCudaPage} * c.dim * 4
                                        : sealed_page_bytes(c.format, c.dim),
-                      block = c.layers * c.kv_heads * page_bytes,
+                      block = (c.layers * c.kv_heads * page_bytes + 255) / 256 * 256,
                       blocks = std::uint64_t{c.batch} * pages;
   auto* arena = static_cast<std::byte*>(room(blocks * block));
-  ok(api->random_bf16(arena, blocks * block / 2, 1, 1, stream), "noise");
+  ok(api->random_bf16({arena, blocks * block / 2, 1, 1}, stream), "noise");
   std::vector<std::uint32_t> tables(blocks);
   for (std::uint64_t i = 0; i < blocks; ++i)
     tables[i] = static_cast<std::uint32_t>(i * block / 256);
@@ -109,12 +109,13 @@ void bench_decode(const Decode& c, bool& first) {
     for (std::uint32_t s = 0; s < splits; ++s)
       items.push_back({b * pages, b, c.length - 1, c.length - 1, s * split,
                        whole ? c.length : std::min(c.length, (s + 1) * split),
-                       splits == 1 ? kNoPartial : partials + s, 1, 0});
+                       splits == 1 ? kNoPartial : partials + s,
+                       static_cast<std::uint16_t>(c.format == CudaKvFormat::bf16), 0});
     merges.push_back({b, partials, splits == 1 ? 0 : splits});
     partials += splits;
   }
   void* queries = room(std::size_t{c.batch} * c.query_heads * c.dim * 2);
-  ok(api->random_bf16(queries, std::size_t{c.batch} * c.query_heads * c.dim, 3, 0.1f, stream),
+  ok(api->random_bf16({queries, std::size_t{c.batch} * c.query_heads * c.dim, 3, 0.1f}, stream),
      "noise");
   AttendArgs a{};
   a.arena = arena;
@@ -159,7 +160,7 @@ void bench_prefill(std::uint32_t query_heads, std::uint32_t kv_heads, std::uint3
   const std::uint64_t page_bytes = std::uint64_t{kCudaPage} * dim * 4,
                       block = kv_heads * page_bytes;
   void* arena = room(pages * block);
-  ok(api->random_bf16(arena, pages * block / 2, 1, 1, stream), "noise");
+  ok(api->random_bf16({arena, pages * block / 2, 1, 1}, stream), "noise");
   std::vector<std::uint32_t> tables(pages);
   for (std::uint32_t i = 0; i < pages; ++i) tables[i] = static_cast<std::uint32_t>(i * block / 256);
   const std::uint32_t tile = kCudaTile / (query_heads / kv_heads);
@@ -171,7 +172,7 @@ void bench_prefill(std::uint32_t query_heads, std::uint32_t kv_heads, std::uint3
   }
   std::reverse(items.begin(), items.end());
   void* queries = room(std::size_t{rows} * query_heads * dim * 2);
-  ok(api->random_bf16(queries, std::size_t{rows} * query_heads * dim, 3, 0.1f, stream), "noise");
+  ok(api->random_bf16({queries, std::size_t{rows} * query_heads * dim, 3, 0.1f}, stream), "noise");
   AttendArgs a{};
   a.arena = static_cast<std::byte*>(arena);
   a.tables = up(tables);
@@ -200,10 +201,10 @@ void bench_linear(std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind
   const auto copies =
       static_cast<std::uint32_t>(std::max<std::size_t>(2, (std::size_t{400} << 20) / bytes));
   auto* weights = static_cast<std::byte*>(room(bytes * copies));
-  ok(api->random_bf16(weights, bytes * copies / 2, 1, 0.02f, stream), "noise");
+  ok(api->random_bf16({weights, bytes * copies / 2, 1, 0.02f}, stream), "noise");
   constexpr std::uint32_t kMost = 8192;
   void* x = room(std::size_t{kMost} * inputs * 2);
-  ok(api->random_bf16(x, std::size_t{kMost} * inputs, 2, 1, stream), "noise");
+  ok(api->random_bf16({x, std::size_t{kMost} * inputs, 2, 1}, stream), "noise");
   void* y = room(std::size_t{kMost} * outputs * (kind == LinearOutput::rows_f32 ? 4 : 2));
   for (const std::uint32_t rows : {1u, 8u, 16u, 17u, 64u, 128u, 256u, 8192u}) {
     if (rows > 256 && kind == LinearOutput::rows_f32) continue;
@@ -247,7 +248,7 @@ int run() {
   ok(api->make_stream(&stream), "stream");
   constexpr std::size_t kRead = std::size_t{8} << 30;
   void* big = room(kRead);
-  ok(api->random_bf16(big, kRead / 2, 1, 1, stream), "noise");
+  ok(api->random_bf16({big, kRead / 2, 1, 1}, stream), "noise");
   peak = kRead / graph_us([&] { ok(api->read_all(big, kRead, stream), "read"); });
   api->free(big);
   fmt::print("{{\"device\": \"{}\", \"read_tb_per_s\": {:.3f}, \"results\": [\n",

@@ -3,8 +3,8 @@
 //   quire_gpu_steps speed CONFIG.json    decode steps, prefill and cached prompts at that shape,
 //   with
 //                                        random weights
-//   quire_gpu_steps same MODEL           `quire selftest` on the GPU, and its logits against the
-//   CPU's
+//   quire_gpu_steps same MODEL           `quire selftest --all` on the GPU, and its logits against
+//   the CPU's; a config.json stands for random weights
 //
 // Prints one JSON object per line; bench/gpu/run makes a table of them.
 #include <fmt/core.h>
@@ -15,6 +15,8 @@
 #include <cstdlib>
 
 #include "base/random.h"
+#include "engine/engine.h"
+#include "engine/explain.h"
 #include "engine/runtime.h"
 #include "engine/selftest.h"
 
@@ -79,11 +81,13 @@ void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth) {
     for (std::uint32_t b = 0; b < batch; ++b)
       items[b] = {&sequences[b], {&next[b], 1}, Logits::last};
     const auto best = need(r.step_greedy(items));
-    std::copy(best.begin(), best.end(), next.begin());
+    std::ranges::transform(best, next.begin(), &BestToken::token);
     if (step >= kWarm) times.push_back(ms_since(start));
   }
-  fmt::print("{{\"step\": \"decode\", \"batch\": {}, \"context\": {}, \"ms\": {:.3f}}}\n", batch,
-             depth, median(times));
+  fmt::print(
+      "{{\"step\": \"decode\", \"format\": \"{}\", \"batch\": {}, \"context\": {}, \"ms\": "
+      "{:.3f}}}\n",
+      r.kv_format(), batch, depth, median(times));
   std::fflush(stdout);
 }
 
@@ -102,9 +106,10 @@ void prefill(Runtime& r, std::uint32_t tokens) {
     forwards.push_back(static_cast<double>(r.forward_time() - before) * 1e-6);
   }
   fmt::print(
-      "{{\"step\": \"prefill\", \"tokens\": {}, \"ms\": {:.2f}, \"forward_ms\": {:.2f}, "
+      "{{\"step\": \"prefill\", \"format\": \"{}\", \"tokens\": {}, \"ms\": {:.2f}, "
+      "\"forward_ms\": {:.2f}, "
       "\"tokens_per_s\": {:.0f}}}\n",
-      tokens, median(times), median(forwards), tokens / median(times) * 1000);
+      r.kv_format(), tokens, median(times), median(forwards), tokens / median(times) * 1000);
   std::fflush(stdout);
 }
 
@@ -116,7 +121,7 @@ void cached(Runtime& r, std::uint32_t tokens, std::uint32_t cold) {
     r.cache().attach(s, std::span(prompt).first(tokens - cold));
     need(r.prefill(s, tokens - cold));
   }
-  std::vector<double> times;
+  std::vector<double> times, forwards;
   std::uint32_t hit = 0;
   for (std::uint32_t i = 0; i < 4; ++i) {
     std::vector<TokenId> mine = prompt;
@@ -125,18 +130,72 @@ void cached(Runtime& r, std::uint32_t tokens, std::uint32_t cold) {
     Sequence s = need(r.open_sequence(tokens + 1));
     hit = r.cache().attach(s, mine).tokens;
     const StepItem rest{&s, std::span(mine).subspan(s.length()), Logits::last};
+    const Nanoseconds before = r.forward_time();
     need(r.step_greedy({&rest, 1}));
     if (i > 0) times.push_back(ms_since(start));
+    if (i > 0) forwards.push_back(static_cast<double>(r.forward_time() - before) * 1e-6);
   }
-  fmt::print("{{\"step\": \"cached\", \"tokens\": {}, \"hit\": {}, \"ms\": {:.2f}}}\n", tokens, hit,
-             median(times));
+  fmt::print(
+      "{{\"step\": \"cached\", \"tokens\": {}, \"hit\": {}, \"ms\": {:.2f}, \"forward_ms\": "
+      "{:.2f}}}\n",
+      tokens, hit, median(times), median(forwards));
   std::fflush(stdout);
+}
+
+struct SilentSink final : RequestSink {
+  void token(std::uint32_t, const Choice&) override {}
+  void finished(std::uint32_t, Finish) override {}
+  void done(const Done&) override {}
+  void failed(const Failure& f) override {
+    fmt::print(stderr, "{}\n", f.message);
+    std::exit(1);
+  }
+};
+
+// Requests that come all at once, through the engine: 64 to 1,024 tokens each, 256 answered.
+void requests(Runtime& r, std::uint32_t count) {
+  r.cache().clear(true);
+  const ServiceOptions options{
+      .step_tokens = 8192, .sequences_max = count, .queue_max = count, .told = {}};
+  RequestLog log(64);
+  SteadyClock clock;
+  Engine engine(r, options, log, clock);
+  Random random(11);
+  std::uint64_t prompt_tokens = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Request q;
+    q.prompt = filler(r, 64 + static_cast<std::uint32_t>(random.below(961)), 1000 + i);
+    q.tokens_max = 256;
+    q.ignore_end = true;
+    prompt_tokens += q.prompt.size();
+    PreparedJob p = prepare_job(r, options, std::move(q), std::make_shared<SilentSink>());
+    p.job->id = static_cast<JobId>(i);
+    p.job->submitted = clock.now();
+    engine.submit(std::move(p.job));
+  }
+  const auto start = Clock::now();
+  while (engine.step()) continue;
+  const double seconds = ms_since(start) / 1000;
+  const ServiceStats& stats = engine.stats();
+  fmt::print(
+      "{{\"step\": \"requests\", \"count\": {}, \"prompt_tokens\": {}, \"tokens\": {}, \"s\": "
+      "{:.2f}, \"tokens_per_s\": {:.0f}, \"steps\": {}, \"forward_s\": {:.2f}, \"sample_s\": "
+      "{:.2f}}}\n",
+      count, prompt_tokens, stats.tokens_generated, seconds,
+      static_cast<double>(stats.tokens_generated) / seconds, stats.steps, stats.forward_seconds,
+      stats.sample_seconds);
+  std::fflush(stdout);
+}
+
+std::unique_ptr<Runtime> open(const std::string& config, const std::string& format) {
+  return need(Runtime::open(
+      config,
+      {.device = DeviceKind::cuda, .random_weights = true, .kv_format = format, .rows_max = 8192}));
 }
 
 int speed(const std::string& config) {
   const auto start = Clock::now();
-  std::unique_ptr<Runtime> runtime = need(Runtime::open(
-      config, {.device = DeviceKind::cuda, .random_weights = true, .rows_max = 8192}));
+  std::unique_ptr<Runtime> runtime = open(config, "bf16");
   Runtime& r = *runtime;
   {
     Sequence s = need(r.empty_sequence(64));
@@ -162,14 +221,25 @@ int speed(const std::string& config) {
   prefill(r, 2048);
   prefill(r, 8192);
   cached(r, 32768, 68);
+  requests(r, 512);
+  for (const char* format : {"fp8-e4m3", "int8", "hadamard-int4"}) {
+    runtime = {};  // there is room for one
+    runtime = open(config, format);
+    decode(*runtime, 64, 8192);
+    decode(*runtime, 128, 1024);
+    prefill(*runtime, 2048);
+  }
   return 0;
 }
 
 // KL divergence of the GPU's distribution from the CPU's, over a prompt.
 int same(const std::string& model) {
-  const RuntimeOptions gpu{.device = DeviceKind::cuda, .kv_cache_bytes = std::uint64_t{2} << 30};
+  const bool random = model.ends_with(".json");
+  const RuntimeOptions gpu{.device = DeviceKind::cuda,
+                           .random_weights = random,
+                           .kv_cache_bytes = std::uint64_t{2} << 30};
   std::uint64_t checks = 0, wrong = 0;
-  const bool held = need(selftest(model, gpu, false, [&](const SelftestCheck& c) {
+  const bool held = need(selftest(model, gpu, true, [&](const SelftestCheck& c) {
     ++checks;
     wrong += !c.ok;
     if (!c.ok) fmt::print(stderr, "DIFFERS {}: {}\n", c.name, c.detail);
@@ -180,7 +250,9 @@ int same(const std::string& model) {
 
   std::vector<std::vector<float>> rows[2];
   for (int side = 0; side < 2; ++side) {
-    RuntimeOptions o{.activations = Activations::int16, .kv_cache_bytes = std::uint64_t{1} << 30};
+    RuntimeOptions o{.random_weights = random,
+                     .activations = Activations::int16,
+                     .kv_cache_bytes = std::uint64_t{1} << 30};
     if (side == 1) o = gpu;
     std::unique_ptr<Runtime> r = need(Runtime::open(model, o));
     const std::vector<TokenId> prompt = r->tokenizer().encode(

@@ -10,6 +10,7 @@ import numpy as np
 
 VERSION = f"llama-cpp-python {lc.__version__}"
 _FLASH = {True: 1, False: 0}
+_TYPES = {"f16": lc.GGML_TYPE_F16, "q8_0": lc.GGML_TYPE_Q8_0, "q4_0": lc.GGML_TYPE_Q4_0}
 _silent = lc.llama_log_callback(lambda level, text, data: None)
 lc.llama_log_set(_silent, ctypes.c_void_p(0))
 lc.llama_backend_init()
@@ -18,7 +19,8 @@ lc.llama_backend_init()
 class Engine:
     """One model and one context; a sequence is a row of the batch."""
 
-    def __init__(self, path, context, sequences=1, flash=True, threads=2, batch=2048, micro_batch=512):
+    def __init__(self, path, context, sequences=1, flash=True, threads=2, batch=2048, micro_batch=512,
+                 kv_type="f16"):
         params = lc.llama_model_default_params()
         self.model = lc.llama_model_load_from_file(str(path).encode(), params)
         if not self.model:
@@ -31,6 +33,7 @@ class Engine:
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = _FLASH[flash]
         params.kv_unified = sequences == 1
+        params.type_k = params.type_v = _TYPES[kv_type]
         params.no_perf = True
         self.context = lc.llama_init_from_model(self.model, params)
         if not self.context:

@@ -8,4 +8,11 @@ namespace quire {
 using TokenId = std::uint32_t;
 inline constexpr TokenId kNoToken = 0xffffffffu;
 
+// The most likely token, of several the one with the lowest number; NaN where the model's output
+// is not finite.
+struct BestToken {
+  TokenId token;
+  float logprob;
+};
+
 }  // namespace quire

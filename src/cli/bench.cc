@@ -8,11 +8,17 @@
 #include <numeric>
 
 #include "base/random.h"
+#include "cli/bench_decode.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/read_rate.h"
 
 namespace quire::cli {
 namespace {
+
+std::string_view machine(Runtime& r) {
+  return r.model().device() ? "cuda" : isa_name(r.model().options().isa);
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -30,21 +36,6 @@ double seconds_since(Clock::time_point start) {
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v.size() % 2 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
-}
-
-// Token numbers that no other salt shares a prefix with, so that the prefix cache cannot help.
-std::vector<TokenId> filler(const Runtime& runtime, std::uint32_t count, std::uint64_t salt) {
-  Random random(salt);
-  std::vector<TokenId> tokens(count);
-  const std::uint32_t vocabulary = runtime.config().vocabulary;
-  for (TokenId& t : tokens) t = static_cast<TokenId>(vocabulary / 8 + random.below(vocabulary / 2));
-  return tokens;
-}
-
-Status read_all(Runtime& runtime, Sequence& s, std::span<const TokenId> prompt) {
-  runtime.cache().attach(s, prompt);
-  TRY([[maybe_unused]] const std::span<float> logits, runtime.read(s));
-  return {};
 }
 
 Result<std::vector<double>> bench_prefill(Runtime& runtime, const Options& o) {
@@ -67,63 +58,118 @@ Result<std::vector<double>> bench_prefill(Runtime& runtime, const Options& o) {
   return rates;
 }
 
-// Gives a sequence the keys and values of another under tokens of its own: same bytes in blocks of
-// its own, without computing them again. What decoding costs does not depend on the numbers.
-Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_t depth,
-                    std::uint64_t salt) {
-  const std::vector<TokenId> tokens = filler(runtime, depth, salt);
-  const Geometry& geometry = runtime.geometry();
-  for (std::uint32_t done = 0; done < depth;) {
-    const std::uint32_t count = std::min(geometry.tokens_per_block, depth - done);
-    const StepNeed need{&to, count};
-    TRY(Reservation room, runtime.cache().reserve({&need, 1}));
-    for (std::uint32_t g = 0; g < geometry.groups.size(); ++g) {
-      const std::uint32_t block = done / geometry.tokens_per_block;
-      const LayerGroup& group = geometry.groups[g];
-      if (block < geometry.first_block(group, depth) ||
-          block >= geometry.block_end(group, done + count))
-        continue;  // gone from the source already, or not there yet
-      runtime.copy_block(room.view(0, g, 0).blocks[block], from.table(g)[block],
-                         geometry.block_bytes(group));
-    }
-    room.commit(0, std::span(tokens).subspan(done, count));
-    done += count;
-  }
-  return {};
+void print_scores(const Options& o, Runtime& r, const std::vector<DecodeScore>& scores) {
+  const DecodeScore& first = scores[0];
+  const auto [low, high] = std::minmax_element(first.rates.begin(), first.rates.end());
+  fmt::print(
+      "decode {} sequence{} at depth {}: {:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} "
+      "threads, {})\n",
+      o.batch, o.batch == 1 ? "" : "s", o.depth, median(first.rates), first.rates.size(), *low,
+      *high, r.threads(), machine(r));
 }
 
-Result<std::vector<double>> bench_decode(Runtime& runtime, const Options& o) {
-  std::vector<Sequence> sequences;
-  for (std::uint32_t b = 0; b < o.batch; ++b) {
-    const std::uint32_t capacity = o.depth + o.count + 1;
-    TRY(Sequence s, b == 0 ? runtime.open_sequence(capacity) : runtime.empty_sequence(capacity));
-    sequences.push_back(std::move(s));
-    if (b == 0) {
-      TRY_STATUS(read_all(runtime, sequences[0], filler(runtime, o.depth, 1)));
-    } else {
-      TRY_STATUS(copy_context(runtime, sequences[0], sequences[b], o.depth, 1000 + b));
-    }
+int run_decode(const Options& o, Runtime& r, std::vector<StoragePolicy> ways) {
+  const bool on_cpu = r.model().device() == nullptr;
+  const DecodeQuestion question{std::move(ways), o.depth, o.count, o.batch, o.repeat};
+  const auto before = on_cpu ? read_rate(r.pool()) : 0.0;
+  if (!before.ok()) return fail(before.error());
+  const auto measured = bench_decode(r, question);
+  if (!measured.ok()) return fail(measured.error());
+  const auto after = on_cpu ? read_rate(r.pool()) : 0.0;
+  if (!after.ok()) return fail(after.error());
+  const double ceiling = std::max(before.value(), after.value());
+  const auto weights = static_cast<double>(r.model().weight_bytes());
+  // With small models and short contexts part of this stays in a cache: then it may exceed 1.
+  const auto share = [&](const DecodeScore& s) {
+    return (weights + static_cast<double>(s.kv_bytes)) * median(s.rates) / o.batch / ceiling;
+  };
+  if (!o.json) {
+    print_scores(o, r, measured.value());
+    if (!on_cpu) return kOk;
+    fmt::print("memory reads {:.1f} GB/s; a step reads {:.1f} MB of weights and\n", ceiling / 1e9,
+               weights / 1e6);
+    for (const DecodeScore& s : measured.value())
+      fmt::print(
+          "  {:>8.1f} MB of cache, {:<22}{:>9.1f} tokens/s{:>8}{:>6.0f} % of the read rate\n",
+          static_cast<double>(s.kv_bytes) / 1e6, s.format, median(s.rates),
+          s.ratios.empty() ? "" : fmt::format("{:.2f}x", median(s.ratios)), 100 * share(s));
+    return kOk;
   }
-  std::vector<TokenId> next(o.batch);
-  std::vector<StepItem> items(o.batch);
-  std::vector<double> rates;
-  for (std::uint32_t b = 0; b < o.batch; ++b) next[b] = 100 + b;
-  for (std::uint32_t i = 0; i <= o.repeat; ++i) {
-    const std::uint32_t steps = i == 0 ? std::min(o.count, 4u) : o.count;
+  Json rows = Json::array();
+  for (const DecodeScore& s : measured.value()) {
+    const auto [low, high] = std::minmax_element(s.rates.begin(), s.rates.end());
+    Json row{{"bench", o.what},
+             {"tokens_per_second", median(s.rates)},
+             {"min", *low},
+             {"max", *high},
+             {"repeat", s.rates.size()},
+             {"threads", r.threads()},
+             {"kv_format", s.format},
+             {"isa", machine(r)},
+             {"activations", o.model.activations},
+             {"depth", o.depth},
+             {"batch", o.batch},
+             {"n", o.count},
+             {"kv_bytes_per_step", s.kv_bytes},
+             {"weight_bytes_per_step", r.model().weight_bytes()}};
+    if (on_cpu) row["read_bytes_per_second"] = ceiling;
+    if (on_cpu) row["bandwidth_share"] = share(s);
+    if (!s.ratios.empty()) row["of_first"] = median(s.ratios);
+    rows.push_back(std::move(row));
+  }
+  print_json(rows.size() == 1 ? rows[0] : Json{{"bench", o.what}, {"formats", rows}});
+  return kOk;
+}
+
+// Seconds of one thread that encoding a token takes, in all lanes: the fastest of a few blocks.
+double sealing_seconds(Runtime& r) {
+  const Geometry& g = r.geometry();
+  const EncodedKernels& kernels = encoded_kernels(r.model().options().isa);
+  const std::uint32_t tokens = g.tokens_per_block, dim = r.config().head_dim;
+  std::vector<std::uint16_t> rows(std::size_t{tokens} * dim);
+  Random random(5);
+  for (std::uint16_t& x : rows) x = static_cast<std::uint16_t>(0x3000 + random.below(0x1000));
+  std::vector<std::byte> space(std::size_t{tokens} * dim * 4 + 64);
+  std::byte* page = space.data() + (64 - reinterpret_cast<std::uintptr_t>(space.data()) % 64) % 64;
+  double best = 1e9;
+  for (int i = 0; i < 16; ++i) {
     const auto start = Clock::now();
-    for (std::uint32_t step = 0; step < steps; ++step) {
-      for (std::uint32_t b = 0; b < o.batch; ++b)
-        items[b] = {&sequences[b], {&next[b], 1}, Logits::last};
-      TRY(const std::span<const TokenId> best, runtime.step_greedy(items));
-      std::copy(best.begin(), best.end(), next.begin());
-    }
-    if (i > 0) rates.push_back(steps * o.batch / seconds_since(start));
-    for (Sequence& s : sequences) {
-      runtime.cache().truncate(s, o.depth);
-      TRY_STATUS(runtime.prefill(s, o.depth));  // what a lossy format could not take back
-    }
+    for (std::uint32_t layer = 0; layer < r.config().layers; ++layer)
+      for (std::uint32_t head = 0; head < r.config().kv_heads; ++head)
+        for (const Side side : {Side::keys, Side::values})
+          if (g.groups[g.places[layer].group].sealed())
+            kernels.seal(r.model().sealed_part(g, layer, head, side, 0),
+                         reinterpret_cast<const std::byte*>(rows.data()), page);
+    best = std::min(best, seconds_since(start));
   }
-  return rates;
+  return best / tokens;
+}
+
+int run_prefill(const Options& o, Runtime& r) {
+  const auto rates = bench_prefill(r, o);
+  if (!rates.ok()) return fail(rates.error());
+  const double rate = median(rates.value());
+  const bool seals = r.model().device() == nullptr && !r.geometry().exact();
+  const double share = seals ? sealing_seconds(r) * rate / r.threads() : 0;
+  const auto [low, high] = std::minmax_element(rates.value().begin(), rates.value().end());
+  if (!o.json)
+    fmt::print(
+        "prefill {} tokens: {:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} threads, {})\n",
+        o.prompt, rate, rates.value().size(), *low, *high, r.threads(), machine(r));
+  if (!o.json && seals) fmt::print("  encoding is {:.2f} % of it\n", 100 * share);
+  if (o.json)
+    print_json({{"bench", o.what},
+                {"tokens_per_second", rate},
+                {"min", *low},
+                {"max", *high},
+                {"repeat", rates.value().size()},
+                {"threads", r.threads()},
+                {"kv_format", r.kv_format()},
+                {"isa", machine(r)},
+                {"activations", o.model.activations},
+                {"sealing_share", share},
+                {"prompt", o.prompt}});
+  return kOk;
 }
 
 int run(Options& o) {
@@ -131,6 +177,11 @@ int run(Options& o) {
     if (o.batch == 1) o.batch = 8;
     if (o.depth == 128) o.depth = 256;
   }
+  // --kv-format a,b,c: the first is the server's, so to speak.
+  std::vector<std::string> others = CLI::detail::split(o.model.kv_format, ',');
+  o.model.kv_format = others[0];
+  others.erase(others.begin());
+  if (!others.empty() && o.what == "prefill") return fail(kUsage, "prefill takes one --kv-format");
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   Runtime& r = *runtime.value();
@@ -139,37 +190,15 @@ int run(Options& o) {
       o.repeat == 0)
     return fail(kUsage,
                 fmt::format("{} tokens do not fit the context of {}", longest, r.context()));
-  const auto rates = o.what == "prefill" ? bench_prefill(r, o) : bench_decode(r, o);
-  if (!rates.ok()) return fail(rates.error());
-  const double rate = median(rates.value());
-  const auto [low, high] = std::minmax_element(rates.value().begin(), rates.value().end());
-  if (!o.json) {
-    if (o.what == "prefill")
-      fmt::print("prefill {} tokens: ", o.prompt);
-    else
-      fmt::print("decode {} sequence{} at depth {}: ", o.batch, o.batch == 1 ? "" : "s", o.depth);
-    fmt::print("{:.1f} tokens/s (median of {}, {:.1f} to {:.1f}; {} threads, {})\n", rate,
-               rates.value().size(), *low, *high, r.threads(), isa_name(r.model().options().isa));
-    return kOk;
+  if (o.what == "prefill") return run_prefill(o, r);
+  std::vector<StoragePolicy> ways{r.storage()};
+  for (const std::string& name : others) {
+    const auto format = find_format(name);
+    if (!format.ok()) return fail(kUsage, "--kv-format: " + format.error().message);
+    if (const Status ok = r.check_storage(format.value()); !ok.ok()) return fail(ok.error());
+    ways.emplace_back(format.value());
   }
-  Json out{{"bench", o.what},
-           {"tokens_per_second", rate},
-           {"min", *low},
-           {"max", *high},
-           {"repeat", rates.value().size()},
-           {"threads", r.threads()},
-           {"kv_format", r.kv_format()},
-           {"isa", isa_name(r.model().options().isa)},
-           {"activations", o.model.activations}};
-  if (o.what == "prefill") {
-    out["prompt"] = o.prompt;
-  } else {
-    out["depth"] = o.depth;
-    out["batch"] = o.batch;
-    out["n"] = o.count;
-  }
-  print_json(out);
-  return kOk;
+  return run_decode(o, r, std::move(ways));
 }
 
 std::function<int()> declare(CLI::App& app) {
@@ -194,6 +223,7 @@ extern const Command kBench = {
     "examples:\n"
     "  quire bench prefill model.gguf --prompt 2048\n"
     "  quire bench decode model.gguf --depth 7000 -n 32 --kv-format f16 --json\n"
+    "  quire bench decode --depth 7000 --kv-format f16,int8,hadamard-int4      side by side\n"
     "  quire bench batch model.gguf --batch 32 --depth 256\n"
     "  quire bench serve --help                    servers under load\n"
     "  quire bench kv                              the cache alone",

@@ -23,6 +23,7 @@ QUIRE_COMMAND(KvFormats);
 QUIRE_COMMAND(KvMethods);
 QUIRE_COMMAND(Leaderboard);
 QUIRE_COMMAND(Probe);
+QUIRE_COMMAND(Calibrate);
 QUIRE_COMMAND(Tokenize);
 QUIRE_COMMAND(Detokenize);
 QUIRE_COMMAND(Template);
@@ -34,7 +35,8 @@ std::span<const Command> commands() {
   static const Command all[] = {kServe,     kRun,         kChat,     kBench,       kBenchServe,
                                 kBenchKv,   kShow,        kPlan,     kSelftest,    kEval,
                                 kTokenize,  kDetokenize,  kTemplate, kEvalFormats, kKvFormats,
-                                kKvMethods, kLeaderboard, kProbe,    kCompletion,  kVersion};
+                                kKvMethods, kLeaderboard, kProbe,    kCalibrate,   kCompletion,
+                                kVersion};
   return all;
 }
 

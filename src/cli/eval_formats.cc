@@ -57,11 +57,11 @@ int run(Options o) {
   const auto reference = parse_way(o.reference);
   if (!reference.ok()) return fail(reference.error());
   o.model.kv_format = o.reference;
+  const auto text = read_file(o.text_file);
+  if (!text.ok()) return fail(kUsage, "--text-file " + text.error().message);
   auto opened = open_runtime(o.model);
   if (!opened.ok()) return fail(opened.error());
   Runtime& r = *opened.value();
-  const auto text = read_file(o.text_file);
-  if (!text.ok()) return fail(kFailed, text.error().message, "give --text-file");
   std::vector<TokenId> tokens = r.tokenizer().encode(text.value());
   const std::size_t wanted = std::size_t{o.window} * o.windows;
   if (tokens.size() < wanted || o.window > r.context() || o.window < 2)

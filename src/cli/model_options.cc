@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/calibrations.h"
 #include "cli/help.h"
 #include "engine/probe.h"
 #include "kernels/cuda/device.h"
@@ -34,6 +35,11 @@ void add_storage_options(CLI::App& app, KvStorageCli& o, bool rare) {
 std::string plan_path(const std::string& model) {
   return std::filesystem::path(model_cache_folder()).parent_path() / "plans" /
          (std::filesystem::path(model).filename().string() + ".json");
+}
+
+std::string calibration_path(const std::string& model, std::string_view format) {
+  return std::filesystem::path(model_cache_folder()).parent_path() / "calibrations" /
+         (std::filesystem::path(model).filename().string() + "." + std::string(format));
 }
 
 std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
@@ -209,6 +215,19 @@ Result<std::vector<const Format*>> stored_plan(const std::string& model) {
   return plan;
 }
 
+Result<std::vector<Calibration>> stored_calibrations(const std::string& model) {
+  std::vector<Calibration> all;
+  for (const Codec* codec : codecs()) {
+    const std::string file = calibration_path(model, codec->name);
+    if (!codec->calibrated || !std::filesystem::exists(file)) continue;
+    TRY(const std::string bytes, read_file(file));
+    auto parsed = parse_calibration(std::as_bytes(std::span(bytes)));
+    if (!parsed.ok()) return Error{parsed.error().code, file + ": " + parsed.error().message};
+    all.push_back(std::move(parsed.value()));
+  }
+  return all;
+}
+
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
   const bool made_up = !options.random_weights.empty();
   TRY(const std::string path,
@@ -216,6 +235,7 @@ Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
   TRY(RuntimeOptions wanted, runtime_options(options));
   if (!made_up) {
     TRY(wanted.kv_plan, stored_plan(path));
+    TRY(wanted.calibrations, stored_calibrations(path));
   }
   return Runtime::open(path, wanted);
 }

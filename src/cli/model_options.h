@@ -36,6 +36,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& options);
 Result<std::string> find_model(const std::string& given);
 std::string model_cache_folder();
 std::string plan_path(const std::string& model);  // where `quire probe` keeps its plan
+// Where `quire calibrate` keeps what a format needs.
+std::string calibration_path(const std::string& model, std::string_view format);
 
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);

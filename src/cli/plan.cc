@@ -6,7 +6,9 @@
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "engine/plan.h"
+#include "kernels/cuda/device.h"
 #include "model/catalog.h"
+#include "model/device_weights.h"
 #include "model/weights_source.h"
 
 namespace quire::cli {
@@ -24,6 +26,7 @@ struct Options {
 struct Subject {
   std::string name;
   std::uint64_t weights_bytes = 0, context = 0;
+  std::uint64_t device_bytes = 0;  // of the weights on a GPU
   std::function<Geometry(const StoragePolicy&)> geometry;
 };
 
@@ -33,6 +36,7 @@ Result<Subject> find_subject(const Options& o) {
     const CatalogEntry& e = *entry.value();
     return Subject{
         std::string(e.name), static_cast<std::uint64_t>(e.parameters * 2e9), e.context,
+        static_cast<std::uint64_t>(e.parameters * 2e9),
         [&e, p = o.block_size](const StoragePolicy& s) { return catalog_geometry(e, p, s); }};
   }
   if (!o.model.empty() && !std::filesystem::exists(o.model) && !find_model(o.model).ok())
@@ -40,6 +44,7 @@ Result<Subject> find_subject(const Options& o) {
   TRY(const std::string path, find_model(o.model));
   TRY(const ModelSource source, ModelSource::open(path));
   return Subject{path, source.tensor_bytes(), source.config().context,
+                 device_weight_bytes(source.config()),
                  [c = source.config(), p = o.block_size](const StoragePolicy& s) {
                    return make_geometry(c, p, s);
                  }};
@@ -81,11 +86,18 @@ int run(const Options& o) {
                       .concurrency = o.concurrency,
                       .shared_prefix = o.shared_prefix,
                       .prefix_groups = o.prefix_groups};
-  if (!o.memory.empty()) {
+  if (o.memory == "gpu") {
+    const auto device = open_cuda();
+    if (!device.ok()) return fail(device.error());
+    request.memory_bytes = device.value()->info.free_bytes;
+    request.weights_bytes = subject.value().device_bytes;
+  } else if (!o.memory.empty()) {
     const auto memory = parse_size(o.memory);
     if (!memory.ok()) return fail(memory.error());
     request.memory_bytes = memory.value();
     request.weights_bytes = subject.value().weights_bytes;
+  }
+  if (!o.memory.empty()) {
     if (!o.weights.empty()) {
       const auto weights = parse_size(o.weights);
       if (!weights.ok()) return fail(weights.error());
@@ -169,7 +181,9 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("-m,--model,MODEL", o->model, "a file, a folder, or a name from --list");
   app.add_option("-c,--context", o->context, "tokens per sequence (the model's context)");
   app.add_option("--concurrency", o->concurrency, "sequences at a time");
-  app.add_option("--memory", o->memory, "for weights and cache, e.g. 80GiB: solves for the rest");
+  app.add_option(
+      "--memory", o->memory,
+      "for weights and cache, e.g. 80GiB, or gpu: what is free on this one; solves for the rest");
   app.add_option("--weights", o->weights, "size of the weights (from the model)");
   app.add_option("-f,--format", o->format, "cache format (f16)");
   add_storage_options(app, o->kv, false);

@@ -53,13 +53,11 @@ int run(Options o) {
   if (!like.ok()) return fail(like.error());
   const auto path = find_model(o.model.path);
   if (!path.ok()) return fail(path.error());
+  const auto text = read_file(o.text_file);
+  if (!text.ok()) return fail(kUsage, "--text-file " + text.error().message);
   auto opened = open_runtime(o.model);
   if (!opened.ok()) return fail(opened.error());
   Runtime& r = *opened.value();
-  const auto text = read_file(o.text_file);
-  if (!text.ok())
-    return fail(kFailed, text.error().message,
-                "give --text-file; `scripts/fetch-text policy` fetches a text");
   std::vector<TokenId> tokens = r.tokenizer().encode(text.value());
   if (tokens.size() < o.tokens)
     return fail(kUsage, fmt::format("the text has {} tokens, --tokens asks for {}", tokens.size(),

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/random.h"
+#include "cli/calibrations.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "engine/selftest.h"
@@ -22,8 +23,11 @@ struct Options {
 int run(const Options& o) {
   const auto path = find_model(o.model.path);
   if (!path.ok()) return fail(path.error());
-  const auto base = runtime_options(o.model);
+  auto base = runtime_options(o.model);
   if (!base.ok()) return fail(base.error());
+  auto calibrations = stored_calibrations(path.value());
+  if (!calibrations.ok()) return fail(calibrations.error());
+  base.value().calibrations = std::move(calibrations.value());
   const auto started = std::chrono::steady_clock::now();
   Json checks = Json::array();
   const auto report = [&](const SelftestCheck& c) {

@@ -105,7 +105,9 @@ void Engine::admit(Job& job) {
   const bool first = job.admitted == 0;
   const std::uint32_t at = job.first_open();
   const Nanoseconds before = clock_.now();
-  const Attached got = runtime_.cache().attach(*job.branch(at).sequence);
+  const std::optional<Attached> encoded =
+      first && job.request.kv.convert ? convert(job) : std::nullopt;
+  const Attached got = encoded ? *encoded : runtime_.cache().attach(*job.branch(at).sequence);
   job.lookup += clock_.now() - before;
   job.placed = false;
   --placed_;
@@ -310,13 +312,20 @@ bool Engine::step() {
       sweep();
       return false;
     }
-    Result<std::span<float>> ran = runtime_.step(items_);
-    if (ran.ok()) {
-      logits = ran.value();
-      break;
+    best_ = {};
+    Status ran;
+    if (runtime_.model().device() && best_will_do()) {
+      Result<std::span<const BestToken>> best = runtime_.step_greedy(items_);
+      if (best.ok()) best_ = best.value();
+      ran = best.ok() ? Status() : best.error();
+    } else {
+      Result<std::span<float>> all = runtime_.step(items_);
+      if (all.ok()) logits = all.value();
+      ran = all.ok() ? Status() : all.error();
     }
+    if (ran.ok()) break;
     if (ran.error().code == Code::unavailable) {  // the device is lost: nothing can go on
-      fail_all(FailureKind::numeric, ran.error().message);
+      fail_all(FailureKind::device, ran.error().message);
       return has_jobs();
     }
     CHECK(ran.error().code == Code::exhausted);

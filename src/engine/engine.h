@@ -100,6 +100,8 @@ class Engine {
   void resume_branches(Job& job);
   std::uint32_t collect(Job& job);
   void place(Job& job);
+  SequenceOptions sequence_options(const Job& job, std::span<const KeyChange> changes) const;
+  std::optional<Attached> convert(Job& job);
   Probe probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
@@ -110,6 +112,7 @@ class Engine {
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
 
   // engine_sample.cc
+  bool best_will_do() const;
   void use_logits(std::span<float> logits);
   void score_prompt(const Row& row, std::span<const float> logits);
   void begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits);
@@ -151,6 +154,7 @@ class Engine {
   std::vector<std::pair<Job*, std::uint32_t>> reading_of_;  // by index of readings_
   std::vector<std::uint32_t> order_;
   std::vector<Task> tasks_;
+  std::span<const BestToken> best_;  // of the step at hand, if it has no logits
   std::vector<Running> candidates_;
   std::vector<LaneScratch> lanes_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt

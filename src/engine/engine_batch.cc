@@ -164,6 +164,19 @@ void Engine::resume_branches(Job& job) {
   }
 }
 
+SequenceOptions Engine::sequence_options(const Job& job, std::span<const KeyChange> changes) const {
+  const Request& r = job.request;
+  return {.root = job.root,
+          .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
+          .reuse = r.kv.reuse,
+          .publish = r.kv.write != KvWrite::none,
+          .publish_generated = r.kv.write == KvWrite::all,
+          .priority = r.kv.priority,
+          .ttl = r.kv.ttl,
+          .changes = changes,
+          .request = static_cast<std::uint64_t>(job.id)};
+}
+
 // Gives a waiting job its cursor in the prefix index.
 void Engine::place(Job& job) {
   const Nanoseconds before = clock_.now();
@@ -172,19 +185,13 @@ void Engine::place(Job& job) {
   if (r.kv.retain)
     retain.emplace(runtime_, r.kv.retain, static_cast<std::uint32_t>(r.prompt.size()), job.root);
   const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
-  Result<Sequence> opened =
-      runtime_.cache().open({.root = job.root,
-                             .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) +
-                                               r.tokens_max + (retain ? retain->more_tokens() : 0),
-                             .reuse = r.kv.reuse,
-                             .publish = r.kv.write != KvWrite::none,
-                             .publish_generated = r.kv.write == KvWrite::all,
-                             .serve_max = retain ? retain->serve_max() : 0xffffffffu,
-                             .recomputable = !retain,
-                             .priority = r.kv.priority,
-                             .ttl = r.kv.ttl,
-                             .changes = {&salt, r.kv.salt.empty() ? 0u : 1u},
-                             .request = static_cast<std::uint64_t>(job.id)});
+  SequenceOptions options = sequence_options(job, {&salt, r.kv.salt.empty() ? 0u : 1u});
+  if (retain) {
+    options.token_capacity += retain->more_tokens();
+    options.serve_max = retain->serve_max();
+    options.recomputable = false;
+  }
+  Result<Sequence> opened = runtime_.cache().open(options);
   if (!opened.ok()) return;
   job.answers.reserve(r.choices);
   job.answers.emplace_back().sequence = std::move(opened.value());
@@ -281,10 +288,11 @@ void Engine::preempt(Job& job) {
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);
     if (b.done) continue;
-    // What a compaction dropped cannot be computed again; what it would look at, can.
-    const Preempt how = !b.retain           ? cheaper_preemption(*b.sequence, wanted)
-                        : b.retain->acted() ? Preempt::park
-                                            : Preempt::recompute;
+    // What a compaction dropped, or a conversion did not compute, cannot be computed again.
+    const bool park = job.converted || (b.retain && b.retain->acted());
+    const Preempt how = park       ? Preempt::park
+                        : b.retain ? Preempt::recompute
+                                   : cheaper_preemption(*b.sequence, wanted);
     if (how == Preempt::recompute && b.retain) b.retain->reset();
     runtime_.cache().preempt(*b.sequence, how);
     ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);

@@ -13,6 +13,21 @@ bool penalizes(const SamplingOptions& o) {
 
 }  // namespace
 
+// Whether all rows of the step want their most likely token and nothing else: then a GPU keeps the
+// logits to itself.
+bool Engine::best_will_do() const {
+  return std::ranges::all_of(rows_, [](const Row& row) {
+    const Request& r = row.job->request;
+    const SamplingOptions& o = r.sampling;
+    return row.logit_count == 0 ||
+           ((o.temperature == 0 || o.top_k == 1) && !penalizes(o) && o.logit_bias.empty() &&
+            o.logprobs == 0 && r.beams == 0 && r.prompt_logprobs < 0 && !r.mask &&
+            std::ranges::all_of(row.job->answers, [&](const Answer& a) {
+              return !a.mask && a.generated >= r.tokens_min;
+            }));
+  });
+}
+
 void Engine::use_logits(std::span<float> logits) {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   tasks_.clear();
@@ -131,7 +146,10 @@ void Engine::advance_beams(Job& job, std::span<const float> logits) {
 
 void Engine::sample(std::span<float> logits) {
   if (tasks_.empty()) return;
-  if (tasks_.size() == 1) {
+  if (!best_.empty()) {
+    for (Task& task : tasks_)
+      task.choice = {best_[task.logit].token, best_[task.logit].logprob, {}};
+  } else if (tasks_.size() == 1) {
     sample_one(tasks_[0], logits, lanes_[0]);
   } else {
     runtime_.pool().run([&](ThreadPool::Lane lane) {

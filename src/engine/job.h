@@ -70,6 +70,7 @@ struct Job {
   std::optional<BeamSearch> beams;
   std::uint32_t attached = 0;  // branches before it hold blocks; those after are placed or parked
   bool placed = false;
+  bool converted = false;  // its sequence begins with blocks that nothing but its own can replace
   std::uint32_t preemptions = 0;
   bool reserved = false;         // holds all the memory it may ever need
   std::uint32_t read_steps = 0;  // steps since its reading began

@@ -20,6 +20,16 @@ TinyOptions gemma() {
   return {.architecture = "gemma3", .type = DType::f16, .layers = 7, .head_dim = 32, .window = 40};
 }
 
+// Its numbers are not this model's: what is the same stays the same.
+Calibration made_up(const Codec& codec, const TinyOptions& model) {
+  Calibration c = plain_calibration(codec, model.head_dim);
+  c.lanes.resize(std::size_t{model.layers} * model.kv_heads * 2, c.lanes[0]);
+  for (std::size_t i = 0; i < c.lanes.size(); ++i)  // no two lanes alike
+    for (auto* part : {&c.lanes[i].range, &c.lanes[i].centroids})
+      for (float& x : *part) x *= 0.5f + 0.1f * static_cast<float>(i);
+  return c;
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
 #ifdef QUIRE_SANITIZED  // minutes each
@@ -27,7 +37,11 @@ std::vector<Case> cases() {
     all.push_back({f, llama(), {.kv_format = f}});
 #else
   for (const Format* f : formats())
-    if (!f->exact) all.push_back({f->name.data(), llama(), {.kv_format = std::string(f->name)}});
+    if (!f->exact) {
+      all.push_back({f->name.data(), llama(), {.kv_format = std::string(f->name)}});
+      if (f->keys->calibrated)
+        all.back().options.calibrations = {made_up(*f->keys, all.back().model)};
+    }
 #endif
   all.push_back({"a window", gemma(), {.kv_format = "int8"}});
   all.push_back(

@@ -275,6 +275,34 @@ TEST_F(PlanAndCache, FullAttention) {
   expect_growth_as_planned(named("tinyllama-1.1b", "bf16", 64));
 }
 
+// One after the other, until there is no more room.
+TEST_F(PlanAndCache, AsManySequencesFit256MiBAsPlannedInEveryFormat) {
+  constexpr std::uint64_t kBudget = std::uint64_t{256} << 20;
+  constexpr std::uint32_t kContext = 2040;  // ends inside a block, as most do
+  std::uint64_t fewest = 1000, most = 0;
+  for (const Format* format : formats()) {
+    const Geometry g = named("smollm2-135m", format->name.data());
+    const Plan p = make_plan(g, {.memory_bytes = kBudget, .context = kContext});
+    start(g, kBudget);
+    std::vector<Sequence> all;
+    for (bool room = true; room;) {
+      Sequence s = open(kContext);
+      while (room && s.length() < kContext) {
+        const StepNeed need{&s, 8};  // never of two blocks
+        Result<Reservation> step = cache_->reserve({&need, 1});
+        room = step.ok();
+        if (room) step.value().commit(0, std::vector<TokenId>(need.count, 7));
+      }
+      if (room) all.push_back(std::move(s));
+    }
+    EXPECT_EQ(all.size(), p.concurrency) << format->name;
+    fewest = std::min<std::uint64_t>(fewest, all.size());
+    most = std::max<std::uint64_t>(most, all.size());
+  }
+  EXPECT_EQ(fewest, 2u);  // f32: 46,080 bytes a token
+  EXPECT_GT(most, 30u);
+}
+
 TEST_F(PlanAndCache, Latent) { expect_growth_as_planned(named("deepseek-v3")); }
 
 TEST_F(PlanAndCache, WindowsBesideFullAttention) {
@@ -319,7 +347,7 @@ TEST_F(PlanAndCache, LossyFormatsHaveAnOpenBlockBesides) {
 // Sequences that grow side by side to their full length: as many as planned fit, and no more.
 TEST_F(PlanAndCache, AsManyFitAsPlanned) {
   constexpr std::uint64_t kBudget = 256 << 20;
-  constexpr std::uint32_t kContext = 2048;
+  constexpr std::uint32_t kContext = 2040;  // ends inside a block, as most do
   for (const char* format : {"f16", "int8", "q4_0", "hadamard-int2"}) {
     const Geometry g = named("smollm2-135m", format);
     const Plan p = make_plan(g, {.memory_bytes = kBudget, .context = kContext});

@@ -12,7 +12,8 @@ std::string_view failure_name(FailureKind kind) {
                                         "kv_capacity",
                                         "deadline_exceeded",
                                         "numeric_error",
-                                        "client_closed_request"};
+                                        "client_closed_request",
+                                        "device_lost"};
   return names[static_cast<std::size_t>(kind)];
 }
 

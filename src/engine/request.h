@@ -58,8 +58,10 @@ struct KvPolicy {
   std::string salt = {};                              // part of every key, besides the tenant
   std::shared_ptr<const StoragePolicy> storage = {};  // part of the root; null: the server's
   std::shared_ptr<const RetainPolicy> retain = {};    // null: everything stays
-  std::uint8_t priority = 50;                         // 0-100, of the blocks it leaves
-  Nanoseconds ttl = 0;                                // soft lease on all it writes; 0: none
+  bool convert =
+      false;  // in a lossy format: exact blocks that are cached are encoded, not computed
+  std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
+  Nanoseconds ttl = 0;         // soft lease on all it writes; 0: none
   std::vector<Retention> retention = {};
 };
 
@@ -111,7 +113,9 @@ enum class FailureKind : std::uint8_t {
   deadline,        // took longer than it was given                                      408
   numeric,         // the model produced NaN or Inf                                      500
   cancelled,       // by cancel()                                                        499
+  device,          // the GPU does not answer any more                                   503
 };
+inline constexpr std::size_t kFailureKinds = 11;
 std::string_view failure_name(FailureKind kind);  // "kv_capacity_exceeded", "queue_full", ...
 
 struct Failure {

@@ -106,11 +106,9 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->context_ = options.context ? options.context : r->config().context;
 
   r->tokens_per_block_ = options.tokens_per_block;
+  r->calibrations_ = options.calibrations;
   r->kv_format_ = options.kv_format;
   if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
-  if (on_device && r->kv_format_ != "bf16")
-    return Error{Code::unsupported,
-                 fmt::format("KV format '{}' on a GPU; there is: bf16", r->kv_format_)};
   if (r->kv_format_ == "auto") {
     TRY(const TensorView q, r->source_.tensor("blk.0.attn_q.weight"));
     r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
@@ -136,11 +134,17 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   TRY_STATUS(r->check_storage(*r->storage_));
   r->retain_ = options.kv_retain;
   if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
-  const Geometry geometry = r->model_->geometry(options.tokens_per_block, *r->storage_);
+  const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
           ? options.kv_cache_bytes
           : (on_device ? device_memory_left(*r->model_) : available_memory()) / 10 * 8;
+  if (on_device && budget > device_memory_left(*r->model_))
+    return Error{Code::exhausted,
+                 fmt::format("--kv-cache-memory of {:.1f} GiB: after the weights {:.1f} GiB are "
+                             "free on the GPU; leave it out to take 80 % of that",
+                             static_cast<double>(budget) / 0x1p30,
+                             static_cast<double>(device_memory_left(*r->model_)) / 0x1p30)};
   TRY(std::unique_ptr<Memory> memory,
       on_device ? reserve_on_device(*r->model_, budget) : reserve_to_grow(budget));
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
@@ -165,13 +169,11 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
       return Error{Code::invalid,
                    fmt::format("no layer {} to leave exact: this model has {}, the first is 0",
                                layer, config().layers)};
-  const Geometry wanted = geometry(&storage);
-  if (model_->device())
-    for (const LayerGroup& group : wanted.groups)
-      if (group.format->name != std::string_view("bf16"))
-        return Error{Code::unsupported,
-                     fmt::format("KV format '{}' on a GPU; there is: bf16", group.format->name)};
-  return check_geometry(wanted);
+  Geometry wanted = geometry(&storage);
+  TRY_STATUS(check_geometry(wanted));
+  TRY_STATUS(use_calibrations(wanted, calibrations_));
+  if (model_->device()) return model_->device()->check_storage(storage, wanted);
+  return {};
 }
 
 Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* storage,
@@ -185,7 +187,10 @@ Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* st
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
-  return model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
+  Geometry made = model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
+  // Those that are not calibrated are refused by check_storage.
+  if (const Status known = use_calibrations(made, calibrations_); !known.ok()) return made;
+  return made;
 }
 
 RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* storage) const {
@@ -226,9 +231,9 @@ Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   return std::span<float>(logits_.data(), rows * config().vocabulary);
 }
 
-Result<std::span<const TokenId>> Runtime::step_greedy(std::span<const StepItem> items) {
+Result<std::span<const BestToken>> Runtime::step_greedy(std::span<const StepItem> items) {
   TRY(const std::size_t rows, run(items, true));
-  return std::span<const TokenId>(greedy_.data(), rows);
+  return std::span<const BestToken>(greedy_.data(), rows);
 }
 
 Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
@@ -252,8 +257,24 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
   const std::size_t vocabulary = config().vocabulary;
   if (greedy && greedy_.size() < wanted) greedy_.resize(wanted);
   if (greedy && model_->device()) {  // logits stay there
-    CHECK(geometries_.size() == 1);  // check_storage knows one format on a device
-    TRY_STATUS(forward(room, items, *geometries_[0], nullptr, greedy_.data()));
+    if (pass_greedy_.size() < wanted) pass_greedy_.resize(wanted);
+    for (const Geometry* g : geometries_) {
+      TRY_STATUS(forward(room, items, *g, nullptr, pass_greedy_.data()));
+      const BestToken* from = pass_greedy_.data();
+      BestToken* to = greedy_.data();
+      for (const StepItem& item : items) {
+        const std::size_t count = logit_count(item);
+        if (&cache_->geometry(item.sequence->root()) == g) {
+          std::copy_n(from, count, to);
+          from += count;
+        }
+        to += count;
+      }
+    }
+    const BestToken* best = greedy_.data();
+    for (const StepItem& item : items)
+      for (std::size_t i = 0; i < logit_count(item); ++i, ++best)
+        if (!std::isfinite(best->logprob)) item.sequence->mark_faulted();
     for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
     return wanted;
   }
@@ -276,8 +297,11 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
       }
     }
   }
-  for (std::size_t i = 0; greedy && i < wanted; ++i)
-    greedy_[i] = vector_->argmax(logits_.data() + i * vocabulary, config().vocabulary);
+  for (std::size_t i = 0; greedy && i < wanted; ++i) {
+    const std::span<const float> of(logits_.data() + i * vocabulary, vocabulary);
+    const TokenId best = vector_->argmax(of.data(), config().vocabulary);
+    greedy_[i] = {best, static_cast<float>(of[best] - sampler_->log_sum_exp(of, of[best]))};
+  }
 
   // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
   // published.
@@ -293,7 +317,7 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
 }
 
 Status Runtime::forward(const Reservation& room, std::span<const StepItem> items,
-                        const Geometry& geometry, float* logits, TokenId* greedy) {
+                        const Geometry& geometry, float* logits, BestToken* greedy) {
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();

@@ -42,8 +42,9 @@ struct RuntimeOptions {
   // Of lossy formats (kernels/storage.h): tokens and layers that stay as they were written.
   std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
   std::vector<std::uint32_t> kv_skip_layers = {};
-  std::vector<const Format*> kv_plan = {};  // by layer: what the format "planned" means
-  std::uint32_t kv_window = 0;              // tokens that layers see which see all; 0: all
+  std::vector<const Format*> kv_plan = {};     // by layer: what the format "planned" means
+  std::vector<Calibration> calibrations = {};  // of this model (engine/calibrate.h)
+  std::uint32_t kv_window = 0;                 // tokens that layers see which see all; 0: all
   std::shared_ptr<const RetainPolicy> kv_retain = {};  // unless a request says otherwise
   std::uint32_t tokens_per_block = 32;
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
@@ -115,7 +116,7 @@ class Runtime {
   // as faulted.
   Result<std::span<float>> step(std::span<const StepItem> items);
   // The same, but only the best token of each wanted row comes back: on a GPU logits stay there.
-  Result<std::span<const TokenId>> step_greedy(std::span<const StepItem> items);
+  Result<std::span<const BestToken>> step_greedy(std::span<const StepItem> items);
   Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
 
   // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
@@ -135,7 +136,7 @@ class Runtime {
   Result<std::size_t> run(std::span<const StepItem> items, bool greedy);  // rows wanted
   // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
   Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
-                 float* logits, TokenId* greedy);
+                 float* logits, BestToken* greedy);
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
@@ -148,6 +149,7 @@ class Runtime {
   std::string kv_format_;
   std::optional<StoragePolicy> storage_, plan_;
   std::shared_ptr<const RetainPolicy> retain_;
+  std::vector<Calibration> calibrations_;  // never grows: geometries point to them
   std::uint64_t kv_cache_bytes_ = 0;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;
@@ -166,7 +168,7 @@ class Runtime {
   std::vector<Tap*> taps_;
   std::vector<const Geometry*> geometries_;
   std::vector<float> logits_, pass_logits_;
-  std::vector<TokenId> greedy_;
+  std::vector<BestToken> greedy_, pass_greedy_;
 };
 
 }  // namespace quire

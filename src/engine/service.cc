@@ -69,9 +69,9 @@ struct Service::State {
 
   std::atomic<bool> draining{false};
   std::atomic<std::uint64_t> next_ticket{1};
-  std::atomic<std::uint64_t> accepted{0}, ended{0};      // jobs
-  TenantQueue waiting;                                   // of all tenants
-  std::array<std::atomic<std::uint64_t>, 10> refused{};  // by FailureKind
+  std::atomic<std::uint64_t> accepted{0}, ended{0};                 // jobs
+  TenantQueue waiting;                                              // of all tenants
+  std::array<std::atomic<std::uint64_t>, kFailureKinds> refused{};  // by FailureKind
 
   std::mutex stats_mutex;
   ServiceStats stats;

@@ -27,9 +27,9 @@ struct ServiceStats {
 
   // Counters.
   std::uint64_t requests_submitted = 0;
-  std::array<std::uint64_t, 5> finished{};           // choices, by Finish
-  std::array<std::uint64_t, 10> failed{};            // requests, by FailureKind, refused ones too
-  std::array<std::uint64_t, kReasonCount> missed{};  // admissions, by why the next token missed
+  std::array<std::uint64_t, 5> finished{};            // choices, by Finish
+  std::array<std::uint64_t, kFailureKinds> failed{};  // requests, by FailureKind, refused ones too
+  std::array<std::uint64_t, kReasonCount> missed{};   // admissions, by why the next token missed
   std::uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, prompt_tokens_computed = 0;
   std::uint64_t prompt_tokens_waited = 0;  // cached, because others computed them meanwhile
   std::uint64_t tokens_generated = 0;

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/hash.h"
+
 namespace quire {
 namespace {
 
@@ -57,7 +59,7 @@ Result<Calibration> parse_calibration(std::span<const std::byte> file) {
   std::uint32_t header[5];
   std::memcpy(header, file.data() + 8, sizeof header);
   const auto [kind, dim, channels, bits, lanes] = header;
-  Calibration c{static_cast<CalibrationKind>(kind), dim, channels, bits, {}};
+  Calibration c{static_cast<CalibrationKind>(kind), dim, channels, bits, {}, {}};
   if (kind < 1 || kind > 2 || dim == 0 || dim > kCodecDimMax || dim % 32 != 0 || bits < 1 ||
       bits > 8 || channels < 1 || channels > 8 || dim % channels != 0 || lanes > kLanesMax ||
       (c.kind == CalibrationKind::kvquant && channels != 1))
@@ -85,6 +87,9 @@ Result<Calibration> parse_calibration(std::span<const std::byte> file) {
     take(lane.centroids, sizes.centroids);
     TRY_STATUS(check(c, lane));
   }
+  XXH128_canonical_t digest;
+  XXH128_canonicalFromHash(&digest, XXH3_128bits(file.data(), file.size()));
+  c.digest.assign(reinterpret_cast<const char*>(digest.digest), sizeof digest.digest);
   return c;
 }
 

@@ -35,10 +35,21 @@ struct LaneCalibration {
 struct Calibration {
   CalibrationKind kind = CalibrationKind::kvquant;
   std::uint32_t dim = 0;
-  std::uint32_t channels = 1;  // coupled: neighbouring channels that share a code
-  std::uint32_t bits = 3;      // of a code
-  std::vector<LaneCalibration> lanes;
+  std::uint32_t channels = 1;          // coupled: neighbouring channels that share a code
+  std::uint32_t bits = 3;              // of a code
+  std::vector<LaneCalibration> lanes;  // [layer][KV head][side], keys first
+  std::string digest;                  // of the file; 16 bytes
+
+  bool fits(const Codec& codec) const;
 };
+
+// For the codec's own encode and decode: normally distributed numbers. Kept for ever.
+const Calibration& plain_calibration(const Codec& codec, std::uint32_t dim);
+
+void encode_calibrated(const Calibration& c, const LaneCalibration& lane, Side side, Rows rows,
+                       const float* in, std::byte* page);
+void decode_calibrated(const Calibration& c, const LaneCalibration& lane, Side side, Rows rows,
+                       const std::byte* page, float* out);
 
 Result<Calibration> parse_calibration(std::span<const std::byte> file);
 std::string serialize_calibration(const Calibration& c);

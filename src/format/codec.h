@@ -65,6 +65,11 @@ struct Codec {
   std::uint32_t group = 0;          // dimensions that share a scale; 0: all of them
   std::uint32_t dim_multiple = 32;  // what it can hold
   bool dim_power_of_two = false;
+  // Must know its lane (calibration.h). Keys are stored before RoPE; encode and decode below then
+  // use a lane made up for normally distributed numbers.
+  bool calibrated = false;
+  std::uint32_t channels =
+      1;  // coupled quantization: neighbours that share a code of bits * channels
 
   CodecLayout (*layout)(const Codec&, Side, Rows);
   void (*encode)(const Codec&, Side, Rows, const float* rows, std::byte* page);

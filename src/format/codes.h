@@ -82,6 +82,30 @@ class Codes {
     });
   }
 
+  // All codes, a byte each, in the order of the code vectors; index() says which is whose.
+  void unpack(std::uint8_t* out) const {
+    const std::size_t vector = side_ == Side::keys ? rows_.tokens * 4u : 64u;
+    const std::size_t vectors = std::size_t{rows_.tokens} * rows_.dim / vector;
+    const std::byte* plane = page_;
+    each_plane([&](std::uint32_t shift, std::uint32_t width) {
+      const std::size_t per = 8 / width;
+      const auto mask = static_cast<std::uint8_t>((1u << width) - 1);
+      for (std::size_t v = 0; v < vectors; ++v) {
+        const auto* from = reinterpret_cast<const std::uint8_t*>(plane) + v / per * vector;
+        const std::size_t drop = v % per * width;
+        std::uint8_t* to = out + v * vector;
+        for (std::size_t i = 0; i < vector; ++i)
+          to[i] =
+              static_cast<std::uint8_t>((shift ? to[i] : 0) | (from[i] >> drop & mask) << shift);
+      }
+      plane += plane_bytes(width);
+    });
+  }
+  std::size_t index(std::uint32_t slot, std::uint32_t d) const {
+    if (side_ == Side::keys) return (std::size_t{d / 4} * rows_.tokens + slot) * 4 + d % 4;
+    return (std::size_t{slot / 4} * (rows_.dim / 16) + d / 16) * 64 + d % 16 * 4 + slot % 4;
+  }
+
  private:
   struct Place {
     std::size_t byte;

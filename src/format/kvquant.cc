@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "format/calibration.h"
 #include "format/codes.h"
 
@@ -113,14 +114,20 @@ void kvquant_decode(const Calibration& c, const LaneCalibration& lane, Side side
   const std::uint32_t sparse_max = kvquant_sparse_max(rows.dim);
   const std::size_t scales = scales_offset(c, side, rows);
   const Codes codes(page, side, rows, c.bits);
+  std::uint8_t code[64 * kCodecDimMax];
+  CHECK(rows.tokens <= 64);
+  codes.unpack(code);
+  const float* const levels = lane.levels.data();
   for (std::uint32_t slot = 0; slot < rows.tokens; ++slot) {
     float* row = out + std::size_t{slot} * rows.dim;
-    for (std::uint32_t d = 0; d < rows.dim; ++d) {
-      const float level = lane.levels[codes.get(slot, d)];
-      row[d] = side == Side::keys
-                   ? level * lane.range[d] + lane.zero[d]
-                   : level * f16_to_f32(take<std::uint16_t>(page, scales, rows, 1, slot)) +
-                         f16_to_f32(take<std::uint16_t>(page, scales, rows, 0, slot));
+    if (side == Side::keys) {
+      for (std::uint32_t d = 0; d < rows.dim; ++d)
+        row[d] = levels[code[codes.index(slot, d)]] * lane.range[d] + lane.zero[d];
+    } else {
+      const float range = f16_to_f32(take<std::uint16_t>(page, scales, rows, 1, slot)),
+                  zero = f16_to_f32(take<std::uint16_t>(page, scales, rows, 0, slot));
+      for (std::uint32_t d = 0; d < rows.dim; ++d)
+        row[d] = levels[code[codes.index(slot, d)]] * range + zero;
     }
     for (std::uint32_t i = 0; i < sparse_max; ++i) {
       Sparse s;

@@ -14,7 +14,7 @@ inline constexpr std::uint32_t kAttendTileHeads = 96;  // pairs in a tile, unles
 
 struct AttendScratch {
   float *queries, *split_out, *row_out;  // [pairs][dim]
-  float* weights;                        // [pairs][unit]: scores, then exp
+  float* weights;                        // [pairs][unit of 64, or of 128 encoded]: scores, then exp
   // Of the narrow arithmetic, two numbers to a word:
   std::uint32_t* query_words;     // [pairs][dim / 2], in the place of queries
   std::uint32_t* narrow_weights;  // [pairs][unit / 2]
@@ -29,7 +29,7 @@ namespace {
 constexpr std::size_t attend_padded(std::size_t pairs) { return (pairs + 15) / 16 * 16 + 16; }
 
 constexpr std::size_t attend_scratch_floats(std::size_t pairs, std::size_t dim) {
-  return pairs * (3 * dim + 64 + 32) + 64 * dim + 9 * attend_padded(pairs);
+  return pairs * (3 * dim + 128 + 32) + 64 * dim + 9 * attend_padded(pairs);
 }
 
 inline AttendScratch attend_scratch(float* at, std::size_t pairs, std::size_t dim) {
@@ -43,7 +43,7 @@ inline AttendScratch attend_scratch(float* at, std::size_t pairs, std::size_t di
   s.query_words = reinterpret_cast<std::uint32_t*>(s.queries);
   s.split_out = take(pairs * dim);
   s.row_out = take(pairs * dim);
-  s.weights = take(pairs * 64);
+  s.weights = take(pairs * 128);
   s.narrow_weights = reinterpret_cast<std::uint32_t*>(take(pairs * 32));
   s.value_image = reinterpret_cast<std::uint32_t*>(take(32 * dim));
   s.key_image = reinterpret_cast<std::uint32_t*>(take(32 * dim));

@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-static_assert(kEncodedUnit == kAttendUnit);
+static_assert(kAttendSplit % kEncodedUnit == 0);
 
 // A side of a codec: how its numbers are read.
 struct Reading {

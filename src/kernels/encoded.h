@@ -10,7 +10,7 @@
 // One task: n (row, query head) pairs of one KV head.
 //
 //   e.prepare(keys, queries, dim, n, prepared);       // once; queries times the softmax scale
-//   for each unit of 64 slots, left to right:
+//   for each unit of 128 slots, left to right:
 //     e.scores(keys, unit, prepared, n, weights);     // then mask, max, exp, merge_sums as ever
 //     e.add_values(values, unit, weights, n, keep, take, out);
 //   e.finish(values, n, out);                         // out leaves the codec's basis
@@ -47,12 +47,15 @@
 
 #include "base/cpu.h"
 #include "format/codec.h"
+#include "kernels/rope_view.h"
 
 namespace quire {
 
-inline constexpr std::uint32_t kEncodedUnit = 64;    // slots; attention's unit
-inline constexpr std::uint32_t kEncodedVersion = 1;  // bumped when the bits of an answer may change
-inline constexpr std::uint32_t kEncodedPagesMax = 4;  // of a unit: pages have 16 slots at least
+struct Calibration;
+
+inline constexpr std::uint32_t kEncodedUnit = 128;   // slots
+inline constexpr std::uint32_t kEncodedVersion = 2;  // bumped when the bits of an answer may change
+inline constexpr std::uint32_t kEncodedPagesMax = 8;  // of a unit: pages have 16 slots at least
 
 // How the numbers of a page are found.
 enum class EncodedScales : std::uint8_t {
@@ -84,15 +87,31 @@ struct EncodedPart {
   float half;                                     // h
   const std::uint8_t* levels;                     // 16 of them, or null: the code itself
   std::size_t scales_at, exponents_at, plane_at;  // plane_at: of the last bit of 3 or 5
+
+  // Calibrated codecs: null, or of the model; the lane at hand; keys: how they are turned, and the
+  // position of the first slot of the page that is sealed.
+  const Calibration* calibration = nullptr;
+  std::uint32_t lane = 0;
+  RopeView rope = {};
+  std::uint32_t position = 0;
 };
 
 EncodedPart encoded_part(const Codec& codec, Side side, Rows rows);  // check_rows() holds
 
-// Pages of one lane that hold slots [64 u, 64 u + page_count * P) of a sequence: this side's bytes,
-// 64-byte aligned. The last unit of a row may have fewer than 64 / P: those before its own block.
+// Codecs without a way of their own. A page as f32, keys [dim][P], values [P][dim], in the codec's
+// basis; keys of a calibrated codec at their positions. And the page of rows of f16 that lie so.
+void decode_page(const EncodedPart& part, const std::byte* page, std::uint32_t position,
+                 float* out);
+// A key from where it was before RoPE to its position, or back.
+void turn_key(const RopeView& rope, std::uint32_t position, bool back, float* row);
+void encode_page(const EncodedPart& part, const std::byte* rows, std::byte* page);
+
+// Pages of one lane that hold slots [128 u, 128 u + page_count * P) of a sequence: this side's bytes,
+// 64-byte aligned. The last unit of a row may have fewer than 128 / P: those before its own block.
 struct EncodedUnit {
   const std::byte* pages[kEncodedPagesMax];
   std::uint32_t page_count;
+  std::uint32_t position = 0;  // of the first slot; only calibrated keys need it
   // Fetched into L2 meanwhile: best this side's pages of the next unit. Half a unit ahead, as
   // values during scores, is late for codes of few bits.
   const std::byte* next[kEncodedPagesMax];
@@ -104,10 +123,10 @@ struct EncodedKernels {
   // queries: [n] rows, `stride` floats apart, times the softmax scale.
   void (*prepare)(const EncodedPart& keys, const float* queries, std::size_t stride,
                   std::uint32_t n, std::byte* prepared);
-  // dots: [n][64]; only the unit's slots are written.
+  // dots: [n][128]; only the unit's slots are written.
   void (*scores)(const EncodedPart& keys, const EncodedUnit& unit, const std::byte* prepared,
                  std::uint32_t n, float* dots);
-  // weights: [n][64], 0 for slots a row does not see; out: [n][dim].
+  // weights: [n][128], 0 for slots a row does not see; out: [n][dim].
   // out[r][d] = fma(o[d], take[r], out[r][d] * keep[r]).
   void (*add_values)(const EncodedPart& values, const EncodedUnit& unit, const float* weights,
                      std::uint32_t n, const float* keep, const float* take, float* out);

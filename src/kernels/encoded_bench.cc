@@ -52,17 +52,18 @@ class Store {
   void attend(const EncodedKernels& e, std::uint32_t layer, std::uint32_t head, std::uint32_t begin,
               std::uint32_t end, const float* queries, std::byte* prepared, float* out) const {
     e.prepare(keys_, queries, kDim, kHeads, prepared);
+    constexpr std::uint32_t kPages = kEncodedUnit / 32;
     float weights[kHeads * kEncodedUnit];
     const float keep[kHeads] = {1, 1, 1}, take[kHeads] = {1, 1, 1};
     const std::byte* lane = memory_.get() + (layer * kHeads + head) * page_bytes();
     for (std::uint32_t slot = begin; slot < end; slot += kEncodedUnit) {
       EncodedUnit k{}, v{};
-      k.page_count = v.page_count = 2;
-      k.next_count = v.next_count = slot + kEncodedUnit < end ? 2 : 0;
+      k.page_count = v.page_count = kPages;
+      k.next_count = v.next_count = slot + kEncodedUnit < end ? kPages : 0;
       k.next_bytes = keys_.page_bytes, v.next_bytes = values_.page_bytes;
-      for (std::uint32_t i = 0; i < 2; ++i) {
+      for (std::uint32_t i = 0; i < kPages; ++i) {
         k.pages[i] = lane + (slot / 32 + i) * block_bytes();
-        k.next[i] = k.pages[i] + 2 * block_bytes();
+        k.next[i] = k.pages[i] + kPages * block_bytes();
         v.pages[i] = k.pages[i] + keys_.page_bytes;
         v.next[i] = k.next[i] + keys_.page_bytes;
       }
@@ -81,7 +82,7 @@ class Store {
       alignas(64) std::byte prepared[kHeads * 1024];
       float queries[kHeads * kDim], out[kHeads * kDim] = {};
       for (std::uint32_t i = 0; i < kHeads * kDim; ++i) queries[i] = static_cast<float>(i % 7) - 3;
-      const std::uint32_t part = kSlots / 64 / lane.count * 64;
+      const std::uint32_t part = kSlots / kEncodedUnit / lane.count * kEncodedUnit;
       const std::uint32_t begin = lane.index * part;
       for (std::uint32_t head = 0; head < kHeads; ++head)
         attend(e, layer_, head, begin, lane.index + 1 == lane.count ? kSlots : begin + part,

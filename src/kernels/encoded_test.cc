@@ -64,7 +64,8 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{32, 64, 2, 3}, {32, 64, 1, 1},  {16, 64, 4, 2},  {16, 64, 3, 4},
                              {64, 64, 1, 5}, {32, 128, 2, 2}, {32, 256, 2, 4}, {32, 32, 2, 3},
-                             {32, 96, 1, 3}, {4, 64, 2, 2},   {32, 64, 2, 7},  {64, 512, 1, 1}};
+                             {32, 96, 1, 3}, {4, 64, 2, 2},   {32, 64, 2, 7},  {64, 512, 1, 1},
+                             {32, 64, 4, 3}, {16, 64, 8, 4},  {64, 128, 2, 2}, {32, 64, 3, 3}};
 
 TEST(Encoded, EveryInstructionSetGivesTheReferencesBits) {
   Gaussian random(7);
@@ -106,8 +107,9 @@ TEST(Encoded, ARowIsTheSameAloneAndAmongMany) {
       };
       const std::vector<float> all = run(in, 8);
       for (std::size_t r = 0; r < 8; ++r) {
-        const std::vector<float> one(in.begin() + r * 64, in.begin() + (r + 1) * 64);
-        const std::vector<float> part(all.begin() + r * 64, all.begin() + (r + 1) * 64);
+        const std::size_t given = keys ? 64 : kEncodedUnit, made = keys ? kEncodedUnit : 64;
+        const std::vector<float> one(in.begin() + r * given, in.begin() + (r + 1) * given);
+        const std::vector<float> part(all.begin() + r * made, all.begin() + (r + 1) * made);
         ASSERT_TRUE(same_floats(part, run(one, 1))) << name_of(pages, 1) << " row " << r;
       }
     }

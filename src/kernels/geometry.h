@@ -15,6 +15,8 @@
 
 namespace quire {
 
+struct Calibration;
+
 enum class GroupKind : std::uint8_t {
   full,    // attention over everything before
   window,  // attention over the last `window` tokens; older blocks are freed
@@ -32,6 +34,8 @@ struct LayerGroup {
   std::uint64_t state_bytes = 0;  // kind state only, per layer
   std::uint32_t recent_blocks = 0, sink_blocks = 0;  // kind recent only: kept besides the open one
   const Format* format = nullptr;
+  // Of calibrated codecs; lanes are numbered by model layers.
+  const Calibration *key_calibration = nullptr, *value_calibration = nullptr;
 
   std::uint32_t lanes() const { return static_cast<std::uint32_t>(layers.size()) * kv_heads; }
   // Lossy: a block is written as a whole, when its last token has been computed.

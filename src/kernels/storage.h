@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "format/calibration.h"
 #include "kernels/geometry.h"
 
 namespace quire {
@@ -30,6 +31,7 @@ struct StoragePolicy {
   std::vector<const Format*> by_layer;  // a plan: instead of `format`, for each layer
 
   const Format* of_layer(std::uint32_t layer) const;
+  const Format* rows() const;  // the exact format of what is not encoded
   bool lossy() const;
   std::uint32_t bits_min() const;  // of the codes of the narrowest lossy codec; 32 when exact
   std::string name() const;        // for people, and for metrics
@@ -42,6 +44,9 @@ struct LayerShape {
 
 Geometry build_geometry(std::span<const LayerShape> layers, std::uint32_t tokens_per_block,
                         const StoragePolicy& policy);
+
+// Gives calibrated codecs what they must know. Some may not have been calibrated for this model.
+Status use_calibrations(Geometry& geometry, std::span<const Calibration> calibrations);
 
 // Whether every format can hold the pages it is asked to, and the groups are few enough.
 Status check_geometry(const Geometry& geometry);

@@ -1,5 +1,7 @@
 #include "kv/layout.h"
 
+#include "format/calibration.h"
+
 namespace quire {
 namespace {
 constexpr std::uint32_t kVersion = 2;
@@ -33,6 +35,8 @@ std::string encode_layout(const Geometry& geometry) {
     put(out, g.format ? g.format->name : std::string_view());
     put(out, g.recent_blocks);
     put(out, g.sink_blocks);
+    for (const Calibration* c : {g.key_calibration, g.value_calibration})
+      if (c) put(out, c->digest);
   }
   for (const auto* places : {&geometry.places, &geometry.rows}) {
     put(out, places->size());

@@ -9,41 +9,12 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "kernels/cuda/packed.h"
+#include "model/device_front.h"
 
 namespace quire {
 namespace {
 
-constexpr std::uint32_t kDeviceNumerics = 1;  // bumped when the bits of an answer may change
-constexpr std::uint32_t kNoPlace = 0xffffffffu;
-
-// Batch sizes that share a graph.
-std::uint32_t row_class(std::uint32_t rows) {
-  for (const std::uint32_t c : {1u, 2u, 4u, 8u, 12u, 16u, 24u, 32u, 48u, 64u, 96u, 128u})
-    if (rows <= c) return c;
-  return (rows + 63) / 64 * 64;
-}
-
-std::size_t align(std::size_t n) { return (n + 255) / 256 * 256; }
-
-// The fixed front part of an upload: offsets of its arrays.
-struct Front {
-  std::size_t tokens, positions, select, counts, groups, group_bytes, end;
-  Front(std::uint32_t rows, std::size_t group_count) {
-    const std::size_t each = align(rows * sizeof(std::uint32_t));
-    tokens = 0;
-    positions = tokens + each;
-    select = positions + each;
-    counts = select + each;  // [group][decode items, tile items]
-    groups = counts + align(group_count * 8);
-    group_bytes = each + align(rows * sizeof(AttendMerge));  // places, merges
-    end = groups + group_count * group_bytes;
-  }
-  std::size_t places(std::size_t g) const { return groups + g * group_bytes; }
-  std::size_t merges(std::size_t g, std::uint32_t rows) const {
-    return places(g) + align(rows * sizeof(std::uint32_t));
-  }
-};
-
+constexpr std::uint32_t kDeviceNumerics = 2;  // bumped when the bits of an answer may change
 }  // namespace
 
 Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source,
@@ -76,7 +47,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source
 
 DeviceModel::~DeviceModel() {
   device_.api->wait(stream_);
-  for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);
+  forget_graphs();
   if (host_) device_.api->free_host(host_);
 }
 
@@ -88,11 +59,15 @@ std::uint64_t DeviceModel::numerics_id() const {
 Status DeviceModel::grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what) {
   if (buffer.size() >= bytes) return {};
   TRY_STATUS(check(device_.api->wait(stream_)));
-  for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);  // they know the old one
-  graphs_.clear();
+  forget_graphs();  // they know the old one
   buffer = {};
   TRY(buffer, DeviceBuffer::allocate(device_, bytes, what));
   return {};
+}
+
+void DeviceModel::forget_graphs() {
+  for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);
+  graphs_.clear();
 }
 
 Status DeviceModel::size_buffers() {
@@ -111,7 +86,7 @@ Status DeviceModel::size_buffers() {
   TRY_STATUS(take(inner_, config_.feed_forward, 2));
   TRY_STATUS(take(gate_up_, 2 * config_.feed_forward, 2));
   TRY_STATUS(take(head_in_, config_.hidden, 2));
-  TRY_STATUS(take(best_, 1, 4));
+  TRY_STATUS(take(best_, 1, sizeof(BestToken)));
   TRY_STATUS(grow(logits_, std::size_t{kLibraryRows} * config_.vocabulary * 4, "logits"));
   for (const RopeConfig& rope : config_.ropes) ropes_.emplace_back(rope);
   angles_.resize(ropes_.size());
@@ -180,70 +155,6 @@ Status DeviceModel::cover(std::uint32_t positions) {
   return {};
 }
 
-Status DeviceModel::upload(const Geometry& geometry, const StepRows& step, const Step& as) {
-  const Front front(as.rows, step.groups.size());
-  std::size_t items = 0, tables = 0, partials = 0;
-  groups_.resize(step.groups.size());
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const CudaPlan& plan = groups_[g].plan;
-    items = std::max(items, plan.items.size());
-    tables = std::max(tables, plan.tables.size());
-    partials = std::max<std::size_t>(partials, plan.partials);
-  }
-  TRY_STATUS(grow(partials_, partials * config_.query_heads * (config_.head_dim + 2) * 4,
-                  "attention partials"));
-  // Items and tables stand at fixed places behind the largest front, until they outgrow them.
-  const std::size_t largest_front =
-      Front(std::max(row_class(options_.rows_max), kLibraryRows), groups_.size()).end;
-  if (items > items_capacity_ || tables > tables_capacity_) {
-    items_capacity_ = std::max<std::size_t>({items_capacity_, 2 * items, 4096});
-    tables_capacity_ = std::max<std::size_t>({tables_capacity_, 2 * tables, 65536});
-    meta_bytes_ = largest_front + groups_.size() * (align(items_capacity_ * sizeof(AttendItem)) +
-                                                    align(tables_capacity_ * 4));
-    TRY_STATUS(grow(meta_, meta_bytes_, "the plan of a step"));
-    if (host_) device_.api->free_host(host_);
-    host_ = nullptr;
-    void* pinned = nullptr;
-    TRY_STATUS(check(device_.api->allocate_host(meta_bytes_, &pinned), "pinned memory"));
-    host_ = static_cast<std::byte*>(pinned);
-  }
-  std::memset(host_, 0, front.end);
-  std::memcpy(host_ + front.tokens, step.tokens.data(), step.tokens.size_bytes());
-  std::memcpy(host_ + front.positions, step.positions.data(), step.positions.size_bytes());
-  std::memcpy(host_ + front.select, step.logit_rows.data(), step.logit_rows.size_bytes());
-  for (std::uint32_t i = static_cast<std::uint32_t>(step.logit_rows.size()); i < as.logit_rows; ++i)
-    reinterpret_cast<std::uint32_t*>(host_ + front.select)[i] = i;  // padding picks padding
-  std::size_t at = largest_front;
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    Group& group = groups_[g];
-    const CudaPlan& plan = group.plan;
-    const std::uint32_t counts[2] = {
-        plan.decode_count, static_cast<std::uint32_t>(plan.items.size()) - plan.decode_count};
-    std::memcpy(host_ + front.counts + g * 8, counts, 8);
-    auto* places = reinterpret_cast<std::uint32_t*>(host_ + front.places(g));
-    std::fill_n(places, as.rows, kNoPlace);
-    const KvView& view = step.groups[g];
-    for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
-      const KvSequenceView& q = view.sequences[s];
-      for (std::uint32_t i = 0; i < q.row_count; ++i)
-        places[q.first_row + i] = static_cast<std::uint32_t>(q.blocks[(q.past + i) / kCudaPage]);
-    }
-    std::memcpy(host_ + front.merges(g, as.rows), plan.merges.data(),
-                plan.merges.size() * sizeof(AttendMerge));
-    group.items = reinterpret_cast<AttendItem*>(meta_.data() + at);
-    std::memcpy(host_ + at, plan.items.data(), plan.items.size() * sizeof(AttendItem));
-    TRY_STATUS(check(device_.api->copy_to_device(meta_.data() + at, host_ + at,
-                                                 plan.items.size() * sizeof(AttendItem), stream_)));
-    at += align(items_capacity_ * sizeof(AttendItem));
-    group.tables = reinterpret_cast<std::uint32_t*>(meta_.data() + at);
-    std::memcpy(host_ + at, plan.tables.data(), plan.tables.size() * 4);
-    TRY_STATUS(check(device_.api->copy_to_device(meta_.data() + at, host_ + at,
-                                                 plan.tables.size() * 4, stream_)));
-    at += align(tables_capacity_ * 4);
-  }
-  return check(device_.api->copy_to_device(meta_.data(), host_, front.end, stream_));
-}
-
 Status DeviceModel::linear(const DeviceBuffer& w, const void* in, void* out, std::uint32_t rows,
                            std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind) {
   return check(device_.api->linear({.weights = w.data(),
@@ -261,12 +172,18 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
   const ModelConfig& c = config_;
   const DeviceLayer& w = weights_.layers[layer];
   const Front front(step.rows, groups_.size());
-  const LayerPlace place = geometry.places[layer];
+  const LayerPlace place = geometry.places[layer], row_place = geometry.row_place(layer);
   const Group& group = groups_[place.group];
-  const LayerGroup& shape = geometry.groups[place.group];
+  const LayerGroup &shape = geometry.groups[place.group],
+                   &row_shape = geometry.groups[row_place.group];
   const std::uint32_t width = c.query_heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   const std::uint64_t page_bytes = geometry.page_bytes(shape),
-                      layer_offset = std::uint64_t{place.index} * c.kv_heads * page_bytes;
+                      layer_offset = std::uint64_t{place.index} * c.kv_heads * page_bytes,
+                      row_page_bytes = geometry.page_bytes(row_shape),
+                      row_layer_offset =
+                          std::uint64_t{row_place.index} * c.kv_heads * row_page_bytes;
+  const bool sealed = group.format != CudaKvFormat::bf16,
+             rotated = group.format == CudaKvFormat::int4;
   const auto meta = [&](std::size_t offset) {
     return reinterpret_cast<const std::uint32_t*>(meta_.data() + offset);
   };
@@ -279,7 +196,7 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
                                     .k_norm = w.k_norm.as<float>(),
                                     .angles = angles_[c.per_layer[layer].rope].as<float>(),
                                     .positions = meta(front.positions),
-                                    .places = meta(front.places(place.group)),
+                                    .places = meta(front.places(row_place.group)),
                                     .queries = queries_.data(),
                                     .arena = const_cast<std::byte*>(arena_),
                                     .rows = step.rows,
@@ -289,14 +206,33 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
                                     .rope_dim = c.head_dim,
                                     .query_scale = c.attention_scale * 1.4426950408889634f,
                                     .epsilon = c.norm_epsilon,
-                                    .layer_offset = layer_offset,
-                                    .page_bytes = page_bytes},
+                                    .layer_offset = row_layer_offset,
+                                    .page_bytes = row_page_bytes,
+                                    .rotate = rotated},
                                    stream_)));
+  const std::uint32_t* counts = meta(front.counts + place.group * sizeof(Counts));
+  if (sealed && (step.decode_only || !group.plan.seals.empty()))
+    TRY_STATUS(
+        check(cuda.seal({.arena = const_cast<std::byte*>(arena_),
+                         .pairs = group.seals,
+                         .count = counts + 2,
+                         .pairs_max = step.decode_only  // a row fills a block at most
+                                          ? step.rows
+                                          : static_cast<std::uint32_t>(group.plan.seals.size()),
+                         .kv_heads = c.kv_heads,
+                         .head_dim = c.head_dim,
+                         .row_layer_offset = row_layer_offset,
+                         .row_page_bytes = row_page_bytes,
+                         .layer_offset = layer_offset,
+                         .page_bytes = page_bytes,
+                         .format = group.format},
+                        stream_)));
+  if (step.logit_rows == 0 && layer + 1 == c.layers) return {};  // all is stored
   AttendArgs a{
       .arena = arena_,
       .tables = group.tables,
       .items = group.items,
-      .item_count = meta(front.counts) + 2 * place.group,
+      .item_count = counts,
       .merges = reinterpret_cast<const AttendMerge*>(meta(front.merges(place.group, step.rows))),
       .queries = queries_.data(),
       .output = attended_.data(),
@@ -308,7 +244,14 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
       .window = shape.window,
       .items_max = static_cast<std::uint32_t>(group.plan.items.size()) - group.plan.decode_count,
       .layer_offset = layer_offset,
-      .page_bytes = page_bytes};
+      .page_bytes = page_bytes,
+      .format = group.format,
+      .row_tables = group.row_tables,
+      .row_layer_offset = row_layer_offset,
+      .row_page_bytes = row_page_bytes,
+      .recent_blocks = row_shape.recent_blocks,
+      .sink_blocks = row_shape.sink_blocks,
+      .rotated = rotated};
   if (step.decode_only || group.plan.decode_count > 0)
     TRY_STATUS(check(cuda.attend_decode(a, stream_)));
   if (!step.decode_only && a.items_max > 0) {
@@ -318,44 +261,55 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
   }
   if (step.merge) TRY_STATUS(check(cuda.attend_merge(a, stream_)));
 
-  AddNormArgs norm{.x = x_.as<float>(),
+  // After the last layer's attention only rows with logits count.
+  const bool last = layer + 1 == c.layers, tail = last && step.logit_rows != step.rows;
+  const std::uint32_t rows = tail ? step.logit_rows : step.rows;
+  float* x = x_.as<float>();
+  void* attended = attended_.data();
+  if (tail) {
+    x = tail_x_.as<float>();
+    attended = queries_.data();
+    TRY_STATUS(check(cuda.gather({.select = meta(front.select),
+                                  .x = x_.as<float>(),
+                                  .x_out = x,
+                                  .attended = attended_.data(),
+                                  .attended_out = attended,
+                                  .from_rows = step.rows,
+                                  .rows = rows,
+                                  .hidden = c.hidden,
+                                  .width = width},
+                                 stream_)));
+  }
+  AddNormArgs norm{.x = x,
                    .y = y_.data(),
                    .post_norm = w.post_attention_norm.as<float>(),
                    .weight = w.feed_forward_norm.as<float>(),
                    .output = hidden_.data(),
-                   .select = nullptr,
-                   .rows = step.rows,
+                   .rows = rows,
                    .width = c.hidden,
                    .epsilon = c.norm_epsilon};
-  TRY_STATUS(linear(w.out, attended_.data(), y_.data(), step.rows, c.hidden, width,
-                    LinearOutput::rows_bf16));
+  TRY_STATUS(linear(w.out, attended, y_.data(), rows, c.hidden, width, LinearOutput::rows_bf16));
   TRY_STATUS(check(cuda.add_norm(norm, stream_)));
   const bool gelu = c.activation == Activation::gelu;
-  if (step.rows <= kPackedRowsMax) {
-    TRY_STATUS(linear(w.gate_up, hidden_.data(), inner_.data(), step.rows, 2 * c.feed_forward,
-                      c.hidden, gelu ? LinearOutput::gated_gelu : LinearOutput::gated));
+  if (rows <= kPackedRowsMax) {
+    TRY_STATUS(linear(w.gate_up, hidden_.data(), inner_.data(), rows, 2 * c.feed_forward, c.hidden,
+                      gelu ? LinearOutput::gated_gelu : LinearOutput::gated));
   } else {
-    TRY_STATUS(linear(w.gate_up, hidden_.data(), gate_up_.data(), step.rows, 2 * c.feed_forward,
+    TRY_STATUS(linear(w.gate_up, hidden_.data(), gate_up_.data(), rows, 2 * c.feed_forward,
                       c.hidden, LinearOutput::rows_bf16));
     TRY_STATUS(check(cuda.gate({.gate_up = gate_up_.data(),
                                 .output = inner_.data(),
-                                .rows = step.rows,
+                                .rows = rows,
                                 .width = c.feed_forward,
                                 .gelu = gelu},
                                stream_)));
   }
-  TRY_STATUS(linear(w.down, inner_.data(), y_.data(), step.rows, c.hidden, c.feed_forward,
+  TRY_STATUS(linear(w.down, inner_.data(), y_.data(), rows, c.hidden, c.feed_forward,
                     LinearOutput::rows_bf16));
-  const bool last = layer + 1 == c.layers;
   norm.post_norm = w.post_feed_forward_norm.as<float>();
   norm.weight = last ? weights_.output_norm.as<float>()
                      : weights_.layers[layer + 1].attention_norm.as<float>();
-  if (last) {
-    if (step.logit_rows == 0) return {};
-    norm.select = meta(front.select);
-    norm.rows = step.logit_rows;
-    norm.output = head_in_.data();
-  }
+  if (last) norm.output = head_in_.data();
   return check(cuda.add_norm(norm, stream_));
 }
 
@@ -376,7 +330,6 @@ Status DeviceModel::run(const Geometry& geometry, const Step& step) {
                                   .post_norm = nullptr,
                                   .weight = weights_.layers[0].attention_norm.as<float>(),
                                   .output = hidden_.data(),
-                                  .select = nullptr,
                                   .rows = step.rows,
                                   .width = c.hidden,
                                   .epsilon = c.norm_epsilon},
@@ -388,10 +341,10 @@ Status DeviceModel::run(const Geometry& geometry, const Step& step) {
                     LinearOutput::rows_f32));
   if (!step.greedy) return {};
   return check(cuda.argmax({.logits = logits_.as<float>(),
-                            .tokens = best_.as<std::uint32_t>(),
+                            .best = best_.as<BestToken>(),
                             .rows = step.logit_rows,
                             .vocabulary = c.vocabulary,
-                            .softcap = 0},
+                            .softcap = config_.logit_softcap},
                            stream_));
 }
 
@@ -399,42 +352,37 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
   const auto rows = static_cast<std::uint32_t>(step.tokens.size()),
              wanted = static_cast<std::uint32_t>(step.logit_rows.size());
   CHECK(geometry.tokens_per_block == kCudaPage);
+  if (!step.taps.empty())
+    return Error{Code::unsupported, "attention weights are not written down on a GPU"};
   std::uint32_t end = 0;
   for (const std::uint32_t p : step.positions) end = std::max(end, p + 1);
   TRY_STATUS(cover(end));
   if (step.groups[0].arena != arena_) {
-    for (const auto& [key, graph] : graphs_) device_.api->free_graph(graph);
-    graphs_.clear();
+    forget_graphs();
     arena_ = step.groups[0].arena;
   }
-  groups_.resize(step.groups.size());
+  plan(geometry, step);
   Step as{.rows = rows,
           .logit_rows = wanted,
           .greedy = step.greedy != nullptr,
           .merge = false,
           .decode_only = true};
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    plan_cuda_attention(
-        step.groups[g],
-        {.query_heads = config_.query_heads,
-         .kv_heads = config_.kv_heads,
-         .head_dim = config_.head_dim,
-         .multiprocessors = static_cast<std::uint32_t>(device_.info.multiprocessors),
-         .tiles = config_.head_dim <= 128},
-        groups_[g].plan);
-    const CudaPlan& plan = groups_[g].plan;
-    as.merge = as.merge || plan.partials > 0;
-    as.decode_only = as.decode_only && plan.decode_count == plan.items.size();
+  for (const Group& group : groups_) {
+    as.merge = as.merge || group.plan.partials > 0;
+    as.decode_only = as.decode_only && group.plan.decode_count == group.plan.items.size();
   }
+  for (std::uint32_t s = 0; s < step.groups[0].sequence_count; ++s)  // several rows may fill blocks
+    as.decode_only =
+        as.decode_only && (geometry.exact() || step.groups[0].sequences[s].row_count == 1);
   as.decode_only = as.decode_only && wanted == rows;
   if (as.decode_only)
     as.rows = as.logit_rows = std::min(row_class(rows), std::max(options_.rows_max, 1u));
-  TRY_STATUS(grow(logits_,
-                  std::size_t{std::max(as.logit_rows, kLibraryRows)} * config_.vocabulary * 4,
-                  "logits"));
-  TRY_STATUS(upload(geometry, step, as));
+  const std::size_t logit_rows = std::max(as.logit_rows, kLibraryRows);
+  TRY_STATUS(grow(logits_, logit_rows * config_.vocabulary * 4, "logits"));
+  TRY_STATUS(grow(tail_x_, logit_rows * config_.hidden * 4, "the scratch of a step"));
+  TRY_STATUS(upload(step, as));
   if (as.decode_only) {
-    const GraphKey key{as.rows, as.logit_rows, as.greedy, as.merge};
+    const GraphKey key{&geometry, as.rows, as.logit_rows, as.greedy, as.merge};
     auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       TRY_STATUS(
@@ -453,7 +401,8 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
     TRY_STATUS(run(geometry, as));
   }
   if (wanted > 0 && step.greedy)
-    TRY_STATUS(check(device_.api->copy_to_host(step.greedy, best_.data(), wanted * 4, stream_)));
+    TRY_STATUS(check(
+        device_.api->copy_to_host(step.greedy, best_.data(), wanted * sizeof(BestToken), stream_)));
   else if (wanted > 0)
     TRY_STATUS(check(device_.api->copy_to_host(
         logits, logits_.data(), std::size_t{wanted} * config_.vocabulary * 4, stream_)));

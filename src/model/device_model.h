@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "kernels/cuda/plan.h"
+#include "kernels/storage.h"
 #include "model/device_weights.h"
 #include "model/model.h"
 #include "model/rope.h"
@@ -32,6 +33,9 @@ class DeviceModel {
   CudaStream stream() const { return stream_; }
   std::uint64_t numerics_id() const;
 
+  // Whether the kernels know how to store keys and values in this way.
+  Status check_storage(const StoragePolicy& storage, const Geometry& geometry) const;
+
   // As Model::forward; a device that fails says so.
   Status forward(const Geometry& geometry, const StepRows& step, float* logits);
 
@@ -42,20 +46,24 @@ class DeviceModel {
   // Where a step's numbers lie in the uploaded memory. Offsets depend on the row class alone, so
   // that a captured graph finds them again.
   struct Group {
+    CudaKvFormat format = CudaKvFormat::bf16;
+    bool attended = true;  // rows beside a sealed group are read with that
     CudaPlan plan;
-    std::uint32_t* tables = nullptr;  // on the device
+    std::uint32_t *tables = nullptr, *row_tables = nullptr;  // on the device
     AttendItem* items = nullptr;
+    SealPair* seals = nullptr;
   };
   struct Step {
     std::uint32_t rows, logit_rows;  // as run, padding included
     bool greedy, merge, decode_only;
   };
-  using GraphKey = std::tuple<std::uint32_t, std::uint32_t, bool, bool>;
+  using GraphKey = std::tuple<const Geometry*, std::uint32_t, std::uint32_t, bool, bool>;
 
   Status size_buffers();
   Status tune();
   Status cover(std::uint32_t positions);
-  Status upload(const Geometry& geometry, const StepRows& step, const Step& as);
+  void plan(const Geometry& geometry, const StepRows& step);
+  Status upload(const StepRows& step, const Step& as);
   Status run(const Geometry& geometry, const Step& step);  // queues every kernel
   Status run_layer(const Geometry& geometry, const Step& step, std::uint32_t layer);
   Status linear(const DeviceBuffer& w, const void* in, void* out, std::uint32_t rows,
@@ -63,6 +71,7 @@ class DeviceModel {
   Status check(int error, std::string_view doing = "a forward pass") {
     return cuda_status(device_, error, doing);
   }
+  void forget_graphs();
   Status grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what);
 
   const CudaDevice& device_;
@@ -74,8 +83,8 @@ class DeviceModel {
   std::vector<DeviceBuffer> angles_;  // [context][head_dim], by rope
   std::uint32_t covered_ = 0;         // positions in angles_
 
-  DeviceBuffer x_, hidden_, qkv_, queries_, attended_, y_, inner_, gate_up_, head_in_, logits_,
-      best_, partials_;
+  DeviceBuffer x_, tail_x_, hidden_, qkv_, queries_, attended_, y_, inner_, gate_up_, head_in_,
+      logits_, best_, partials_;
   std::byte* host_ = nullptr;  // pinned; a step's upload is put together here
   DeviceBuffer meta_;
   std::size_t meta_bytes_ = 0, items_capacity_ = 0, tables_capacity_ = 0;

@@ -43,11 +43,13 @@ class Loader {
     TRY(w.qkv, qkv(at));
     TRY(w.out, matrix({at + "attn_output.weight"}));
     const std::uint64_t units = c_.feed_forward;
-    TRY(w.gate_up,
-        matrix({at + "ffn_gate.weight", at + "ffn_up.weight"}, [units](std::uint64_t o) -> Row {
-          CHECK(o < 2 * units);
-          return {o / 8 % 2, o / 16 * 8 + o % 8};
-        }));
+    TRY(w.gate_up, matrix(
+                       {at + "ffn_gate.weight", at + "ffn_up.weight"},
+                       [units](std::uint64_t o) -> Row {
+                         CHECK(o < 2 * units);
+                         return {o / 8 % 2, o / 16 * 8 + o % 8};
+                       },
+                       8));
     TRY(w.down, matrix({at + "ffn_down.weight"}));
     TRY(w.attention_norm, vector(at + "attn_norm.weight"));
     TRY(w.feed_forward_norm, vector(at + "ffn_norm.weight"));
@@ -82,29 +84,41 @@ class Loader {
                   });
   }
 
-  // Rows of some tensors, in the order that `row_of` gives, as bf16.
+  // Rows of some tensors, in the order that `row_of` gives, as bf16: one tensor after the other, or
+  // so many rows of each in turn.
   Result<DeviceBuffer> matrix(
       const std::vector<std::string>& names,
-      const std::function<Row(std::uint64_t)>& row_of = [](std::uint64_t o) {
-        return Row{0, o};
-      }) {
+      const std::function<Row(std::uint64_t)>& row_of =
+          [](std::uint64_t o) {
+            return Row{0, o};
+          },
+      std::uint64_t rows_in_turn = 0) {
     std::uint64_t rows = 0, columns = 0;
     std::vector<TensorView> tensors;
+    std::vector<std::uint64_t> counts;
     for (const std::string& name : names) {
       TRY(const std::vector<std::uint64_t> shape, source_.shape(name));
       rows += shape[0];
       columns = shape[1];
+      counts.push_back(shape[0] * columns);
       if (source_.is_random()) continue;
       TRY(TensorView t, source_.tensor(name));
       tensors.push_back(std::move(t));
     }
     TRY(DeviceBuffer out, take(rows * columns * 2));
-    if (source_.is_random()) {
-      TRY_STATUS(check(device_.api->random_bf16(out.data(), rows * columns,
-                                                hash64(names[0].data(), names[0].size()),
-                                                kRandomSpread, stream_)));
-      return out;
+    std::uint64_t first = 0;
+    for (std::size_t i = 0; source_.is_random() && i < names.size(); ++i) {
+      const std::uint64_t run = rows_in_turn * columns;
+      TRY_STATUS(check(device_.api->random_bf16({.to = out.as<std::uint16_t>() + first,
+                                                 .count = counts[i],
+                                                 .seed = hash64(names[i].data(), names[i].size()),
+                                                 .spread = kRandomSpread,
+                                                 .run = run,
+                                                 .stride = run * names.size()},
+                                                stream_)));
+      first += run ? run : counts[i];
     }
+    if (source_.is_random()) return out;
     std::vector<float> row(columns);
     std::vector<std::uint16_t> bits(rows * columns);
     for (std::uint64_t o = 0; o < rows; ++o) {
@@ -175,8 +189,25 @@ Result<DeviceBuffer> DeviceBuffer::allocate(const CudaDevice& device, std::size_
   return b;
 }
 
+std::uint64_t device_weight_bytes(const ModelConfig& c) {
+  const std::uint64_t queries = std::uint64_t{c.query_heads} * c.head_dim,
+                      keys = std::uint64_t{c.kv_heads} * c.head_dim, hidden = c.hidden;
+  const std::uint64_t layer =
+      (queries + 2 * keys) * hidden + queries * hidden + 3 * std::uint64_t{c.feed_forward} * hidden;
+  return 2 * (layer * c.layers + std::uint64_t{c.vocabulary} * hidden * (c.tied_head ? 1 : 2));
+}
+
 Result<DeviceWeights> load_device_weights(const ModelSource& source, const CudaDevice& device,
                                           CudaStream stream) {
+  CudaDeviceInfo now;
+  TRY_STATUS(cuda_status(device, device.api->open(0, &now), "looking at its memory"));
+  const std::uint64_t needed = device_weight_bytes(source.config());
+  if (needed > now.free_bytes)
+    return Error{Code::exhausted,
+                 fmt::format("{}: its weights take {:.1f} GiB as bf16, and {} has {:.1f} GiB free; "
+                             "a smaller model fits, and --device cpu may",
+                             source.path(), static_cast<double>(needed) / 0x1p30, now.name,
+                             static_cast<double>(now.free_bytes) / 0x1p30)};
   return Loader(source, device, stream).load();
 }
 

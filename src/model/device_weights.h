@@ -57,6 +57,9 @@ struct DeviceWeights {
   std::uint64_t bytes = 0;
 };
 
+// What the matrices of such a model take on a device: two bytes for each number.
+std::uint64_t device_weight_bytes(const ModelConfig& config);
+
 Result<DeviceWeights> load_device_weights(const ModelSource& source, const CudaDevice& device,
                                           CudaStream stream);
 

@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
@@ -36,13 +37,30 @@ std::uint64_t Model::weight_bytes() const {
   return device_ ? device_->weight_bytes() : state_->weights.memory.size();
 }
 
+RopeView Model::rope(std::uint32_t layer) const {
+  return state_->ropes[config().per_layer[layer].rope].view();
+}
+
+EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, std::uint32_t kv_head,
+                               Side side, std::uint32_t position) const {
+  const LayerGroup& g = geometry.groups[geometry.places[layer].group];
+  const bool keys = side == Side::keys;
+  EncodedPart part = encoded_part(keys ? *g.format->keys : *g.format->values, side,
+                                  geometry.page_shape(g).rows(side));
+  part.calibration = keys ? g.key_calibration : g.value_calibration;
+  return state_->lane_part(part, layer, kv_head, position);
+}
+
 const SealError& Model::seal_error() const {
   static const SealError kNone;  // nothing is sealed on a device yet
   return state_ ? state_->seal_error : kNone;
 }
 
 Geometry Model::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
-  return make_geometry(config(), tokens_per_block, policy);
+  StoragePolicy here = policy;
+  // A device has no scratch for rows: with one block kept, all of them have a place in the cache.
+  if (device_ && policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
+  return make_geometry(config(), tokens_per_block, here);
 }
 
 std::uint64_t Model::numerics_id() const {
@@ -71,8 +89,6 @@ Status Model::forward(const Geometry& geometry, const StepRows& step, float* log
   state_->prepare(geometry, step);
   state_->pool.run(
       [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
-  for (std::size_t i = 0; step.greedy && i < step.logit_rows.size(); ++i)
-    step.greedy[i] = state_->vector.argmax(logits + i * config().vocabulary, config().vocabulary);
   return {};
 }
 

@@ -19,6 +19,7 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "base/token.h"
+#include "kernels/encoded.h"
 #include "kernels/geometry.h"
 #include "kernels/kv_view.h"
 #include "kernels/linear.h"
@@ -45,7 +46,7 @@ struct StepRows {
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
-  TokenId* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
+  BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
   std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
 };
 
@@ -92,6 +93,12 @@ class Model {
 
   // The GPU that holds this model, or null: the cache must lie on the same one.
   const DeviceModel* device() const { return device_.get(); }
+
+  // How one side of a lane's pages is sealed and read: for those who do so outside of a step. Of
+  // the page whose first token is at `position`.
+  EncodedPart sealed_part(const Geometry& geometry, std::uint32_t layer, std::uint32_t kv_head,
+                          Side side, std::uint32_t position) const;
+  RopeView rope(std::uint32_t layer) const;  // positions that steps have had
 
   const SealError& seal_error() const;  // since the start; between steps
 

@@ -198,11 +198,13 @@ void Pass::seal(std::uint32_t layer) {
         seal.rows + ((seal.passing ? 0 : rows.index) * c_.kv_heads + head) * from.page_bytes;
     std::byte* page =
         seal.block + (std::size_t{place.index} * c_.kv_heads + head) * to.shape.page_bytes;
-    s_.encoded.seal(to.keys, row_page, page);
-    s_.encoded.seal(to.values, row_page + from.key_bytes, page + to.shape.key_bytes);
+    const EncodedPart keys = s_.lane_part(to.keys, layer, head, seal.position),
+                      values = s_.lane_part(to.values, layer, head, seal.position);
+    s_.encoded.seal(keys, row_page, page);
+    s_.encoded.seal(values, row_page + from.key_bytes, page + to.shape.key_bytes);
     if (i > 0 || s_.steps % c_.layers != layer) continue;
-    s_.look_at_seal(to.keys, row_page, page, s_.seal_error.keys);
-    s_.look_at_seal(to.values, row_page + from.key_bytes, page + to.shape.key_bytes,
+    s_.look_at_seal(keys, row_page, page, s_.seal_error.keys);
+    s_.look_at_seal(values, row_page + from.key_bytes, page + to.shape.key_bytes,
                     s_.seal_error.values);
     ++s_.seal_error.pages;
   }
@@ -301,6 +303,8 @@ void Pass::attend_sealed(std::uint32_t layer) {
   const SealedPlan& plan = group.sealed_plan;
   SealedStep step = s_.sealed_step(group);
   step.shape.layer_index = place.index;
+  step.keys = s_.lane_part(step.keys, layer, 0, 0);
+  step.values = s_.lane_part(step.values, layer, 0, 0);
   const auto row_step = [&](const SealedPlan::Rows& rows, std::byte* arena, std::uint32_t index) {
     AttendStep made{.kv = rows.view,
                     .shape = group.sealed_shape.rows,

@@ -61,6 +61,7 @@ void RopeTable::cover(std::uint32_t end) {
         out[half() + i] = static_cast<float>(a.sine);
       }
     }
+    rows_.push_back(chunk.get());
     chunks_.push_back(std::move(chunk));
   }
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/rope_view.h"
 #include "model/config.h"
 
 namespace quire {
@@ -21,17 +22,15 @@ class RopeTable {
 
   const std::vector<double>& frequencies() const { return frequencies_; }
   std::uint32_t half() const { return static_cast<std::uint32_t>(frequencies_.size()); }
-  const float* cosines(std::uint32_t position) const { return row(position); }
-  const float* sines(std::uint32_t position) const { return row(position) + half(); }
+  const float* cosines(std::uint32_t position) const { return view().cosines(position); }
+  const float* sines(std::uint32_t position) const { return view().sines(position); }
+  RopeView view() const { return {rows_.data(), half()}; }  // until cover() makes more available
 
  private:
-  static constexpr std::uint32_t kChunk =
-      256;  // positions per piece, so that growing moves nothing
-  const float* row(std::uint32_t position) const {
-    return chunks_[position / kChunk].get() + std::size_t{position % kChunk} * 2 * half();
-  }
+  static constexpr std::uint32_t kChunk = RopeView::kChunk;
   std::vector<double> frequencies_;  // radians per position of each pair
   std::vector<std::unique_ptr<float[]>> chunks_;
+  std::vector<const float*> rows_;  // where they are
 };
 
 }  // namespace quire

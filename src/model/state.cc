@@ -189,6 +189,8 @@ void Model::State::prepare_sealed(const Geometry& geometry, const LayerGroup& gr
   const GroupStep& rows = groups[at.rows];
   at.keys = encoded_part(*group.format->keys, Side::keys, page.rows(Side::keys));
   at.values = encoded_part(*group.format->values, Side::values, page.rows(Side::values));
+  at.keys.calibration = group.key_calibration;
+  at.values.calibration = group.value_calibration;
   at.sealed_shape = {.encoded = at.shape,
                      .rows = rows.shape,
                      .recent_blocks = recent.recent_blocks,
@@ -203,28 +205,41 @@ void Model::State::prepare_sealed(const Geometry& geometry, const LayerGroup& gr
          (b + 1) * tokens <= sequence.past + sequence.row_count; ++b) {
       const std::uint32_t row = std::max(b * tokens, sequence.past) - sequence.past;
       const RowPlace& from = rows.places[sequence.first_row + row];
-      at.seals.push_back({from.block, arena_at(at.view.arena, sequence.blocks[b]), from.passing});
+      at.seals.push_back(
+          {from.block, arena_at(at.view.arena, sequence.blocks[b]), from.passing, b * tokens});
     }
   }
+}
+
+EncodedPart Model::State::lane_part(EncodedPart part, std::uint32_t layer, std::uint32_t kv_head,
+                                    std::uint32_t position) const {
+  if (!part.calibration) return part;
+  const bool keys = part.side == Side::keys;
+  part.lane = (layer * config.kv_heads + kv_head) * 2 + (keys ? 0 : 1);
+  if (keys) part.rope = ropes[config.per_layer[layer].rope].view();
+  part.position = position;
+  return part;
 }
 
 void Model::State::look_at_seal(const EncodedPart& part, const std::byte* rows,
                                 const std::byte* page, SealError::Side& side) {
   const std::uint32_t tokens = part.rows.tokens, dim = part.rows.dim;
   const std::size_t n = std::size_t{tokens} * dim;
-  sealed_rows.resize(n);
+  sealed_rows.resize(n + dim);
   read_rows.resize(n);
-  part.codec->decode(*part.codec, part.side, part.rows, page, read_rows.data());
+  decode_page(part, page, part.position, read_rows.data());
+  float* const row = sealed_rows.data() + n;
   for (std::uint32_t t = 0; t < tokens; ++t) {
-    float* row = &sealed_rows[std::size_t{t} * dim];
+    const auto at = [&](std::uint32_t d) {
+      return part.side == Side::keys ? std::size_t{d} * tokens + t : std::size_t{t} * dim + d;
+    };
     for (std::uint32_t d = 0; d < dim; ++d) {
-      const std::size_t i =
-          part.side == Side::keys ? std::size_t{d} * tokens + t : std::size_t{t} * dim + d;
       std::uint16_t bits;
-      std::memcpy(&bits, rows + 2 * i, 2);
+      std::memcpy(&bits, rows + 2 * at(d), 2);
       row[d] = f16_to_f32(bits);
     }
     to_basis(part.codec->basis(part.side), dim, row);
+    for (std::uint32_t d = 0; d < dim; ++d) sealed_rows[at(d)] = row[d];
   }
   for (std::size_t i = 0; i < n; ++i) {
     const double lost = double{sealed_rows[i]} - read_rows[i];

@@ -55,6 +55,7 @@ struct GroupStep {
     const std::byte* rows;
     std::byte* block;
     bool passing;
+    std::uint32_t position;  // of the block's first token
   };
   bool sealed = false;
   std::uint32_t rows = 0;
@@ -82,6 +83,9 @@ struct Model::State {
   // Adds what was lost between rows of f16 and the page made of them.
   void look_at_seal(const EncodedPart& part, const std::byte* rows, const std::byte* page,
                     SealError::Side& side);
+  // The part of one layer and KV head, for calibrated codecs; others have one for all.
+  EncodedPart lane_part(EncodedPart part, std::uint32_t layer, std::uint32_t kv_head,
+                        std::uint32_t position) const;
   SealedStep sealed_step(const GroupStep& group) const;  // of layer 0; without rows and partials
 
   const ModelConfig config;

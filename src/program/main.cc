@@ -15,7 +15,7 @@ std::string overview() {
       "Quire runs language models and looks after their KV cache.\n\n"
       "usage: quire COMMAND [options]\n\ncommands:\n";
   for (const Command& c : quire::cli::commands())
-    text += fmt::format("  {:<12}{}\n", c.name, c.summary);
+    text += fmt::format("  {:<14}{}\n", c.name, c.summary);
   text +=
       "\n`quire COMMAND --help` tells more. MODEL is a GGUF file or a Hugging Face folder; without "
       "one, the\n"

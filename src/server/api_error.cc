@@ -52,6 +52,7 @@ ApiError from_failure(const Failure& failure) {
       break;
     case FailureKind::draining:
     case FailureKind::no_room:
+    case FailureKind::device:
       e.status = 503;
       e.type = "unavailable_error";
       break;

@@ -218,14 +218,8 @@ void parse_lossy(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& po
     if (const Status ok = rules.check_retain(*policy.retain, policy.storage.get()); !ok.ok())
       f.refuse("budget", ok.error().message, "kv_format_unsupported");
   // Named, so that a typo is told from what is not there yet.
-  for (const char* name : {"select", "convert"}) {
-    const Json* value = f.find(name);
-    if (value == nullptr || *value == false) continue;
-    if (!allow_lossy && std::string_view(name) != "select")
-      f.refuse(name, "may change the answer; set kv.allow_lossy to allow that",
-               "lossy_not_allowed");
-    f.refuse(not_implemented(fmt::format("kv.{}", name), f.path(name)));
-  }
+  if (const Json* select = f.find("select"); select != nullptr && *select != false)
+    f.refuse(not_implemented("kv.select", f.path("select")));
 }
 
 void parse_report(Fields& f, AskedKv& kv) {
@@ -273,6 +267,9 @@ void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
   const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
   parse_format(f, rules, allow_lossy, kv.policy);
   parse_lossy(f, rules, allow_lossy, kv.policy);
+  kv.policy.convert = f.boolean("convert").value_or(false);
+  if (kv.policy.convert && kv.policy.retain)
+    f.refuse("convert", "does not go with kv.budget or kv.window; give one of them");
   parse_retention(f, kv);
   parse_report(f, kv);
   f.refuse_unknown();

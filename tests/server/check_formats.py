@@ -92,6 +92,23 @@ class Formats(unittest.TestCase):
         _, _, models = self.server.call("GET", "/v1/models")
         self.assertIn("kivi-2", models["data"][0]["kv"]["formats"])
 
+    def test_exact_blocks_are_converted(self):
+        server = Server(QUIRE, f"{folder.name}/qwen3-Q8_0.gguf")
+        try:
+            def ask(**kv):
+                code, _, body = server.call("POST", "/v1/completions", {
+                    "model": "m", "prompt": prompt(6), "max_tokens": 20, "temperature": 0, "ignore_eos": True,
+                    "kv": {"report": ["usage"], **kv}})
+                self.assertEqual(code, 200, body)
+                return body["kv"]["cached_tokens"], body["choices"][0]["text"]
+            self.assertEqual(ask()[0], 0)
+            cached, _ = ask(format="int8", convert=True)
+            self.assertGreater(cached, 200)  # encoded, not computed
+            self.assertEqual(ask(format="int8")[0], 0)  # under an identity of its own
+            self.assertGreaterEqual(ask(format="int8", convert=True)[0], cached)
+        finally:
+            server.stop()
+
     def test_a_server_in_a_format_of_its_own(self):
         server = Server(QUIRE, MODEL, "--kv-format", "int8", "--kv-recent-exact", "32")
         try:

@@ -165,26 +165,34 @@ QUIRE_INLINE Mask lanes_of_group(std::uint32_t g, std::uint32_t begin, std::uint
   return lanes_between(low, most(low, most(least(end, 16 * g + 16), 16 * g) - 16 * g));
 }
 
-// Scores of slots outside [begin, end) become -inf.
-inline void mask_scores(std::uint32_t begin, std::uint32_t end, float* weights) {
-  for (std::uint32_t g = 0; g < kGroups; ++g) {
+// Scores of slots outside [begin, end) become -inf; of a unit, here and below.
+template <std::uint32_t kSlots = kAttendUnit>
+void mask_scores(std::uint32_t begin, std::uint32_t end, float* weights) {
+  for (std::uint32_t g = 0; g < kSlots / 16; ++g) {
     const Lanes x = load(weights + 16 * g);
     store(weights + 16 * g, choose(lanes_of_group(g, begin, end), x, all(kLowest)));
   }
 }
 
+template <std::uint32_t kSlots = kAttendUnit>
 QUIRE_INLINE float max_score(const float* weights) {
-  const Lanes a = max(load(weights), load(weights + 16));
-  const Lanes b = max(load(weights + 32), load(weights + 48));
+  Lanes a = max(load(weights), load(weights + 16));
+  Lanes b = max(load(weights + 32), load(weights + 48));
+  QUIRE_UNROLL(4)
+  for (std::uint32_t i = 64; i < kSlots; i += 32) {
+    a = max(a, load(weights + i));
+    b = max(b, load(weights + i + 16));
+  }
   return max_lane(max(a, b));
 }
 
 // Turns scores into exp(score - max) in place; returns their sum.
+template <std::uint32_t kSlots = kAttendUnit>
 QUIRE_INLINE float softmax(float top, float* weights) {
   const Lanes base = all(top);
   Lanes sum;
-  QUIRE_UNROLL(4)
-  for (std::uint32_t g = 0; g < kGroups; ++g) {
+  QUIRE_UNROLL(8)
+  for (std::uint32_t g = 0; g < kSlots / 16; ++g) {
     const Lanes p = exp_bounded(sub(load(weights + 16 * g), base));
     store(weights + 16 * g, p);
     sum = g == 0 ? p : add(sum, p);

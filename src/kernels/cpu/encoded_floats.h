@@ -146,5 +146,38 @@ void value_floats(const EncodedPart& p, const EncodedUnit& unit, const float* we
   });
 }
 
+// Codecs without kernels of their own: a page at a time becomes one of f32.
+EncodedPart as_floats(EncodedPart p) {
+  p.kind = EncodedKind::f32;
+  p.scales = EncodedScales::none;
+  return p;
+}
+
+void score_decoded(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
+                   std::uint32_t n, float* dots) {
+  alignas(64) float page[kEncodedUnit * kCodecDimMax];
+  const EncodedPart plain = as_floats(p);
+  EncodedUnit one{};
+  one.pages[0] = reinterpret_cast<const std::byte*>(page);
+  one.page_count = 1;
+  for (std::uint32_t i = 0; i < unit.page_count; ++i) {
+    decode_page(p, unit.pages[i], unit.position + i * p.rows.tokens, page);
+    score_floats<float>(plain, one, prepared, n, dots + i * p.rows.tokens);
+  }
+}
+
+void value_decoded(const EncodedPart& p, const EncodedUnit& unit, const float* weights,
+                   std::uint32_t n, const float* keep, const float* take, float* out) {
+  alignas(64) float pages[kEncodedUnit * kCodecDimMax];
+  EncodedUnit plain{};
+  plain.page_count = unit.page_count;
+  for (std::uint32_t i = 0; i < unit.page_count; ++i) {
+    float* page = pages + std::size_t{i} * p.rows.tokens * p.rows.dim;
+    decode_page(p, unit.pages[i], 0, page);
+    plain.pages[i] = reinterpret_cast<const std::byte*>(page);
+  }
+  value_floats<float>(as_floats(p), plain, weights, n, keep, take, out);
+}
+
 }  // namespace
 }  // namespace quire

@@ -28,7 +28,7 @@ void scores(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prep
     case EncodedKind::e5m2:
       return by(score_floats<E5m2>);
     case EncodedKind::decoded:
-      return by(kEncodedScalar.scores);
+      return by(score_decoded);
     case EncodedKind::codes:
       break;
   }
@@ -70,7 +70,7 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
     case EncodedKind::e5m2:
       return by(value_floats<E5m2>);
     case EncodedKind::decoded:
-      return by(kEncodedScalar.add_values);
+      return by(value_decoded);
     case EncodedKind::codes:
       break;
   }

@@ -139,7 +139,7 @@ QUIRE_INLINE Ints widen_bytes(const void* p) {
 #endif
 }
 
-// The scales and offsets of a unit as f32, [groups][64].
+// The scales and offsets of a unit as f32, [groups][128].
 struct UnitScales {
   alignas(64) float scales[kCodecDimMax / 16 * kEncodedUnit];
   alignas(64) float offsets[kCodecDimMax / 32 * kEncodedUnit];
@@ -225,9 +225,12 @@ QUIRE_INLINE void to_integers(std::size_t vectors, Z z, std::int8_t* high, std::
         sum = add(sum, x);
         return x;
       };
-      if constexpr (kVectors == 4 && !kTwo) {
-        const Ints x[4] = {code(0), code(1), code(2), code(3)};
-        store_bytes<(kTop > 127)>(highs, x);
+      if constexpr (kVectors != 0 && kVectors % 4 == 0 && !kTwo) {
+        each<kVectors / 4>([&](auto four) QUIRE_LAMBDA {
+          constexpr std::size_t kI = 4 * four.value;
+          const Ints x[4] = {code(kI), code(kI + 1), code(kI + 2), code(kI + 3)};
+          store_bytes<(kTop > 127)>(highs + 16 * kI, x);
+        });
       } else {
         each_vector([&](std::size_t i) QUIRE_LAMBDA {
           const Ints x = code(i);

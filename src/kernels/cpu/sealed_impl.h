@@ -22,6 +22,8 @@ class SealedWalk {
         s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)),
         prepared_(scratch + sealed_scratch_bytes(step) -
                   std::size_t{attend_rows_max(shape_)} * heads_ * step.keys.prepared_bytes),
+        keys_(step.keys),
+        values_(step.values),
         position_(sequence_.past + task.first_row) {}
 
   void run() {
@@ -53,7 +55,8 @@ class SealedWalk {
       const std::uint32_t split = at / kAttendSplit + run_.split_shift - task_.split;
       if (whole || split < task_.split_count) {
         clear(s_.split_max, s_.split_sum, s_.split_out, pairs);
-        for (std::uint32_t unit = at / kAttendUnit * kAttendUnit; unit < stop; unit += kAttendUnit)
+        for (std::uint32_t unit = at / kEncodedUnit * kEncodedUnit; unit < stop;
+             unit += kEncodedUnit)
           attend_slots(unit, whole || split + 1 < task_.split_count ? run_.end : stop);
         if (whole)
           merge_split(stop);
@@ -104,7 +107,9 @@ class SealedWalk {
       for (std::size_t d = 0; d < heads_ * dim_; d += 16)
         store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
     }
-    step_.kernels->prepare(step_.keys, s_.queries, dim_, task_.row_count * heads_, prepared_);
+    keys_.lane = step_.keys.lane + 2 * kv_head;
+    values_.lane = step_.values.lane + 2 * kv_head;
+    step_.kernels->prepare(keys_, s_.queries, dim_, task_.row_count * heads_, prepared_);
   }
 
   // The pages of a unit that somebody sees; where nobody does, another stands in.
@@ -119,31 +124,34 @@ class SealedWalk {
   }
 
   void attend_slots(std::uint32_t first, std::uint32_t task_end) {
-    const std::uint32_t stop = least(run_.end, first + kAttendUnit), rows = rows_before(stop),
+    const std::uint32_t stop = least(run_.end, first + kEncodedUnit), rows = rows_before(stop),
                         n = rows * heads_;
     EncodedUnit keys, values;
     keys.page_count = pages(first, stop, 0, keys.pages);
     values.page_count = pages(first, stop, shape_.key_bytes, values.pages);
-    const std::uint32_t after = first + kAttendUnit;
+    const std::uint32_t after = first + kEncodedUnit;
     const std::uint32_t after_stop =
-        after < task_end ? least(run_.end, after + kAttendUnit) : after;
+        after < task_end ? least(run_.end, after + kEncodedUnit) : after;
     keys.next_count = pages(after, after_stop, 0, keys.next);
     values.next_count = pages(after, after_stop, shape_.key_bytes, values.next);
     keys.next_bytes = step_.keys.page_bytes;
     values.next_bytes = step_.values.page_bytes;
 
-    step_.kernels->scores(step_.keys, keys, prepared_, n, s_.weights);
+    keys.position = first;
+    step_.kernels->scores(keys_, keys, prepared_, n, s_.weights);
     for (std::uint32_t row = 0; row < rows; ++row) {
       const std::uint32_t from = most(row_begin(row), first);
       if (from == first && stop == after) continue;
       for (std::uint32_t h = 0; h < heads_; ++h)
-        mask_scores(from - first, stop - first, s_.weights + (row * heads_ + h) * kAttendUnit);
+        mask_scores<kEncodedUnit>(from - first, stop - first,
+                                  s_.weights + (row * heads_ + h) * kEncodedUnit);
     }
-    for (std::uint32_t i = 0; i < n; ++i) s_.unit_max[i] = max_score(s_.weights + i * kAttendUnit);
     for (std::uint32_t i = 0; i < n; ++i)
-      s_.unit_sum[i] = softmax(s_.unit_max[i], s_.weights + i * kAttendUnit);
+      s_.unit_max[i] = max_score<kEncodedUnit>(s_.weights + i * kEncodedUnit);
+    for (std::uint32_t i = 0; i < n; ++i)
+      s_.unit_sum[i] = softmax<kEncodedUnit>(s_.unit_max[i], s_.weights + i * kEncodedUnit);
     merge_sums(s_.unit_max, s_.unit_sum, n, s_.split_max, s_.split_sum, s_.keep, s_.take);
-    step_.kernels->add_values(step_.values, values, s_.weights, n, s_.keep, s_.take, s_.split_out);
+    step_.kernels->add_values(values_, values, s_.weights, n, s_.keep, s_.take, s_.split_out);
   }
 
   void merge_split(std::uint32_t stop) {
@@ -173,6 +181,7 @@ class SealedWalk {
   const std::size_t dim_;
   const AttendScratch s_;
   std::byte* const prepared_;
+  EncodedPart keys_, values_;     // of the head at hand
   const std::uint32_t position_;  // of row 0: the first to begin; all end alike
   KvRun run_{};
   bool is_lane_ = false;

@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/token.h"
+
 #ifdef __CUDACC__
 #define QUIRE_HOST_DEVICE __host__ __device__ __forceinline__
 #else
@@ -25,13 +27,13 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 1;
+inline constexpr std::uint32_t kCudaApiVersion = 2;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
   return head_dim <= 64 ? 256 : 512;
 }
-inline constexpr std::uint32_t kCudaTile = 192;  // (row, query head) pairs of a prefill item
+inline constexpr std::uint32_t kCudaTile = 128;  // (row, query head) pairs of a prefill item
 inline constexpr std::uint32_t kNoPartial = 0xffffffffu;
 
 // Up to this many rows, activations lie as the fragments the tensor cores want (cuda/packed.h);
@@ -51,7 +53,7 @@ struct CudaDeviceInfo {
   std::uint64_t memory_bytes, free_bytes;
 };
 
-// A piece of attention: some rows of one sequence, all KV heads, over slots [begin, end): from the
+// A piece of attention over bf16 pages: some rows of one sequence, all KV heads, over slots [begin, end): from the
 // first row's first visible slot, or an edge of a split, to one past the last row's position, or an
 // edge. A decode item is one row, and one split of it or all.
 struct alignas(16) AttendItem {
@@ -66,6 +68,9 @@ struct alignas(16) AttendItem {
   std::uint16_t partial_stride;  // from one row's partials to the next one's
 };
 static_assert(sizeof(AttendItem) == 32);  // two loads
+// Over sealed pages it is one row, and [begin, end) are the sealed slots it reads, or some splits of
+// them. Then come `row_count` pages of rows as they were written, a split of their own: sinks, and
+// what is too recent to be sealed. They have an item to themselves where the row is cut.
 
 // How a row's splits come together. `count` 0: nothing to merge.
 struct AttendMerge {
@@ -73,7 +78,7 @@ struct AttendMerge {
 };
 
 // How pages are stored. bf16 pages are written row by row; the others are sealed once full
-// (kernels/cuda/sealed.h).
+// (kernels/cuda/sealed.h). int4 is of rows in the Hadamard basis.
 enum class CudaKvFormat : std::uint32_t { bf16, fp8, int8, int4 };
 
 // Whether a warp should walk a whole row alone, which needs no merge: it keeps up with memory only
@@ -96,11 +101,36 @@ struct AttendArgs {
   float* partials;
   std::uint32_t rows;  // of the step
   std::uint32_t query_heads, kv_heads, head_dim;
-  std::uint32_t window;                      // 0: all
-  std::uint32_t items_max;                   // grid of prefill
-  std::uint64_t layer_offset, page_bytes;    // within a block; key half first
-  CudaKvFormat format = CudaKvFormat::bf16;  // other formats: decode only, whole pages
+  std::uint32_t window;                    // 0: all
+  std::uint32_t items_max;                 // grid of prefill
+  std::uint64_t layer_offset, page_bytes;  // within a block; key half first
+  // Other formats are decoded row by row; rows that are not sealed lie in bf16 pages elsewhere.
+  CudaKvFormat format = CudaKvFormat::bf16;
+  const std::uint32_t* row_tables = nullptr;  // as `tables`
+  std::uint64_t row_layer_offset = 0, row_page_bytes = 0;
+  std::uint32_t recent_blocks = 0, sink_blocks = 0;  // kernels/sealed.h
+  bool rotated = false;  // everything is in the Hadamard basis; outputs leave it
 };
+
+// Row pages of sealed formats: no more than a warp has lanes.
+inline constexpr std::uint32_t kRowPagesMax = 32;
+
+// Which pages a row at this position reads as rows: page i is block `at(i)`.
+struct RowPages {
+  std::uint32_t sinks, first, count;
+  QUIRE_HOST_DEVICE constexpr std::uint32_t at(std::uint32_t i) const {
+    return i < sinks ? i : first + i - sinks;
+  }
+};
+QUIRE_HOST_DEVICE constexpr RowPages cuda_row_pages(std::uint32_t position, std::uint32_t window,
+                                                    std::uint32_t recent, std::uint32_t sinks) {
+  const std::uint32_t own = position / kCudaPage, kept = own - (own < recent ? own : recent);
+  const std::uint32_t seen =
+      window != 0 && position + 1 > window ? (position + 1 - window) / kCudaPage : 0;
+  const std::uint32_t first = kept > seen ? kept : seen;
+  const std::uint32_t at_start = window != 0 ? 0 : (sinks < kept ? sinks : kept);
+  return {at_start, first, at_start + own - first + 1};
+}
 
 enum class LinearOutput : std::uint32_t {
   rows_bf16,  // [rows][outputs]
@@ -123,8 +153,7 @@ struct AddNormArgs {
   const void* y;           // bf16 [rows][width], or null
   const float* post_norm;  // weights of a norm of y before it is added, or null
   const float* weight;
-  void* output;                 // bf16 activations
-  const std::uint32_t* select;  // rows of x to take, or null for all
+  void* output;  // bf16 activations
   std::uint32_t rows, width;
   float epsilon;
 };
@@ -150,6 +179,7 @@ struct RopeStoreArgs {
   std::uint32_t rows, query_heads, kv_heads, head_dim, rope_dim;
   float query_scale, epsilon;
   std::uint64_t layer_offset, page_bytes;
+  bool rotate = false;  // queries, keys and values into the Hadamard basis
 };
 
 struct GateArgs {
@@ -159,19 +189,41 @@ struct GateArgs {
   bool gelu;
 };
 
+// Some rows of the residual stream and of attention's output, for what only they go through.
+struct GatherArgs {
+  const std::uint32_t* select;
+  const float* x;  // [rows][hidden]
+  float* x_out;
+  const void* attended;  // bf16 activations of `from_rows` rows
+  void* attended_out;    // of `rows`
+  std::uint32_t from_rows, rows, hidden, width;
+};
+
+// The numbers of model/weights_source.h: the same on any machine.
+struct RandomArgs {
+  void* to;  // bf16
+  std::uint64_t count, seed;
+  float spread;
+  std::uint64_t run = 0, stride = 0;  // so many at a time, so far apart; 0: one after the other
+};
+
 struct ArgmaxArgs {
   const float* logits;
-  std::uint32_t* tokens;
+  BestToken* best;
   std::uint32_t rows, vocabulary;
   float softcap;
 };
 
-// Encodes bf16 pages.
+// Encodes blocks of bf16 pages: one layer of each pair.
+struct SealPair {
+  std::uint32_t rows, sealed;  // arena offsets in units of 256 bytes
+};
 struct SealArgs {
-  const std::byte* from;
-  std::byte* to;
-  std::uint32_t pages, head_dim;
-  std::uint64_t from_stride, to_stride;
+  std::byte* arena;
+  const SealPair* pairs;
+  const std::uint32_t* count;  // on the device
+  std::uint32_t pairs_max, kv_heads, head_dim;
+  std::uint64_t row_layer_offset, row_page_bytes, layer_offset, page_bytes;
   CudaKvFormat format;
 };
 
@@ -218,8 +270,9 @@ struct CudaApi {
   int (*embed)(const EmbedArgs&, CudaStream);
   int (*rope_store)(const RopeStoreArgs&, CudaStream);
   int (*gate)(const GateArgs&, CudaStream);
+  int (*gather)(const GatherArgs&, CudaStream);
   int (*argmax)(const ArgmaxArgs&, CudaStream);
-  int (*random_bf16)(void* to, std::uint64_t count, std::uint64_t seed, float spread, CudaStream);
+  int (*random_bf16)(const RandomArgs&, CudaStream);
   int (*read_all)(const void* from, std::uint64_t bytes, CudaStream);  // for the memory's ceiling
 };
 

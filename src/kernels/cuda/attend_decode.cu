@@ -17,61 +17,16 @@ template <int D, int kWarps, int kStages>
 __global__ void __launch_bounds__(kWarps * 32, 1) decode(const AttendArgs a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[kWarps * kStages];
-  constexpr int kHalf = Page<D>::kHalf;
   constexpr std::uint32_t kSplit = cuda_split(D);
-  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const std::uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const std::uint32_t heads = a.query_heads / a.kv_heads;
-  const std::uint32_t ring = shared_address(shared + warp * kStages * kHalf);
-  const std::uint32_t bars = shared_address(barriers + warp * kStages);
   allow_next();
-  if (lane == 0) {
-    for (int i = 0; i < kStages; ++i) barrier_init(bars + 8 * i, 1);
-    barrier_init_fence();
-  }
-  __syncwarp();
+  PageRing<PlainPieces<D>, kStages> ring(a, shared, barriers, kWarps);
+  float2* row_room = reinterpret_cast<float2*>(shared + kWarps * kStages * Page<D>::kHalf) +
+                     threadIdx.x / 32 * (D / 8 * 32) + lane;
+  Work now = ring.ahead;
+  ring.start();
 
-  const std::uint32_t count = *a.item_count * a.kv_heads;
-  const std::uint32_t stride = gridDim.x * kWarps;
-  Work ahead, next;  // what is being asked for, and what comes after it
-  ahead.load(a, warp * gridDim.x + blockIdx.x, count, lane);
-  next.load(a, ahead.index + stride, count, lane);
-  std::uint32_t asked = 0, page = 0;  // halves asked for; page within `ahead`
-  const auto ask = [&] {
-    if (page == ahead.pages) return;
-    const std::uint32_t offset = __shfl_sync(~0u, ahead.entry, page % 32);
-    const std::uint32_t stage = asked % kStages, half = asked & 1;
-    if (lane == 0) {
-      const std::byte* from = a.arena + std::size_t{offset} * 256 + a.layer_offset +
-                              ahead.head * a.page_bytes + half * kHalf;
-      barrier_expect(bars + 8 * stage, kHalf);
-      bulk_copy(ring + stage * kHalf, from, kHalf, bars + 8 * stage);
-    }
-    ++asked;
-    if (half == 0) return;
-    if (++page == ahead.pages) {
-      page = 0;
-      ahead = next;
-      next.load(a, ahead.index + stride, count, lane);
-    } else if (page % 32 == 0) {
-      ahead.entry = ahead.later;
-      ahead.read_on(a, page + 32 + lane);
-    }
-  };
-  Work now = ahead;
-  const std::uint32_t old_pages =
-      now.pages == 0
-          ? 0
-          : min(now.pages, max(now.item.past / kCudaPage, now.first_page()) - now.first_page());
-  std::uint32_t early = min(std::uint32_t{kStages}, 2 * old_pages);
-  for (std::uint32_t i = 0; i < early; ++i) ask();
-  wait_for_previous();
-  for (std::uint32_t i = early; i < kStages; ++i) ask();
-
-  std::uint32_t used = 0;
-  const auto arrived = [&] {
-    barrier_wait(bars + 8 * (used % kStages), (used / kStages) & 1);
-    return ring + used++ % kStages * kHalf;
-  };
   std::uint32_t q[D / 16][4], next_q[D / 16][2];  // read ahead: memory this busy answers late
   const auto load_query = [&](const Work& w) {
     const bf16* query = static_cast<const bf16*>(a.queries) +
@@ -87,7 +42,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode(const AttendArgs a) {
   while (now.pages != 0) {
     const AttendItem item = now.item;
     Work upcoming;
-    upcoming.find(a, now.index + stride, count);
+    ring.find(upcoming, now.index + ring.stride);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       q[k][0] = next_q[k][0], q[k][2] = next_q[k][1];
@@ -96,41 +51,35 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode(const AttendArgs a) {
     const std::uint32_t end = item.position + 1;
     const Visible rows[1] = {{a.window != 0 ? end - min(end, a.window) : 0, end}};
     Softmax<D, 8> state;
-    float out[D / 8][2], max = kLowest, sum = 0;  // of the row, split by split
+    Row<D> row{row_room};
     state.clear();
-    const auto end_split = [&](bool first) {
-      state.finish();
-      float mine, its;
-      merge_factors(max, sum, state.max[0], state.sum[0], mine, its);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          out[n][j] = __fmaf_rn(state.out[n][j], its, (first ? 0.0f : out[n][j]) * mine);
-      state.clear();
-    };
     for (std::uint32_t p = 0; p < now.pages; ++p) {
       const std::uint32_t slot = (now.first_page() + p) * kCudaPage;
-      if (p != 0 && slot % kSplit == 0) end_split(slot / kSplit == item.begin / kSplit + 1);
-      float s[4][4], decay[1];
+      if (p != 0 && slot % kSplit == 0) row.take(state);
+      float s[4][4], decay;
       std::uint32_t weights[2][4];
       if (p + 1 == now.pages) load_query(upcoming);
-      score_page<D>(q, arrived(), lane, s);
-      __syncwarp();
-      ask();
-      weigh_page<D, 8>(s, rows, slot, lane, state, decay, weights);
-      add_values<D, 8>(weights, arrived(), lane, min(end - slot, kCudaPage), decay, state);
-      __syncwarp();
-      ask();
+      const std::uint32_t keys = ring.arrived();
+#pragma unroll
+      for (int i = 0; i < Page<D>::kBlocks; ++i)
+        score_block<D>(q, i, keys + i * Page<D>::kBlock, lane, s);
+      ring.done();
+      weigh_page<D>(s, rows, slot, lane, state, decay, weights);
+      const std::uint32_t values = ring.arrived();
+#pragma unroll
+      for (int i = 0; i < Page<D>::kBlocks; ++i)
+        add_values_block<D>(weights, i, values + i * Page<D>::kBlock, lane,
+                            min(end - slot, kCudaPage), state);
+      ring.done();
     }
-    store_row<D>(a, now, lane, state, out, max, sum, end_split);
+    row.store(a, now, lane, state);
     now = upcoming;
   }
 }
 
 template <int D, int kWarps, int kStages>
 int run(const AttendArgs& a, CudaStream stream) {
-  constexpr std::size_t kBytes = std::size_t{kWarps} * kStages * Page<D>::kHalf;
+  constexpr std::size_t kBytes = std::size_t{kWarps} * (kStages * Page<D>::kHalf + Row<D>::kBytes);
   static const int allowed = allow_shared(decode<D, kWarps, kStages>, kBytes);
   if (allowed != 0) return allowed;
   return launch(decode<D, kWarps, kStages>, multiprocessors(), kWarps * 32, kBytes, stream, a);
@@ -181,8 +130,11 @@ __global__ void __launch_bounds__(256, 6) merge(const AttendArgs a) {
     max = __shfl_sync(~0u, before, 31);  // merge_factors left the new maximum there
   }
   const std::uint32_t k = blockIdx.y * dim + d;
+  __shared__ float room[256];
+  out = __fdiv_rn(out, sum);
+  if (a.rotated) out = rotate_block(out, room, dim);
   static_cast<bf16*>(a.output)[activation_at(a.rows, a.query_heads * dim, m.row, k)] =
-      __float2bfloat16_rn(__fdiv_rn(out, sum));
+      __float2bfloat16_rn(out);
 }
 
 }  // namespace

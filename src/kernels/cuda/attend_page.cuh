@@ -1,8 +1,8 @@
 // kernels/cuda/attend_page.cuh - one page of keys and values met by up to 16 query rows of a warp.
 //
 // Decode and prefill call the same functions on the same operands, so a row's bits do not depend on
-// which of them computed it. A bf16 page is [32][D] keys, then [32][D] values; within a row the
-// 16-byte chunks are permuted by chunk ^ (slot & 7), which keeps ldmatrix free of bank conflicts.
+// which of them computed it. A bf16 page is [D / 64][32][64] keys, then values likewise: rows of 128
+// bytes whose 16-byte chunks are permuted by chunk ^ (slot & 7), as ldmatrix and wgmma like them.
 //
 // Rows are those of the accumulator: lane g * 4 + t holds rows g and g + 8; decode uses only g.
 #pragma once
@@ -14,13 +14,18 @@ namespace quire::cuda {
 
 constexpr float kLowest = -__builtin_huge_valf();
 
+// Weights are 2^(score - m) with some m not far from the row's largest score so far: it moves, and
+// what was summed is multiplied anew, only when a score exceeds it by this much.
+constexpr float kSlack = 8;
+
 template <int D>
 struct Page {
+  static constexpr int kBlocks = D / 64, kBlock = kCudaPage * 128;  // of keys, or of values
   static constexpr int kHalf = kCudaPage * D * 2;  // bytes of the keys, or of the values
   static constexpr int kBytes = 2 * kHalf;
   // Byte offset of 8 elements [8 * chunk, 8 * chunk + 8) of a slot.
   __host__ __device__ static constexpr std::uint32_t at(std::uint32_t slot, std::uint32_t chunk) {
-    return slot * D * 2 + ((chunk ^ (slot & 7)) << 4);
+    return chunk / 8 * kBlock + slot * 128 + ((chunk % 8 ^ (slot & 7)) << 4);
   }
 };
 
@@ -46,6 +51,12 @@ struct Softmax {
       sum[j] += __shfl_xor_sync(~0u, sum[j], 2);
     }
   }
+  __device__ __forceinline__ void scale(const float (&by)[kSets]) {
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i)
+#pragma unroll
+      for (int j = 0; j < 2 * kSets; ++j) out[i][j] *= by[j / 2];
+  }
 };
 
 // Slots that a row sees: [begin, end).
@@ -53,77 +64,110 @@ struct Visible {
   std::uint32_t begin, end;
 };
 
+// Keys of 64 dimensions; the first block starts the sums.
 template <int D>
-__device__ __forceinline__ void score_page(const std::uint32_t (&q)[D / 16][4], std::uint32_t keys,
-                                           std::uint32_t lane, float (&s)[4][4]) {
+__device__ __forceinline__ void score_block(const std::uint32_t (&q)[D / 16][4], int block,
+                                            std::uint32_t keys, std::uint32_t lane,
+                                            float (&s)[4][4]) {
 #pragma unroll
-  for (int n = 0; n < 4; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+  for (int n = 0; block == 0 && n < 4; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
 #pragma unroll
-  for (int k = 0; k < D / 16; ++k) {
+  for (int k = 0; k < 4; ++k) {
 #pragma unroll
     for (int n = 0; n < 4; n += 2) {
       std::uint32_t r[4];
       const std::uint32_t slot = n * 8 + (lane & 7) + ((lane >> 4) << 3);
-      load_matrices(r, keys + Page<D>::at(slot, k * 2 + ((lane >> 3) & 1)));
-      mma_bf16(s[n], q[k], r[0], r[1]);
-      mma_bf16(s[n + 1], q[k], r[2], r[3]);
+      load_matrices(r, keys + Page<64>::at(slot, k * 2 + ((lane >> 3) & 1)));
+      mma_bf16(s[n], q[block * 4 + k], r[0], r[1]);
+      mma_bf16(s[n + 1], q[block * 4 + k], r[2], r[3]);
     }
   }
 }
 
-// Scores become weights; returns them as the A operand of the product with the values, and rescales
-// nothing yet: `decay` is what the outputs so far are to be multiplied by.
-template <int D, int kRows>
-__device__ __forceinline__ void weigh_page(float (&s)[4][4], const Visible (&rows)[kRows / 8],
-                                           std::uint32_t first_slot, std::uint32_t lane,
-                                           Softmax<D, kRows>& state, float (&decay)[kRows / 8],
-                                           std::uint32_t (&weights)[2][4]) {
+// Scores of some pages become weights, packed as the A operand of the product with the values: one
+// page after the other, though their arithmetic runs side by side. `decay` is what the outputs so
+// far are to be multiplied by before a page's values are added; returns a bit for each page where
+// that is other than 1 for this lane's rows.
+template <int D, int kRows, int kPages>
+__device__ __forceinline__ std::uint32_t weigh_pages(float (&s)[4 * kPages][4],
+                                                     const Visible (&rows)[kRows / 8],
+                                                     std::uint32_t first_slot, std::uint32_t lane,
+                                                     Softmax<D, kRows>& state,
+                                                     float (&decay)[kPages][kRows / 8],
+                                                     std::uint32_t (&weights)[2 * kPages][4]) {
+  std::uint32_t moved = 0;
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
     const Visible v = rows[j];
-    if (first_slot < v.begin || first_slot + kCudaPage > v.end) {
+    if (first_slot < v.begin || first_slot + kPages * kCudaPage > v.end) {
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
+      for (int n = 0; n < 4 * kPages; ++n) {
         const std::uint32_t slot = first_slot + n * 8 + 2 * (lane & 3);
         if (slot < v.begin || slot >= v.end) s[n][2 * j] = kLowest;
         if (slot + 1 < v.begin || slot + 1 >= v.end) s[n][2 * j + 1] = kLowest;
       }
     }
-    float most = s[0][2 * j];
+    float most[kPages];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) most = fmaxf(most, fmaxf(s[n][2 * j], s[n][2 * j + 1]));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    most = fmaxf(state.max[j], most);
-    const float base = most == kLowest ? 0 : most;  // a row that has seen nothing yet
-    decay[j] = exp2_approx(state.max[j] - base);
-    float sum = 0;
+    for (int p = 0; p < kPages; ++p) {
+      most[p] = s[4 * p][2 * j];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      s[n][2 * j] = exp2_approx(s[n][2 * j] - base);
-      s[n][2 * j + 1] = exp2_approx(s[n][2 * j + 1] - base);
-      sum += s[n][2 * j];
-      sum += s[n][2 * j + 1];
+      for (int n = 4 * p; n < 4 * p + 4; ++n)
+        most[p] = fmaxf(most[p], fmaxf(s[n][2 * j], s[n][2 * j + 1]));
+      most[p] = fmaxf(most[p], __shfl_xor_sync(~0u, most[p], 1));
+      most[p] = fmaxf(most[p], __shfl_xor_sync(~0u, most[p], 2));
     }
-    state.sum[j] = __fmaf_rn(state.sum[j], decay[j], sum);
-    state.max[j] = most;
+#pragma unroll
+    for (int p = 0; p < kPages; ++p) {
+      const float before = state.max[j], now = most[p] > before + kSlack ? most[p] : before;
+      const float base = now == kLowest ? 0 : now;  // a row that has seen nothing yet
+      decay[p][j] = 1;
+      if (now != before && before != kLowest) {  // nothing was summed before the first
+        decay[p][j] = exp2_approx(before - base);
+        moved |= 1u << p;
+      }
+      float sum = 0;
+#pragma unroll
+      for (int n = 4 * p; n < 4 * p + 4; ++n) {
+        s[n][2 * j] = exp2_approx(s[n][2 * j] - base);
+        s[n][2 * j + 1] = exp2_approx(s[n][2 * j + 1] - base);
+        sum += s[n][2 * j];
+        sum += s[n][2 * j + 1];
+      }
+      state.sum[j] = __fmaf_rn(state.sum[j], decay[p][j], sum);
+      state.max[j] = now;
+    }
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  for (int h = 0; h < 2 * kPages; ++h) {
     weights[h][0] = pack_bf16(s[2 * h][0], s[2 * h][1]);
     weights[h][1] = kRows == 16 ? pack_bf16(s[2 * h][2], s[2 * h][3]) : 0;
     weights[h][2] = pack_bf16(s[2 * h + 1][0], s[2 * h + 1][1]);
     weights[h][3] = kRows == 16 ? pack_bf16(s[2 * h + 1][2], s[2 * h + 1][3]) : 0;
   }
+  return moved;
+}
+// One page; multiplies the outputs if need be.
+template <int D>
+__device__ __forceinline__ bool weigh_page(float (&s)[4][4], const Visible (&rows)[1],
+                                           std::uint32_t first_slot, std::uint32_t lane,
+                                           Softmax<D, 8>& state, float& decay,
+                                           std::uint32_t (&weights)[2][4]) {
+  float by[1][1];
+  const bool moved =
+      __any_sync(~0u, weigh_pages<D, 8, 1>(s, rows, first_slot, lane, state, by, weights) != 0);
+  if (moved) state.scale(by[0]);
+  decay = by[0][0];
+  return moved;
 }
 
-// Slots from `written` on hold anything, NaN included: they are not multiplied in.
-template <int D, int kRows>
-__device__ __forceinline__ void add_values(const std::uint32_t (&weights)[2][4],
-                                           std::uint32_t values, std::uint32_t lane,
-                                           std::uint32_t written,  // slots of this page, 32 if all
-                                           const float (&decay)[kRows / 8],
-                                           Softmax<D, kRows>& state) {
+// Values of 64 dimensions, for 8 rows. Slots from `written` on hold anything, NaN included: they
+// are not multiplied in.
+template <int D>
+__device__ __forceinline__ void add_values_block(const std::uint32_t (&weights)[2][4], int block,
+                                                 std::uint32_t values, std::uint32_t lane,
+                                                 std::uint32_t written,  // of the page; 32 if all
+                                                 Softmax<D, 8>& state) {
   std::uint32_t keep[2][2];  // by step of 16 slots and half of it
 #pragma unroll
   for (int h = 0; h < 2; ++h)
@@ -134,14 +178,12 @@ __device__ __forceinline__ void add_values(const std::uint32_t (&weights)[2][4],
     }
   constexpr int kAtOnce = 4;  // chains that run side by side
 #pragma unroll
-  for (int n = 0; n < D / 8; n += kAtOnce) {
+  for (int n = 0; n < 8; n += kAtOnce) {
     float c[kAtOnce][4];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      c[i][0] = state.out[n + i][0] * decay[0];
-      c[i][1] = state.out[n + i][1] * decay[0];
-      c[i][2] = kRows == 16 ? state.out[n + i][2 % (kRows / 4)] * decay[kRows / 8 - 1] : 0;
-      c[i][3] = kRows == 16 ? state.out[n + i][3 % (kRows / 4)] * decay[kRows / 8 - 1] : 0;
+      c[i][0] = state.out[block * 8 + n + i][0], c[i][1] = state.out[block * 8 + n + i][1];
+      c[i][2] = c[i][3] = 0;
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -149,7 +191,7 @@ __device__ __forceinline__ void add_values(const std::uint32_t (&weights)[2][4],
 #pragma unroll
       for (int i = 0; i < kAtOnce / 2; ++i) {
         load_matrices_transposed(
-            r[i], values + Page<D>::at(h * 16 + (lane & 15), n + 2 * i + (lane >> 4)));
+            r[i], values + Page<64>::at(h * 16 + (lane & 15), n + 2 * i + (lane >> 4)));
         if (written < kCudaPage) {
           r[i][0] &= keep[h][0], r[i][1] &= keep[h][1];
           r[i][2] &= keep[h][0], r[i][3] &= keep[h][1];
@@ -161,8 +203,7 @@ __device__ __forceinline__ void add_values(const std::uint32_t (&weights)[2][4],
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-      for (int j = 0; j < kRows / 4; ++j) state.out[n + i][j] = c[i][j];
+      state.out[block * 8 + n + i][0] = c[i][0], state.out[block * 8 + n + i][1] = c[i][1];
   }
 }
 

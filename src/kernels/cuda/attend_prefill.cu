@@ -1,63 +1,117 @@
 // Many rows of one sequence: a block per (tile of rows, KV head).
 //
-// Twelve warps take 16 (row, head) pairs each and share every page of a ring that the first one
-// keeps filled. Arithmetic is attend_page.cuh's, split by split, so each row gets the bits that
-// decoding it alone would give. A tile walks all its splits and merges them as it goes, or, where
-// tiles are few and contexts long, several blocks share a tile and leave partials for attend_merge.
+// Two groups of four warps take 64 (row, head) pairs each and share what a ninth warp brings: four
+// pages at a time, whose blocks of 64 dimensions it puts one below the other, so that they look like
+// one page of 128 slots. While one group weighs its scores, the other has the tensor cores, for the
+// scores of its next pages and the values of these. Splits, pages and weights are attend_page.cuh's
+// and sums have the bits of mma.sync, so each row gets what decoding it alone would give. A tile
+// walks all its splits and merges them as it goes, or, where tiles are few and contexts long,
+// several blocks share a tile and leave partials for attend_merge.
 #include "kernels/cuda/attend_page.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed.h"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace quire::cuda {
 namespace {
 
-constexpr int kWarps = kCudaTile / 16, kStages = 6;
+constexpr int kWarps = kCudaTile / 16, kThreads = (kWarps + 4) * 32, kStages = 2;
+constexpr std::uint32_t kPages = 4, kSlots = kPages * kCudaPage;  // of a step
+constexpr std::uint32_t kBlock = kSlots * 128;                    // bytes of 64 dimensions of it
 
 template <int D>
 struct Layout {
   static constexpr std::size_t kMerged = std::size_t{kWarps} * 32 * (D / 8) * sizeof(float4);
-  static constexpr std::size_t kBytes = kStages * Page<D>::kBytes + kMerged;
+  static constexpr std::uint32_t kHalf = D / 64 * kBlock;  // keys, or values, of a step
+  static constexpr std::size_t kBytes = 2 * kStages * kHalf + kMerged;
 };
 
 template <int D>
-__global__ void __launch_bounds__(kWarps * 32, 1) prefill(const AttendArgs a) {
-  extern __shared__ __align__(1024) std::uint8_t shared[];
-  __shared__ __align__(8) std::uint64_t barriers[2 * kStages];  // full, then empty
-  constexpr int kHalf = Page<D>::kHalf, kBytes = Page<D>::kBytes;
-  constexpr std::uint32_t kSplit = cuda_split(D);
-  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const std::uint32_t heads = a.query_heads / a.kv_heads, head = blockIdx.x;
-  const std::uint32_t ring = shared_address(shared), bars = shared_address(barriers);
-  allow_next();
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(bars + 8 * i, 1);
-      barrier_init(bars + 8 * (kStages + i), kWarps);
-    }
-    barrier_init_fence();
+__device__ __forceinline__ void start_scores(float (&s)[4 * kPages][4],
+                                             const std::uint32_t (&q)[D / 16][4],
+                                             std::uint32_t keys) {
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k)
+    wgmma_scores(s, q[k], operand(keys + k / 4 * kBlock + k % 4 * 32, 16), k != 0);
+}
+// Sixteen slots.
+template <int kOut>
+__device__ __forceinline__ void start_values(float (&out)[kOut][4],
+                                             const std::uint32_t (&weights)[4],
+                                             std::uint32_t values, int step) {
+  wgmma_values(out, weights, operand(values + step * (16 * 128), kBlock));
+}
+template <int kOut>
+__device__ __forceinline__ void finish(float (&s)[4 * kPages][4], float (&out)[kOut][4]) {
+  wgmma_commit();
+  wgmma_wait();
+  pin(s);
+  pin(out);
+}
+
+// Slots [begin, end) hold anything, NaN included: zeros take their place. The other group may do
+// the same at the same time.
+template <int D>
+__device__ __forceinline__ void clear_values(std::uint32_t values, std::uint32_t begin,
+                                             std::uint32_t end) {
+  for (std::uint32_t i = begin * 8 + threadIdx.x % 128; i < end * 8; i += 128)
+#pragma unroll
+    for (int block = 0; block < D / 64; ++block) clear_shared(values + block * kBlock + i * 16);
+}
+
+// Where keys and values of step i are, and the barriers of both: full, then empty.
+template <int D>
+struct Ring {
+  std::uint32_t at, bars;
+  __device__ __forceinline__ std::uint32_t side(std::uint32_t i, std::uint32_t values) const {
+    return at + (values * kStages + i % kStages) * Layout<D>::kHalf;
   }
-  __syncthreads();
-  wait_for_previous();
-  if (blockIdx.y >= *a.item_count) return;
-  const AttendItem item = a.items[blockIdx.y];
-  const std::uint32_t first_page = item.begin / kCudaPage,
-                      pages = (item.end + kCudaPage - 1) / kCudaPage - first_page;
+  __device__ __forceinline__ std::uint32_t full(std::uint32_t i, std::uint32_t values) const {
+    return bars + 8 * (values * 2 * kStages + i % kStages);
+  }
+  __device__ __forceinline__ std::uint32_t wait(std::uint32_t i, std::uint32_t values) const {
+    barrier_wait(full(i, values), i / kStages & 1);
+    return side(i, values);
+  }
+  __device__ __forceinline__ void release(std::uint32_t i, std::uint32_t values) const {
+    if (threadIdx.x % 32 == 0) barrier_arrive(full(i, values) + 8 * kStages);
+  }
+};
 
-  // Called by the first warp, page after page.
-  const auto fetch = [&](std::uint32_t p) {
-    const std::uint32_t stage = p % kStages;
-    if (p >= kStages) barrier_wait(bars + 8 * (kStages + stage), (p / kStages - 1) & 1);
-    if (lane != 0) return;
-    const std::uint32_t offset = a.tables[item.table + first_page + p];
-    barrier_expect(bars + 8 * stage, kBytes);
-    bulk_copy(ring + stage * kBytes,
-              a.arena + std::size_t{offset} * 256 + a.layer_offset + head * a.page_bytes, kBytes,
-              bars + 8 * stage);
-  };
-  if (warp == 0)
-    for (std::uint32_t p = 0; p < min(pages, kStages - 1u); ++p) fetch(p);
+// The ninth warp: a lane per page. Pages that the item does not have are not read.
+template <int D>
+__device__ __forceinline__ void bring(const AttendArgs& a, const AttendItem& item, Ring<D> ring,
+                                      std::uint32_t first_step, std::uint32_t steps) {
+  const std::uint32_t lane = threadIdx.x % 32, first = item.begin / kCudaPage,
+                      end = (item.end + kCudaPage - 1) / kCudaPage;
+  for (std::uint32_t i = 0; i < steps; ++i) {
+    const std::uint32_t page = (first_step + i) * kPages + lane;
+    const bool mine = lane < kPages && page >= first && page < end;
+    const std::byte* from = mine ? a.arena + std::size_t{a.tables[item.table + page]} * 256 +
+                                       a.layer_offset + blockIdx.x * a.page_bytes
+                                 : nullptr;
+    const std::uint32_t count = __popc(__ballot_sync(~0u, mine));
+    for (std::uint32_t values = 0; values < 2; ++values) {
+      const std::uint32_t full = ring.full(i, values);
+      if (i >= kStages) barrier_wait(full + 8 * kStages, (i / kStages - 1) & 1);
+      if (lane == 0) barrier_expect(full, count * Page<D>::kHalf);
+      __syncwarp();
+#pragma unroll
+      for (int block = 0; mine && block < D / 64; ++block)
+        bulk_copy(ring.side(i, values) + block * kBlock + lane * Page<D>::kBlock,
+                  from + values * Page<D>::kHalf + block * Page<D>::kBlock, Page<D>::kBlock, full);
+    }
+  }
+}
 
+template <int D>
+__device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& item, Ring<D> ring,
+                                       std::uint8_t* shared, std::uint32_t warp,
+                                       std::uint32_t first_step, std::uint32_t steps) {
+  constexpr std::uint32_t kSplit = cuda_split(D), kSplitSteps = kSplit / kSlots;
+  const std::uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = warp / 4;
+  const std::uint32_t heads = a.query_heads / a.kv_heads, head = blockIdx.x;
   Visible rows[2];
   std::uint32_t tokens[2], member[2];  // within the tile; query head within the KV head
   bool real[2];
@@ -69,8 +123,16 @@ __global__ void __launch_bounds__(kWarps * 32, 1) prefill(const AttendArgs a) {
     const std::uint32_t end = item.position + tokens[j] + 1;
     rows[j] = real[j] ? Visible{a.window != 0 ? end - min(end, a.window) : 0, end} : Visible{0, 0};
   }
-  const std::uint32_t warp_end = __reduce_max_sync(~0u, max(rows[0].end, rows[1].end));
   const std::uint32_t tile_end = item.position + item.row_count;
+  // What any row of this group sees ends here.
+  const std::uint32_t first_token = group * 64 / heads, last_token = (group * 64 + 63) / heads;
+  const std::uint32_t group_end =
+      first_token >= item.row_count
+          ? 0
+          : item.position + min(last_token + 1, std::uint32_t{item.row_count});
+  const std::uint32_t mine =  // steps
+      group_end <= first_step * kSlots ? 0
+                                       : min(steps, (group_end + kSlots - 1) / kSlots - first_step);
   std::uint32_t q[D / 16][4];
   const bf16* queries = static_cast<const bf16*>(a.queries);
 #pragma unroll
@@ -86,26 +148,25 @@ __global__ void __launch_bounds__(kWarps * 32, 1) prefill(const AttendArgs a) {
     }
   }
 
-  float4* merged =
-      reinterpret_cast<float4*>(shared + kStages * kBytes) + warp * 32 * (D / 8) + lane;
+  float4* merged = reinterpret_cast<float4*>(shared + 2 * kStages * Layout<D>::kHalf) +
+                   warp * 32 * (D / 8) + lane;
   float row_max[2] = {kLowest, kLowest}, row_sum[2] = {0, 0};
   Softmax<D, 16> state;
-  state.clear();
   const bool whole = item.partial == kNoPartial;
   const auto end_split = [&](std::uint32_t split) {
     state.finish();
     if (whole) {
-      float mine[2], its[2];
+      float keep[2], take[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        merge_factors(row_max[j], row_sum[j], state.max[j], state.sum[j], mine[j], its[j]);
+        merge_factors(row_max[j], row_sum[j], state.max[j], state.sum[j], keep[j], take[j]);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
         float4 m = split == 0 ? make_float4(0, 0, 0, 0) : merged[n * 32];
-        m.x = __fmaf_rn(state.out[n][0], its[0], m.x * mine[0]);
-        m.y = __fmaf_rn(state.out[n][1], its[0], m.y * mine[0]);
-        m.z = __fmaf_rn(state.out[n][2], its[1], m.z * mine[1]);
-        m.w = __fmaf_rn(state.out[n][3], its[1], m.w * mine[1]);
+        m.x = __fmaf_rn(state.out[n][0], take[0], m.x * keep[0]);
+        m.y = __fmaf_rn(state.out[n][1], take[0], m.y * keep[0]);
+        m.z = __fmaf_rn(state.out[n][2], take[1], m.z * keep[1]);
+        m.w = __fmaf_rn(state.out[n][3], take[1], m.w * keep[1]);
         merged[n * 32] = m;
       }
     } else {
@@ -121,26 +182,68 @@ __global__ void __launch_bounds__(kWarps * 32, 1) prefill(const AttendArgs a) {
               make_float2(state.out[n][2 * j], state.out[n][2 * j + 1]);
       }
     }
-    state.clear();
   };
-  const std::uint32_t first_split = item.begin / kSplit;
-  for (std::uint32_t p = 0; p < pages; ++p) {
-    const std::uint32_t stage = p % kStages, slot = (first_page + p) * kCudaPage;
-    if (p != 0 && slot % kSplit == 0) end_split(slot / kSplit - 1 - first_split);
-    if (warp == 0 && p + kStages - 1 < pages) fetch(p + kStages - 1);
-    barrier_wait(bars + 8 * stage, (p / kStages) & 1);
-    if (slot < warp_end) {
-      float s[4][4], decay[2];
-      std::uint32_t weights[2][4];
-      score_page<D>(q, ring + stage * kBytes, lane, s);
-      weigh_page<D, 16>(s, rows, slot, lane, state, decay, weights);
-      add_values<D, 16>(weights, ring + stage * kBytes + kHalf, lane,
-                        min(tile_end - slot, kCudaPage), decay, state);
-    }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(bars + 8 * (kStages + stage));
+  float s[4 * kPages][4];
+  if (mine != 0) {
+    const std::uint32_t keys = ring.wait(0, 0);
+    wgmma_fence();
+    start_scores<D>(s, q, keys);
+    finish(s, state.out);
+    ring.release(0, 0);
   }
-  end_split((item.end - 1) / kSplit - first_split);
+  const std::uint32_t first_split = item.begin / kSplit;
+  for (std::uint32_t i = 0; i < steps;) {
+    const std::uint32_t split = (first_step + i) / kSplitSteps;
+    const std::uint32_t split_end = min(steps, (split + 1) * kSplitSteps - first_step);
+    state.clear();
+    for (; i < min(mine, split_end); ++i) {
+      const std::uint32_t slot = (first_step + i) * kSlots;
+      float decay[kPages][2];
+      std::uint32_t weights[2 * kPages][4];
+      const std::uint32_t moved =
+          weigh_pages<D, 16, kPages>(s, rows, slot, lane, state, decay, weights);
+      if (__any_sync(~0u, moved & 1)) state.scale(decay[0]);
+      const bool between = group_any(group, moved > 1);  // some later page moves a row's reference
+      const std::uint32_t values = ring.wait(i, 1);
+      if (slot < item.begin / kCudaPage * kCudaPage || slot + kSlots > tile_end) {
+        const std::uint32_t first = item.begin / kCudaPage * kCudaPage;
+        if (first > slot) clear_values<D>(values, 0, first - slot);
+        if (tile_end < slot + kSlots) clear_values<D>(values, tile_end - slot, kSlots);
+        fence_async();
+        group_barrier(group);
+      }
+      // After the last step its own scores again, which nobody reads.
+      const bool more = i + 1 < mine;
+      const std::uint32_t keys = more ? ring.wait(i + 1, 0) : ring.side(i, 0);
+      if (between) {
+#pragma unroll
+        for (int p = 0; p < kPages; ++p) {
+          if (p != 0) state.scale(decay[p]);
+          wgmma_fence();
+          start_values(state.out, weights[2 * p], values, 2 * p);
+          start_values(state.out, weights[2 * p + 1], values, 2 * p + 1);
+          finish(s, state.out);
+        }
+        wgmma_fence();
+        start_scores<D>(s, q, keys);
+        finish(s, state.out);
+      } else {
+        wgmma_fence();
+        start_scores<D>(s, q, keys);
+#pragma unroll
+        for (int h = 0; h < 2 * kPages; ++h) start_values(state.out, weights[h], values, h);
+        finish(s, state.out);
+      }
+      ring.release(i, 1);
+      if (more) ring.release(i + 1, 0);
+    }
+    for (; i < split_end; ++i)  // steps that only the other group sees
+      for (std::uint32_t side = 0; side < 2; ++side) {
+        ring.wait(i, side);
+        ring.release(i, side);
+      }
+    end_split(split - first_split);
+  }
   if (!whole) return;
   bf16* out = static_cast<bf16*>(a.output);
 #pragma unroll
@@ -159,11 +262,37 @@ __global__ void __launch_bounds__(kWarps * 32, 1) prefill(const AttendArgs a) {
 }
 
 template <int D>
+__global__ void __launch_bounds__(kThreads, 1) prefill(const AttendArgs a) {
+  extern __shared__ __align__(1024) std::uint8_t shared[];
+  __shared__ __align__(8) std::uint64_t barriers[4 * kStages];
+  // All lanes of a warp agree on it, and the compiler is to know.
+  const std::uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const Ring<D> ring{shared_address(shared), shared_address(barriers)};
+  allow_next();
+  if (threadIdx.x == 0) {
+    init_ring(ring.bars, kStages, kWarps);
+    init_ring(ring.bars + 8 * 2 * kStages, kStages, kWarps);
+  }
+  __syncthreads();
+  wait_for_previous();
+  if (blockIdx.y >= *a.item_count) return;
+  const AttendItem item = a.items[blockIdx.y];
+  const std::uint32_t first_step = item.begin / kSlots,
+                      steps = (item.end + kSlots - 1) / kSlots - first_step;
+  if (warp >= kWarps) {
+    fewer_registers<24>();
+    if (warp == kWarps) bring<D>(a, item, ring, first_step, steps);
+  } else {
+    more_registers<240>();
+    attend<D>(a, item, ring, shared, warp, first_step, steps);
+  }
+}
+
+template <int D>
 int run(const AttendArgs& a, CudaStream stream) {
   static const int allowed = allow_shared(prefill<D>, Layout<D>::kBytes);
   if (allowed != 0) return allowed;
-  return launch(prefill<D>, dim3(a.kv_heads, a.items_max), kWarps * 32, Layout<D>::kBytes, stream,
-                a);
+  return launch(prefill<D>, dim3(a.kv_heads, a.items_max), kThreads, Layout<D>::kBytes, stream, a);
 }
 
 }  // namespace

@@ -112,13 +112,11 @@ TEST_F(Cuda, AddNormAgreesWithDoubleAndPacksItsRows) {
         const Bits y = noise(4, std::size_t{rows} * width);
         float* dx = up(x);
         void* out = room(activation_elements(rows, width) * 2);
-        const std::vector<std::uint32_t> select{rows - 1, 0};
         const AddNormArgs a{.x = dx,
                             .y = up(y),
                             .post_norm = post ? up(pw) : nullptr,
                             .weight = up(w),
                             .output = out,
-                            .select = nullptr,
                             .rows = rows,
                             .width = width,
                             .epsilon = 1e-5f};
@@ -142,20 +140,31 @@ TEST_F(Cuda, AddNormAgreesWithDoubleAndPacksItsRows) {
                         0.004 * std::fabs(want) + 1e-5);
           }
         }
-        // The same rows picked out, two of them.
-        if (rows < 2) continue;
-        void* few = room(activation_elements(2, width) * 2);
-        AddNormArgs b = a;
-        b.y = nullptr, b.post_norm = nullptr, b.output = few, b.select = up(select), b.rows = 2;
-        ok(api_->add_norm(b, stream_));
-        const Bits picked = down<std::uint16_t>(few, activation_elements(2, width));
-        for (std::uint32_t i = 0; i < width; ++i) {
-          ASSERT_EQ(picked[activation_at(2, width, 0, i)],
-                    normed[activation_at(rows, width, rows - 1, i)]);
-          ASSERT_EQ(picked[activation_at(2, width, 1, i)],
-                    normed[activation_at(rows, width, 0, i)]);
-        }
       }
+}
+
+TEST_F(Cuda, GatherPicksRowsOfBothKinds) {
+  constexpr std::uint32_t kHidden = 96, kWidth = 64;
+  for (const std::uint32_t rows : {5u, 40u})
+    for (const std::uint32_t picked : {2u, 20u}) {
+      const std::vector<float> x = floats(1, rows * kHidden, -3, 3);
+      const Bits attended = noise(2, rows * kWidth);
+      std::vector<std::uint32_t> select(picked);
+      for (std::uint32_t i = 0; i < picked; ++i) select[i] = (i * 7 + 3) % rows;
+      void* x_out = room(picked * kHidden * 4);
+      void* out = room(activation_elements(picked, kWidth) * 2);
+      ok(api_->gather({up(select), up(x), static_cast<float*>(x_out),
+                       up(activations(attended, rows, kWidth)), out, rows, picked, kHidden, kWidth},
+                      stream_));
+      const auto got_x = down<float>(x_out, picked * kHidden);
+      const Bits got = down<std::uint16_t>(out, activation_elements(picked, kWidth));
+      for (std::uint32_t r = 0; r < picked; ++r) {
+        for (std::uint32_t i = 0; i < kHidden; ++i)
+          ASSERT_EQ(got_x[r * kHidden + i], x[select[r] * kHidden + i]);
+        for (std::uint32_t i = 0; i < kWidth; ++i)
+          ASSERT_EQ(got[activation_at(picked, kWidth, r, i)], attended[select[r] * kWidth + i]);
+      }
+    }
 }
 
 TEST_F(Cuda, EmbedAndArgmaxDoWhatTheySay) {
@@ -171,14 +180,27 @@ TEST_F(Cuda, EmbedAndArgmaxDoWhatTheySay) {
   logits[17] = logits[4000] = -0.5f;  // a tie: the lower one
   logits[5003 + 5002] = 3;
   logits[2 * 5003] = -0.0f, logits[2 * 5003 + 9] = 0.0f;  // equal
-  std::uint32_t* best = static_cast<std::uint32_t*>(room(16));
-  ok(api_->argmax({up(logits), best, 4, 5003, 0}, stream_));
-  const auto got = down<std::uint32_t>(best, 4);
-  EXPECT_EQ(got[0], 17u);
-  EXPECT_EQ(got[1], 5002u);
-  EXPECT_EQ(got[2], 0u);
-  EXPECT_EQ(got[3],
-            std::max_element(logits.begin() + 3 * 5003, logits.end()) - logits.begin() - 3 * 5003);
+  for (const float softcap : {0.0f, 30.0f}) {
+    auto* best = static_cast<BestToken*>(room(5 * sizeof(BestToken)));
+    std::vector<float> all = logits;
+    all.resize(5 * 5003, std::nanf(""));
+    ok(api_->argmax({up(all), best, 5, 5003, softcap}, stream_));
+    const auto got = down<BestToken>(best, 5);
+    EXPECT_EQ(got[0].token, 17u);
+    EXPECT_EQ(got[1].token, 5002u);
+    EXPECT_EQ(got[2].token, 0u);
+    EXPECT_EQ(got[3].token, std::max_element(logits.begin() + 3 * 5003, logits.end()) -
+                                logits.begin() - 3 * 5003);
+    EXPECT_TRUE(std::isnan(got[4].logprob));
+    for (std::size_t r = 0; r < 4; ++r) {
+      double sum = 0;
+      const auto capped = [&](double logit) {
+        return softcap ? softcap * std::tanh(logit / softcap) : logit;
+      };
+      for (std::size_t i = 0; i < 5003; ++i) sum += std::exp(capped(logits[r * 5003 + i]));
+      EXPECT_NEAR(got[r].logprob, capped(logits[r * 5003 + got[r].token]) - std::log(sum), 1e-4);
+    }
+  }
 }
 
 }  // namespace

@@ -21,8 +21,9 @@ int add_norm(const AddNormArgs&, CudaStream);
 int embed(const EmbedArgs&, CudaStream);
 int rope_store(const RopeStoreArgs&, CudaStream);
 int gate(const GateArgs&, CudaStream);
+int gather(const GatherArgs&, CudaStream);
 int argmax(const ArgmaxArgs&, CudaStream);
-int random_bf16(void* to, std::uint64_t count, std::uint64_t seed, float spread, CudaStream);
+int random_bf16(const RandomArgs&, CudaStream);
 int read_all(const void* from, std::uint64_t bytes, CudaStream);
 
 }  // namespace quire::cuda

@@ -2,6 +2,7 @@
 // the width alone.
 #include "kernels/cuda/attend_page.cuh"
 #include "kernels/cuda/gate.cuh"
+#include "kernels/cuda/hadamard.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed.h"
@@ -9,7 +10,7 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kNormThreads = 512, kNormPairs = 8;  // rows of up to 8,192
+constexpr int kNormThreads = 512;
 
 __device__ float block_sum(float x) {
   __shared__ float parts[kNormThreads / 32];
@@ -22,7 +23,10 @@ __device__ float block_sum(float x) {
   return x;
 }
 
-__global__ void __launch_bounds__(kNormThreads) add_norm_kernel(const AddNormArgs a) {
+// kNormPairs: of a thread. Few, so that many rows are on their way at a time.
+template <int kNormPairs>
+__global__ void __launch_bounds__(kNormThreads, kNormPairs <= 4 ? 2 : 1)
+    add_norm_kernel(const AddNormArgs a) {
   allow_next();
   const std::uint32_t row = blockIdx.x, pairs = a.width / 2;
   float2 weight[kNormPairs], post[kNormPairs];
@@ -34,9 +38,8 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_kernel(const AddNormArg
     if (a.post_norm) post[i] = reinterpret_cast<const float2*>(a.post_norm)[p];
   }
   wait_for_previous();
-  const std::uint32_t from = a.select ? a.select[row] : row;
-  float2* x = reinterpret_cast<float2*>(a.x) + std::size_t{from} * pairs;
-  const std::uint32_t* y = static_cast<const std::uint32_t*>(a.y) + std::size_t{from} * pairs;
+  float2* x = reinterpret_cast<float2*>(a.x) + std::size_t{row} * pairs;
+  const std::uint32_t* y = static_cast<const std::uint32_t*>(a.y) + std::size_t{row} * pairs;
   float2 v[kNormPairs], z[kNormPairs];
   float squares = 0;
 #pragma unroll
@@ -131,6 +134,7 @@ __global__ void rope_store_kernel(const RopeStoreArgs a) {
       x[1][j] = __fmaf_rn(odd, c, even * s);
     }
   }
+  if (a.rotate) rotate_halves(x, lane);
   if (is_query) {
     bf16* to = static_cast<bf16*>(a.queries) + (std::size_t{row} * a.query_heads + head) * D;
 #pragma unroll
@@ -176,32 +180,61 @@ __global__ void gate_kernel(const GateArgs a) {
       make_uint4(out[0], out[1], out[2], out[3]);
 }
 
+__global__ void gather_kernel(const GatherArgs a) {
+  allow_next();
+  wait_for_previous();
+  const std::uint32_t row = blockIdx.x, from = a.select[row];
+  for (std::uint32_t i = threadIdx.x; i < a.hidden; i += blockDim.x)
+    a.x_out[std::size_t{row} * a.hidden + i] = a.x[std::size_t{from} * a.hidden + i];
+  for (std::uint32_t i = threadIdx.x; i < a.width; i += blockDim.x)
+    static_cast<bf16*>(a.attended_out)[activation_at(a.rows, a.width, row, i)] =
+        static_cast<const bf16*>(a.attended)[activation_at(a.from_rows, a.width, from, i)];
+}
+
+// Of some logits: the largest, the first of those, and the sum of 2^(x - largest).
+struct Best {
+  float most = kLowest, sum = 0;
+  std::uint32_t index = 0xffffffffu;
+
+  __device__ __forceinline__ void take(const Best& o) {
+    const bool its = o.most > most || (o.most == most && o.index < index);
+    const float top = its ? o.most : most, base = top == kLowest ? 0 : top;
+    sum = sum * exp2_approx(most - base) + o.sum * exp2_approx(o.most - base);
+    most = top;
+    index = its ? o.index : index;
+  }
+  __device__ __forceinline__ Best from(std::uint32_t apart) const {
+    return {__shfl_xor_sync(~0u, most, apart), __shfl_xor_sync(~0u, sum, apart),
+            __shfl_xor_sync(~0u, index, apart)};
+  }
+};
+
 __global__ void __launch_bounds__(1024) argmax_kernel(const ArgmaxArgs a) {
   allow_next();
   wait_for_previous();
-  // Larger values first, then lower indices; the bits of a float in the order of its value.
+  constexpr float kLog2E = 1.4426950408889634f;
   const float* row = a.logits + std::size_t{blockIdx.x} * a.vocabulary;
-  unsigned long long best = 0;
+  Best best;
   for (std::uint32_t i = threadIdx.x; i < a.vocabulary; i += 1024) {
-    const std::uint32_t bits = __float_as_uint(row[i] + 0.0f);
-    const std::uint32_t order = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    const unsigned long long key = (static_cast<unsigned long long>(order) << 32) | ~i;
-    best = key > best ? key : best;
+    float x = row[i];
+    if (a.softcap != 0) x = a.softcap * tanhf(__fdiv_rn(x, a.softcap));
+    x *= kLog2E;
+    if (x > best.most) {
+      best.sum = __fmaf_rn(best.sum, exp2_approx(best.most - x), 1);
+      best.most = x;
+      best.index = i;
+    } else {
+      best.sum += exp2_approx(x - best.most);
+    }
   }
-  for (int apart = 16; apart > 0; apart /= 2) {
-    const unsigned long long other = __shfl_xor_sync(~0u, best, apart);
-    best = other > best ? other : best;
-  }
-  __shared__ unsigned long long parts[32];
+  for (int apart = 16; apart > 0; apart /= 2) best.take(best.from(apart));
+  __shared__ Best parts[32];
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = best;
   __syncthreads();
   if (threadIdx.x >= 32) return;
   best = parts[threadIdx.x];
-  for (int apart = 16; apart > 0; apart /= 2) {
-    const unsigned long long other = __shfl_xor_sync(~0u, best, apart);
-    best = other > best ? other : best;
-  }
-  if (threadIdx.x == 0) a.tokens[blockIdx.x] = ~static_cast<std::uint32_t>(best);
+  for (int apart = 16; apart > 0; apart /= 2) best.take(best.from(apart));
+  if (threadIdx.x == 0) a.best[blockIdx.x] = {best.index, -log2f(best.sum) * (1 / kLog2E)};
 }
 
 __device__ __forceinline__ std::uint64_t mix(std::uint64_t x) {  // as base/random.h's mix64
@@ -212,14 +245,16 @@ __device__ __forceinline__ std::uint64_t mix(std::uint64_t x) {  // as base/rand
 }
 
 // Sums of four uniform numbers: near enough to Gaussian for weights nobody trained.
-__global__ void random_kernel(bf16* to, std::uint64_t count, std::uint64_t seed, float spread) {
+__global__ void random_kernel(const RandomArgs a) {
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
+  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < a.count;
        i += stride) {
-    const std::uint64_t bits = mix(seed ^ mix(i));
+    const std::uint64_t bits = mix(a.seed ^ mix(i));
     const float sum = static_cast<float>(bits & 0xffff) + static_cast<float>(bits >> 16 & 0xffff) +
                       static_cast<float>(bits >> 32 & 0xffff) + static_cast<float>(bits >> 48);
-    to[i] = __float2bfloat16_rn((sum * (1.0f / 65536) - 2.0f) * 1.7320508f * spread);
+    const std::uint64_t at = a.run == 0 ? i : i / a.run * a.stride + i % a.run;
+    static_cast<bf16*>(a.to)[at] =
+        __float2bfloat16_rn((sum * (1.0f / 65536) - 2.0f) * 1.7320508f * a.spread);
   }
 }
 
@@ -240,8 +275,13 @@ __global__ void read_kernel(const uint4* from, std::uint64_t count, uint4* never
 }  // namespace
 
 int add_norm(const AddNormArgs& a, CudaStream stream) {
-  if (a.width % 2 != 0 || a.width > 2 * kNormThreads * kNormPairs) return cudaErrorInvalidValue;
-  return launch(add_norm_kernel, a.rows, kNormThreads, 0, stream, a);
+  const std::uint32_t each = (a.width / 2 + kNormThreads - 1) / kNormThreads;
+  if (a.width % 2 != 0 || each > 8) return cudaErrorInvalidValue;
+  const auto kernel = each == 1   ? add_norm_kernel<1>
+                      : each == 2 ? add_norm_kernel<2>
+                      : each <= 4 ? add_norm_kernel<4>
+                                  : add_norm_kernel<8>;
+  return launch(kernel, a.rows, kNormThreads, 0, stream, a);
 }
 
 int embed(const EmbedArgs& a, CudaStream stream) {
@@ -267,14 +307,16 @@ int gate(const GateArgs& a, CudaStream stream) {
   return launch(gate_kernel, dim3(a.rows, (a.width / 8 + 255) / 256), 256, 0, stream, a);
 }
 
+int gather(const GatherArgs& a, CudaStream stream) {
+  return launch(gather_kernel, a.rows, 256, 0, stream, a);
+}
+
 int argmax(const ArgmaxArgs& a, CudaStream stream) {
   return launch(argmax_kernel, a.rows, 1024, 0, stream, a);
 }
 
-int random_bf16(void* to, std::uint64_t count, std::uint64_t seed, float spread,
-                CudaStream stream) {
-  random_kernel<<<multiprocessors() * 8, 256, 0, native(stream)>>>(static_cast<bf16*>(to), count,
-                                                                   seed, spread);
+int random_bf16(const RandomArgs& a, CudaStream stream) {
+  random_kernel<<<multiprocessors() * 8, 256, 0, native(stream)>>>(a);
   return cudaGetLastError();
 }
 

@@ -181,7 +181,8 @@ int tune_library(const LinearArgs& wanted, CudaStream stream) {
   take(&its, std::size_t{a.rows} * a.outputs * element);
   take(&count, 4);
   if (error != 0) return error;
-  random_bf16(rows, std::size_t{a.rows} * a.inputs, 99, 1, stream);
+  random_bf16({.to = rows, .count = std::size_t{a.rows} * a.inputs, .seed = 99, .spread = 1},
+              stream);
   pack<<<kProbe, 256, 0, native(stream)>>>(static_cast<bf16*>(rows), static_cast<bf16*>(packed),
                                            kProbe, a.inputs);
   LinearArgs probe = a;
@@ -245,8 +246,11 @@ int tune_library(const LinearArgs& wanted, CudaStream stream) {
 int linear_library(const LinearArgs& wanted, CudaStream stream) {
   LinearArgs a = wanted;
   a.rows = std::max(a.rows, kLibraryRows);
-  const auto plan = plans().find(shape_of(a));
-  if (plan == plans().end()) return cudaErrorNotReady;  // tune_linear comes first
+  auto plan = plans().find(shape_of(a));
+  if (plan == plans().end()) {  // a size that nobody expected
+    if (const int e = tune_library(a, stream)) return e;
+    plan = plans().find(shape_of(a));
+  }
   if (plan->second.microseconds == 0) return multiply_in_pieces(a, stream);
   return multiply(library(), a, plan->second.algorithm, stream);
 }

@@ -76,13 +76,7 @@ __global__ void __launch_bounds__(kWarps * 32 + 32)
   const std::uint32_t first = blockIdx.x * kOutputs;
   const std::uint32_t chunks = (a.inputs + kChunk - 1) / kChunk;
   allow_next();
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(bars + 8 * i, 1);
-      barrier_init(bars + 8 * (kStages + i), kWarps);
-    }
-    barrier_init_fence();
-  }
+  if (threadIdx.x == 0) init_ring(bars, kStages, kWarps);
   __syncthreads();
 
   if (warp == kWarps) {

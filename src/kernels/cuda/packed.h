@@ -32,10 +32,9 @@ QUIRE_HOST_DEVICE constexpr std::size_t activation_elements(std::uint32_t rows,
 }
 
 // Byte offset of element d of a slot's key within a bf16 page; values follow after kCudaPage * dim
-// * 2 bytes. The 16-byte chunks of a row are permuted, which keeps ldmatrix free of bank conflicts.
-QUIRE_HOST_DEVICE constexpr std::uint32_t page_at(std::uint32_t dim, std::uint32_t slot,
-                                                  std::uint32_t d) {
-  return slot * dim * 2 + (((d / 8) ^ (slot & 7)) << 4) + d % 8 * 2;
+// * 2 bytes. Blocks of 64 dimensions, a row of 128 bytes for each slot, its 16-byte chunks permuted.
+QUIRE_HOST_DEVICE constexpr std::uint32_t page_at(std::uint32_t slot, std::uint32_t d) {
+  return d / 64 * (kCudaPage * 128) + slot * 128 + ((d % 64 / 8 ^ (slot & 7)) << 4) + d % 8 * 2;
 }
 
 }  // namespace quire

@@ -1,8 +1,9 @@
 // kernels/cuda/plan.h - a step's attention on the GPU, cut into items. Host code; no device needed.
 //
 // Sequences with one row are decoded, a warp per item and KV head; others are read in tiles, a
-// block per item and KV head. How a row is cut changes no bit of its result (kernels/cuda/api.h),
-// so the cut is made for balance alone. One plan serves all layers of a group.
+// block per item and KV head. Where pages are sealed every row is decoded. How a row is cut changes
+// no bit of its result (kernels/cuda/api.h), so the cut is made for balance alone. One plan serves
+// all layers of a group.
 //
 //   plan_cuda_attention(view, {.query_heads = 32, .kv_heads = 8, .head_dim = 128,
 //                              .multiprocessors = 132}, plan);
@@ -18,11 +19,16 @@ namespace quire {
 struct CudaPlanShape {
   std::uint32_t query_heads, kv_heads, head_dim, multiprocessors;
   bool tiles = true;  // false: there is no kernel for them, rows are decoded one by one
+  CudaKvFormat format = CudaKvFormat::bf16;
+  std::uint32_t recent_blocks = 0, sink_blocks = 0;  // of sealed formats
+  const KvView* rows = nullptr;                      // theirs: where rows as written are
 };
 
 struct CudaPlan {
-  std::vector<std::uint32_t> tables;  // blocks of all sequences, one after the other
-  std::vector<AttendItem> items;      // decode's first, then the tiles; longest first
+  std::vector<std::uint32_t> tables;      // blocks of all sequences, one after the other
+  std::vector<std::uint32_t> row_tables;  // of sealed formats, likewise
+  std::vector<SealPair> seals;            // blocks that this step fills
+  std::vector<AttendItem> items;          // decode's first, then the tiles; longest first
   std::uint32_t decode_count = 0;
   std::vector<AttendMerge> merges;  // by row
   std::uint32_t partials = 0;       // that the items leave; 0: nothing is to be merged

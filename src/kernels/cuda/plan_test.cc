@@ -45,14 +45,17 @@ class CudaPlanTest : public testing::Test {
       if (i != 0 && i != plan_.decode_count) {
         EXPECT_GE(plan_.items[i - 1].end - plan_.items[i - 1].begin, item.end - item.begin);
       }
-      if (item.partial != kNoPartial) {
-        EXPECT_EQ(item.begin / split, (item.end - 1) / split);
+      const std::uint32_t splits = (item.end - 1) / split - item.begin / split + 1;
+      if (decode && item.partial != kNoPartial) {
+        EXPECT_EQ(splits, 1u);
       }
       for (std::uint32_t r = 0; r < item.row_count; ++r) {
         EXPECT_TRUE(seen[item.row + r].emplace(item.begin, item.end).second);
-        if (item.partial == kNoPartial) continue;
-        const std::uint32_t at = item.partial + r * item.partial_stride;
-        EXPECT_TRUE(partial_owner.emplace(at, item.row + r).second) << "two items share a partial";
+        for (std::uint32_t s = 0; item.partial != kNoPartial && s < splits; ++s)
+          EXPECT_TRUE(
+              partial_owner.emplace(item.partial + r * item.partial_stride + s, item.row + r)
+                  .second)
+              << "two items share a partial";
       }
     }
     for (const AttendItem& item : plan_.items)
@@ -65,22 +68,24 @@ class CudaPlanTest : public testing::Test {
         const std::uint32_t end = q.past + r + 1, begin = window ? end - std::min(end, window) : 0;
         std::uint32_t reached = seen[q.first_row + r].begin()->first;
         EXPECT_LE(reached, begin);
-        std::uint32_t pieces = 0;
+        std::uint32_t splits = 0;
         for (const auto& [from, to] : seen[q.first_row + r]) {
           EXPECT_EQ(from, reached) << "a gap or an overlap";
           reached = to;
-          ++pieces;
+          splits += (to - 1) / split - from / split + 1;
         }
         EXPECT_GE(reached, end);
         const AttendMerge& m = plan_.merges[q.first_row + r];
-        EXPECT_EQ(m.count, pieces == 1 ? 0 : pieces);
+        EXPECT_EQ(m.count, seen[q.first_row + r].size() == 1 ? 0 : splits);
         EXPECT_EQ(m.row, q.first_row + r);
       }
     for (const AttendItem& item : plan_.items)  // the table is the sequence's own
-      for (std::size_t i = 0; i < views.size(); ++i)
-        if (item.row >= views[i].first_row && item.row < views[i].first_row + views[i].row_count)
-          for (std::size_t b = 0; b < blocks[i].size(); ++b)
-            EXPECT_EQ(plan_.tables[item.table + b], static_cast<std::uint32_t>(blocks[i][b]));
+      for (std::size_t i = 0; i < views.size(); ++i) {
+        if (item.row < views[i].first_row || item.row >= views[i].first_row + views[i].row_count)
+          continue;
+        for (std::size_t b = 0; b < blocks[i].size(); ++b)
+          EXPECT_EQ(plan_.tables[item.table + b], static_cast<std::uint32_t>(blocks[i][b]));
+      }
   }
 
   CudaPlan plan_;
@@ -115,6 +120,59 @@ TEST_F(CudaPlanTest, RowsStayWholeWhereThereAreEnough) {
   uneven[5].past = 30000;  // one straggler is cut, the others are not
   check(uneven, 0, {32, 8, 128, 132});
   EXPECT_EQ(plan_.items.size(), 127u + 59u);
+}
+
+TEST_F(CudaPlanTest, FewTilesOverLongContextsAreSharedByAsManyBlocksAsRun) {
+  check({{32700, 68}}, 0, {32, 8, 128, 132});
+  EXPECT_LE(plan_.items.size() * 8, 132u);
+  EXPECT_GE(plan_.items.size() * 8, 100u);
+}
+
+// Sealed blocks and rows together must be what a row sees, the sealed ones cut at splits only.
+TEST_F(CudaPlanTest, RowsOfSealedGroupsReadEachBlockInOneWay) {
+  Random random(4);
+  for (int round = 0; round < 100; ++round) {
+    const std::uint32_t window =
+        random.chance(0.5) ? 0 : 1 + static_cast<std::uint32_t>(random.below(900));
+    CudaPlanShape shape{32, 8, 128, 132};
+    shape.format = CudaKvFormat::int4;
+    shape.recent_blocks = 1 + static_cast<std::uint32_t>(random.below(4));
+    shape.sink_blocks = static_cast<std::uint32_t>(random.below(3));
+    const std::uint32_t past = static_cast<std::uint32_t>(random.below(3000)),
+                        rows = 1 + static_cast<std::uint32_t>(random.below(90));
+    std::vector<ArenaOffset> sealed, recent;
+    for (std::uint32_t b = 0; b * kCudaPage < past + rows; ++b) {
+      sealed.push_back(static_cast<ArenaOffset>(100 + b));
+      recent.push_back(static_cast<ArenaOffset>(900 + b));
+    }
+    const KvSequenceView a{sealed.data(), 0, rows, past}, b{recent.data(), 0, rows, past};
+    const KvView view{nullptr, &a, 1, kCudaPage, window}, row_view{nullptr, &b, 1, kCudaPage, 0};
+    shape.rows = &row_view;
+    plan_cuda_attention(view, shape, plan_);
+    std::map<std::uint32_t, std::map<std::uint32_t, std::uint32_t>> ways;  // row: block: how often
+    for (const AttendItem& item : plan_.items) {
+      const std::uint32_t first =
+          window ? item.position + 1 - std::min(item.position + 1, window) : 0;
+      for (std::uint32_t block = item.begin / kCudaPage; block * kCudaPage < item.end; ++block)
+        ++ways[item.row][block];
+      const RowPages pages =
+          cuda_row_pages(item.position, window, shape.recent_blocks, shape.sink_blocks);
+      EXPECT_TRUE(item.row_count == 0 || item.row_count == pages.count);
+      for (std::uint32_t i = 0; i < item.row_count; ++i) ++ways[item.row][pages.at(i)];
+      EXPECT_TRUE(item.row_count == 0 || pages.at(item.row_count - 1) == item.position / kCudaPage);
+      EXPECT_GE(item.begin, std::min(first, item.end));
+    }
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      const std::uint32_t last = (past + r) / kCudaPage,
+                          first = window
+                                      ? (past + r + 1 - std::min(past + r + 1, window)) / kCudaPage
+                                      : 0;
+      for (std::uint32_t block = first; block <= last; ++block)
+        EXPECT_EQ(ways[r][block], 1u) << "row " << past + r << ", block " << block;
+    }
+    EXPECT_EQ(plan_.seals.size(), (past + rows) / kCudaPage - past / kCudaPage);
+    for (const SealPair& seal : plan_.seals) EXPECT_EQ(seal.rows - 900, seal.sealed - 100);
+  }
 }
 
 }  // namespace

@@ -24,6 +24,15 @@ __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+// A ring of `stages`: full barriers, then empty ones that so many warps arrive at. One thread calls
+// it; the others come after a barrier.
+__device__ __forceinline__ void init_ring(std::uint32_t barriers, int stages, int warps) {
+  for (int i = 0; i < stages; ++i) {
+    barrier_init(barriers + 8 * i, 1);
+    barrier_init(barriers + 8 * (stages + i), warps);
+  }
+  barrier_init_fence();
+}
 __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -78,6 +87,38 @@ __device__ __forceinline__ std::uint32_t load_shared1(std::uint32_t at) {
 __device__ __forceinline__ float2 load_shared_floats(std::uint32_t at) {
   const uint2 v = load_shared2(at);
   return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
+}
+
+__device__ __forceinline__ void clear_shared(std::uint32_t at) {  // 16 bytes
+  asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(at), "r"(0) : "memory");
+}
+// What was stored to shared memory is seen by the copy engine and by wgmma.
+__device__ __forceinline__ void fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// The four warps of group i meet; the second way, to learn whether anybody said so.
+__device__ __forceinline__ void group_barrier(std::uint32_t i) {
+  asm volatile("bar.sync %0, 128;" ::"r"(i + 1) : "memory");
+}
+__device__ __forceinline__ bool group_any(std::uint32_t i, bool mine) {
+  std::uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 q, %1, 0;\nbar.red.or.pred p, %2, 128, q;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(any)
+      : "r"(static_cast<std::uint32_t>(mine)), "r"(i + 1)
+      : "memory");
+  return any != 0;
+}
+
+// A group of four warps gives registers back, or takes those that others gave.
+template <int kCount>
+__device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
 // Programmatic dependent launch: a kernel may start while the one before it ends. What it reads of

@@ -239,6 +239,7 @@ constexpr CudaApi kApi = {.version = kCudaApiVersion,
                           .embed = embed,
                           .rope_store = rope_store,
                           .gate = gate,
+                          .gather = gather,
                           .argmax = argmax,
                           .random_bf16 = random_bf16,
                           .read_all = read_all};

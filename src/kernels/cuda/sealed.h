@@ -1,16 +1,21 @@
 // kernels/cuda/sealed.h - where the codes and scales of a sealed page lie on a GPU.
 //
 // kernels/cuda/attend_sealed.cu says why. A page is keys' codes, values' codes, keys' scales,
-// values' scales (f32, one per slot). A value is (code - offset) * scale: int8 codes are stored
-// plus 128, int4 codes plus 8, fp8 codes are e4m3.
+// values' scales (f16, one per slot), no larger than the same format's on a CPU (format/format.h).
+// A value is (code - centre) * scale; fp8 codes are e4m3 and their scale is a power of two.
 #pragma once
 
 #include "kernels/cuda/api.h"
 
 namespace quire {
 
+// A scale is the largest magnitude over this.
 QUIRE_HOST_DEVICE constexpr float sealed_code_max(CudaKvFormat format) {
-  return format == CudaKvFormat::fp8 ? 448.0f : format == CudaKvFormat::int8 ? 127.0f : 7.0f;
+  return format == CudaKvFormat::fp8 ? 448.0f : format == CudaKvFormat::int8 ? 127.0f : 8.0f;
+}
+// int4 codes are midpoints: no level is wasted on zero.
+QUIRE_HOST_DEVICE constexpr float sealed_centre(CudaKvFormat format) {
+  return format == CudaKvFormat::fp8 ? 0.0f : format == CudaKvFormat::int8 ? 128.0f : 7.5f;
 }
 
 QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_code_bytes(CudaKvFormat format,
@@ -20,13 +25,13 @@ QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_code_bytes(CudaKvFormat format,
 
 QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_page_bytes(CudaKvFormat format,
                                                             std::uint32_t dim) {
-  return 2 * sealed_code_bytes(format, dim) + 2 * kCudaPage * 4;
+  return 2 * sealed_code_bytes(format, dim) + 2 * kCudaPage * 2;
 }
 
 // Side 0: keys, 1: values.
 QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_scale_at(CudaKvFormat format, std::uint32_t dim,
                                                           std::uint32_t side, std::uint32_t slot) {
-  return 2 * sealed_code_bytes(format, dim) + (side * kCudaPage + slot) * 4;
+  return 2 * sealed_code_bytes(format, dim) + (side * kCudaPage + slot) * 2;
 }
 
 struct SealedPlace {

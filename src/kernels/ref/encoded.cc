@@ -188,7 +188,7 @@ void scores(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prep
   float decoded[kEncodedUnit * kCodecDimMax];
   for (std::uint32_t i = 0; i < unit.page_count; ++i) {
     const Page page{p, unit.pages[i]};
-    if (p.kind == Kind::decoded) p.codec->decode(*p.codec, p.side, p.rows, page.bytes, decoded);
+    if (p.kind == Kind::decoded) decode_page(p, page.bytes, unit.position + i * tokens, decoded);
     for (std::uint32_t r = 0; r < n; ++r) {
       const auto* q = reinterpret_cast<const float*>(prepared + r * p.prepared_bytes);
       float* out = dots + r * kEncodedUnit + i * tokens;
@@ -200,7 +200,7 @@ void scores(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prep
       for (std::uint32_t t = 0; t < tokens; ++t) {
         float s = 0;
         for (std::uint32_t d = 0; d < dim; ++d)
-          s = std::fma(q[d], p.kind == Kind::decoded ? decoded[t * dim + d] : page.element(t, d),
+          s = std::fma(q[d], p.kind == Kind::decoded ? decoded[d * tokens + t] : page.element(t, d),
                        s);
         out[t] = p.scales == Scales::none ? s : s * page.scale(0, t);
       }
@@ -215,7 +215,7 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
   float decoded[kEncodedUnit * kCodecDimMax];
   if (p.kind == Kind::decoded)
     for (std::uint32_t i = 0; i < unit.page_count; ++i)
-      p.codec->decode(*p.codec, p.side, p.rows, unit.pages[i], decoded + i * tokens * dim);
+      decode_page(p, unit.pages[i], 0, decoded + i * tokens * dim);
   for (std::uint32_t r = 0; r < n; ++r) {
     const float* w = weights + r * kEncodedUnit;
     for (std::uint32_t g = 0; g < encoded_groups(p); ++g) {
@@ -259,22 +259,8 @@ void finish(const EncodedPart& p, std::uint32_t n, float* out) {
     from_basis(p.codec->basis(Side::values), p.rows.dim, out + std::size_t{r} * p.rows.dim);
 }
 
-void seal(const EncodedPart& p, const std::byte* rows, std::byte* page) {
-  float row_floats[kEncodedUnit * kCodecDimMax];
-  for (std::uint32_t t = 0; t < p.rows.tokens; ++t)
-    for (std::uint32_t d = 0; d < p.rows.dim; ++d) {
-      const std::size_t i = p.side == Side::keys ? std::size_t{d} * p.rows.tokens + t
-                                                 : std::size_t{t} * p.rows.dim + d;
-      std::uint16_t h;
-      std::memcpy(&h, rows + 2 * i, 2);
-      row_floats[std::size_t{t} * p.rows.dim + d] = f16_to_f32(h);
-    }
-  std::memset(page, 0, p.page_bytes);
-  p.codec->encode(*p.codec, p.side, p.rows, row_floats, page);
-}
-
 }  // namespace
 
-extern const EncodedKernels kEncodedScalar = {prepare, scores, add_values, finish, seal};
+extern const EncodedKernels kEncodedScalar = {prepare, scores, add_values, finish, encode_page};
 
 }  // namespace quire

@@ -33,12 +33,15 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
           sealed_reach(position, tokens, step.kv.window, step.recent_blocks, step.sink_blocks);
       const std::uint32_t lane = s.layer_index * s.kv_heads + kv_head;
       const bool whole = task.split == kAllSplits;
+      EncodedPart key_part = step.keys, value_part = step.values;
+      key_part.lane += 2 * kv_head;
+      value_part.lane += 2 * kv_head;
       for (std::uint32_t h = 0; h < heads; ++h) {
         const float* query = step.queries +
                              (sequence.first_row + task.first_row + i) * step.row_stride +
                              std::size_t{kv_head * heads + h} * dim;
         for (std::uint32_t d = 0; d < dim; ++d) a.queries[d] = s.scale * query[d];
-        step.kernels->prepare(step.keys, a.queries, dim, 1, prepared);
+        step.kernels->prepare(key_part, a.queries, dim, 1, prepared);
         Partial row{.out = a.row_out}, split{.out = a.split_out};
         row.clear(dim);
         const auto partial_of = [&](std::uint32_t index) {
@@ -57,8 +60,8 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
             const bool mine = whole || index - task.split < task.split_count;
             split.clear(dim);
             for (std::uint32_t at = from; mine && at < to;) {
-              const std::uint32_t first = at / kAttendUnit * kAttendUnit;
-              const std::uint32_t stop = std::min(to, first + kAttendUnit);
+              const std::uint32_t first = at / kEncodedUnit * kEncodedUnit;
+              const std::uint32_t stop = std::min(to, first + kEncodedUnit);
               EncodedUnit keys{}, values{};
               for (std::uint32_t slot = first; slot < stop; slot += tokens) {
                 // A block nobody sees may be gone; another stands in for it.
@@ -67,18 +70,19 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
                 keys.pages[keys.page_count++] = page;
                 values.pages[values.page_count++] = page + s.key_bytes;
               }
-              step.kernels->scores(step.keys, keys, prepared, 1, a.weights);
+              keys.position = first;
+              step.kernels->scores(key_part, keys, prepared, 1, a.weights);
               float top = kLowest, lanes[16] = {};
               for (std::uint32_t j = at - first; j < stop - first; ++j)
                 top = std::max(top, a.weights[j]);
-              for (std::uint32_t j = 0; j < kAttendUnit; ++j) {
+              for (std::uint32_t j = 0; j < kEncodedUnit; ++j) {
                 const bool sees = j >= at - first && j < stop - first;
                 a.weights[j] = sees ? ref::exp(a.weights[j] - top) : 0;
                 lanes[j % 16] += a.weights[j];
               }
               float keep, take;
               split.merge_sum(top, ref::add_lanes(lanes), keep, take);
-              step.kernels->add_values(step.values, values, a.weights, 1, &keep, &take, split.out);
+              step.kernels->add_values(value_part, values, a.weights, 1, &keep, &take, split.out);
               at = stop;
             }
             if (mine && whole) row.merge(split, dim);
