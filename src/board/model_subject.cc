@@ -124,20 +124,25 @@ class Reader {
     m.compress_s = compress_s;
   }
 
+  struct Scored {
+    LaneScoring scores;
+    double seconds;  // that they took, what was gathered for them included
+  };
+  using Scores = std::map<std::string, Scored>;
+
   // Every method's scores once, whatever the budgets.
-  Result<const LaneScoring*> scores(const Way& way, Observer& observer, const Sequence& s,
-                                    std::map<std::string, LaneScoring>& known, double& seconds) {
+  const Scored& scores(const Way& way, Observer& observer, const Sequence& s, Scores& known) {
     // Wrappers share a name with what they wrap; what they change is in the row.
     const std::string name = fmt::format(
         "{} {} {}", way.method->name, static_cast<int>(way.method->rule), way.method->first_stage);
     const auto found = known.find(name);
-    if (found != known.end()) return &found->second;
+    if (found != known.end()) return found->second;
     const Nanoseconds began = SteadyClock().now();
     std::vector<LaneScoring> made = observer.score(runtime_, s, {&*way.method, 1});
-    seconds += seconds_since(began);
+    double seconds = seconds_since(began);
     if (asks(way.method->needs, Signal::total_mass)) seconds += observer.seconds();
     if (asks(way.method->needs, Signal::peak_mass)) seconds += again_s_;
-    return &known.emplace(name, std::move(made[0])).first->second;
+    return known.emplace(name, Scored{std::move(made[0]), seconds}).first->second;
   }
 
   std::vector<std::uint8_t> marks(std::size_t tokens) const {
@@ -152,18 +157,18 @@ class Reader {
 
   // A fork of `from` that holds what the row keeps.
   Result<Sequence> compressed(const Asked& a, Observer& observer, const Sequence& from,
-                              std::map<std::string, LaneScoring>& known, double& seconds) {
+                              Scores& known, double& seconds) {
     TRY(Sequence s, runtime_.cache().fork(from));
     if (!a.way.method || rows_[a.row].share >= 1) return s;  // everything stays
-    TRY(const LaneScoring* scored, scores(a.way, observer, from, known, seconds));
+    const Scored& scored = scores(a.way, observer, from, known);
     const Nanoseconds began = SteadyClock().now();
     const std::uint32_t budget =
         budget_slots(static_cast<std::uint32_t>(context_.size()), rows_[a.row].share);
-    Compaction compaction(runtime_, s, observer.layers(), *a.way.method, *scored, budget);
+    Compaction compaction(runtime_, s, observer.layers(), *a.way.method, scored.scores, budget);
     std::vector<MergeState> states(compaction.lanes());
     if (a.way.merger) compaction.merge(runtime_, s, *a.way.merger, observer, states);
     TRY_STATUS(compaction.carry_out(runtime_, s));
-    seconds += seconds_since(began);
+    seconds = scored.seconds + seconds_since(began);
     return s;
   }
 
@@ -205,7 +210,7 @@ class Reader {
     questions_.push_back(std::move(rest));
     observer.set_marks(marks(seen.length()));
     observer.finish(runtime_, seen);
-    std::map<std::string, LaneScoring> known;
+    Scores known;
     for (const Asked& a : asked_) {
       if (!a.way.method || !aware(a)) continue;
       double seconds = 0;
@@ -231,7 +236,7 @@ class Reader {
   std::shared_ptr<const OutputWeights> output_;
   Sequence base_;
   std::optional<Observer> observer_;
-  std::map<std::string, LaneScoring> scores_;
+  Scores scores_;
   std::deque<Question> questions_;  // what is left to ask after compression; outlives the asking
   double prefill_s_ = 0, again_s_ = 0;
 };

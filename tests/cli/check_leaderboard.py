@@ -12,7 +12,6 @@ import time
 import unittest
 
 QUIRE, MODEL, TEXT = sys.argv[1:4]
-TIMES = ("prefill_overhead",)
 
 
 def leaderboard(*arguments, ok=True):
@@ -44,7 +43,7 @@ class Leaderboard(unittest.TestCase):
 
     def test_rows_have_bytes_and_scores(self):
         full = self.rows["full", 1]
-        self.assertAlmostEqual(full["bytes_per_token"] / 23040, 1, delta=0.05)
+        self.assertAlmostEqual(full["bytes_per_token"] / 23040, 1, delta=0.09)
         for (method, share), row in self.rows.items():
             self.assertEqual(row["track"], "aware" if method in ("snapkv", "oracle") else "blind")
             if method in ("full", "none"):

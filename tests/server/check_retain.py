@@ -14,7 +14,7 @@ subprocess.run([WRITE_TINY, folder.name], check=True)
 MODEL = f"{folder.name}/llama-F32.gguf"
 WAYS = [{"budget": {"policy": "snapkv", "ratio": 0.3}}, {"budget": {"policy": "streaming", "tokens": 100}},
         {"budget": {"policy": "h2o", "ratio": 0.25, "merge": "value"}}, {"window": {"size": 64, "sink": 4}},
-        {"budget": {"policy": "expected", "ratio": 0.3, "per_head": True}, "format": "hadamard-int4"},
+        {"budget": {"policy": "expected", "ratio": 0.3, "per_head": True}, "format": "fp8-e4m3"},
         {"budget": {"policy": "kvzip", "ratio": 0.4}}, {"window": {"size": 64}},
         {"budget": {"policy": "keydiff", "tokens": 80, "every": 32}}]
 
@@ -71,9 +71,9 @@ class Retain(unittest.TestCase):
                          "lossy_not_allowed")
         self.assertEqual(error({"window": {"size": 64}, "allow_lossy": False})["code"], "lossy_not_allowed")
         for budget in ({"policy": "nobody", "ratio": 0.3}, {"policy": "snapkv"}, {"policy": "snapkv", "ratio": 2},
-                       {"policy": "snapkv", "ratio": 0.3, "tokens": 5}, {"policy": "snapkv", "tokens": 0},
-                       {"policy": "snapkv", "ratio": 0.3, "typo": 1}):
+                       {"policy": "snapkv", "ratio": 0.3, "tokens": 5}, {"policy": "snapkv", "tokens": 0}):
             self.assertEqual(error({"budget": budget})["code"], "invalid_value", budget)
+        self.assertEqual(error({"budget": {"policy": "snapkv", "ratio": 0.3, "typo": 1}})["code"], "unknown_parameter")
         self.assertIn("kivi", error({"budget": {"policy": "snapkv", "ratio": 0.3}, "format": "kivi-2"})["message"])
         error({"budget": {"policy": "snapkv", "ratio": 0.3}, "window": {"size": 5}})
         error({"budget": {"policy": "snapkv", "ratio": 0.3}}, use_beam_search=True, best_of=2)
