@@ -225,6 +225,7 @@ std::function<int()> declare(CLI::App& app) {
   o->sampling.values.sampling.temperature = 0.7f;
   o->sampling.values.sampling.top_p = 0.9f;
   add_model_options(app, o->model);
+  add_retention_options(app, o->model);
   app.add_option("--system", o->system, "system message");
   o->sampling.add(app, true);
   return [o] { return run(*o); };

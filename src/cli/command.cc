@@ -32,11 +32,10 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kServe,     kRun,         kChat,     kBench,       kBenchServe,
-                                kBenchKv,   kShow,        kPlan,     kSelftest,    kEval,
-                                kTokenize,  kDetokenize,  kTemplate, kEvalFormats, kKvFormats,
-                                kKvMethods, kLeaderboard, kProbe,    kCalibrate,   kCompletion,
-                                kVersion};
+  static const Command all[] = {
+      kServe,     kRun,       kChat,        kBench,    kBenchServe, kBenchKv,    kShow,
+      kPlan,      kSelftest,  kEval,        kTokenize, kDetokenize, kTemplate,   kEvalFormats,
+      kKvFormats, kKvMethods, kLeaderboard, kProbe,    kCalibrate,  kCompletion, kVersion};
   return all;
 }
 

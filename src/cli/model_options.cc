@@ -48,6 +48,13 @@ std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
   return (o.keys.empty() ? other : o.keys) + "/" + (o.values.empty() ? other : o.values);
 }
 
+void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
+  app.add_option("--kv-budget", o.kv.budget,
+                 "tokens that stay, METHOD:SHARE% or METHOD:TOKENS (see kv methods)");
+  app.add_option("--window", o.kv.window, "SIZE[,SINK]: every layer sees the last tokens only")
+      ->group(kRare);
+}
+
 void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
@@ -60,12 +67,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--kv-format,--kv-cache-dtype", o.kv_format,
                  "format of cached keys and values (f16)");
   add_storage_options(app, o.kv, true);
-  app.add_option("--kv-budget", o.kv.budget,
-                 "tokens that stay, METHOD:SHARE% or METHOD:TOKENS (see kv methods)");
-  app.add_option("--window", o.kv.window, "SIZE[,SINK]: every layer sees the last tokens only")
-      ->group(kRare);
   app.add_flag("--allow-lossy", o.kv.allow_lossy,
-               "needed by --kv-budget, --window and --kv-format planned");
+               "needed by --kv-format planned, --kv-budget and --window");
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")

@@ -31,6 +31,7 @@ struct ModelOptionsCli {
 };
 
 void add_model_options(CLI::App& app, ModelOptionsCli& options);
+void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // of what answers people
 
 // A path that exists: as given, or looked up among the models in the cache folder.
 Result<std::string> find_model(const std::string& given);

@@ -131,6 +131,7 @@ int run(const Options& o) {
 std::function<int()> declare(CLI::App& app) {
   auto o = std::make_shared<Options>();
   add_model_options(app, o->model);
+  add_retention_options(app, o->model);
   app.add_option("PROMPT", o->prompt, "what to answer; stdin when it is a pipe");
   app.add_option("--tokens", o->tokens, "prompt as token numbers: 1,2,3 or @FILE (JSON)");
   app.add_option("--system", o->system, "system message");

@@ -163,6 +163,7 @@ int serve(const Options& o) {
 std::function<int()> declare(CLI::App& app) {
   auto o = std::make_shared<Options>();
   add_model_options(app, o->model);
+  add_retention_options(app, o->model);
   app.add_option("-m,--model", o->model.path, "the same as MODEL")->group(kRare);
   app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o->port, "port (8080); 0: any");
