@@ -50,7 +50,7 @@ std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
 
 void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--kv-budget", o.kv.budget,
-                 "tokens that stay, METHOD:SHARE% or METHOD:TOKENS (see kv methods)");
+                 "tokens that stay, METHOD:SHARE% (see kv methods); with --allow-lossy");
   app.add_option("--window", o.kv.window, "SIZE[,SINK]: every layer sees the last tokens only")
       ->group(kRare);
 }
@@ -68,13 +68,15 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
                  "format of cached keys and values (f16)");
   add_storage_options(app, o.kv, true);
   app.add_flag("--allow-lossy", o.kv.allow_lossy,
-               "needed by --kv-format planned, --kv-budget and --window");
+               "needed by --kv-format planned, --kv-budget and --window")
+      ->group(kRare);
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")
       ->group(kRare)
       ->check(CLI::IsMember({16, 32, 64}));
   app.add_option("--activations", o.activations, "int8, or int16 for more precision")
+      ->group(kRare)
       ->check(CLI::IsMember({"int8", "int16"}));
   app.add_option("--isa", o.isa, "scalar, avx2, avx512 or vnni (the best there is)")->group(kRare);
   app.add_option("--batch-rows,--max-num-batched-tokens", o.batch_rows,

@@ -181,9 +181,8 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("-m,--model,MODEL", o->model, "a file, a folder, or a name from --list");
   app.add_option("-c,--context", o->context, "tokens per sequence (the model's context)");
   app.add_option("--concurrency", o->concurrency, "sequences at a time");
-  app.add_option(
-      "--memory", o->memory,
-      "for weights and cache, e.g. 80GiB, or gpu: what is free on this one; solves for the rest");
+  app.add_option("--memory", o->memory,
+                 "for weights and cache, e.g. 80GiB; gpu: what is free there");
   app.add_option("--weights", o->weights, "size of the weights (from the model)");
   app.add_option("-f,--format", o->format, "cache format (f16)");
   add_storage_options(app, o->kv, false);
