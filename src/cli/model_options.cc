@@ -50,7 +50,7 @@ std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
 
 void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--kv-budget", o.kv.budget,
-                 "tokens that stay, METHOD:SHARE% (see kv methods); with --allow-lossy");
+                 "tokens that stay, METHOD:SHARE% (kv methods), with --allow-lossy");
   app.add_option("--window", o.kv.window, "SIZE[,SINK]: every layer sees the last tokens only")
       ->group(kRare);
 }
