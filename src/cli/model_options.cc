@@ -96,7 +96,7 @@ Result<std::string> find_model(const std::string& given) {
   const std::string name = given.empty() ? kDefaultModel : given;
   for (const std::string& path :
        {given, model_cache_folder() + "/" + name, model_cache_folder() + "/" + name + ".gguf"})
-    if (!path.empty() && std::filesystem::exists(path)) return path;
+    if (std::error_code none; !path.empty() && std::filesystem::exists(path, none)) return path;
   return Error{Code::not_found,
                given.empty()
                    ? "no model given, and the default one is not in " + model_cache_folder() +

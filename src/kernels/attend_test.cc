@@ -252,6 +252,16 @@ TEST(Attend, BlocksThatSequencesShareAreReadOnceAndGiveTheSameBits) {
   }
 }
 
+// What is planned for, where nothing is computed: SmolLM2's heads.
+constexpr AttendShape kPlanned{.query_heads = 9,
+                               .kv_heads = 3,
+                               .head_dim = 64,
+                               .scale = 1,
+                               .rows = RowType::f16,
+                               .layer_index = 0,
+                               .page_bytes = 8192,
+                               .key_bytes = 4096};
+
 // Tables for planning alone; sequences that share nothing begin at different `first`.
 std::vector<ArenaOffset> table_from(std::uint32_t first) {
   std::vector<ArenaOffset> table(300);
@@ -260,14 +270,7 @@ std::vector<ArenaOffset> table_from(std::uint32_t first) {
 }
 
 TEST(Attend, PlanReadsSharedBlocksOnce) {
-  const AttendShape shape{.query_heads = 9,
-                          .kv_heads = 3,
-                          .head_dim = 64,
-                          .scale = 1,
-                          .rows = RowType::f16,
-                          .layer_index = 0,
-                          .page_bytes = 8192,
-                          .key_bytes = 4096};
+  const AttendShape& shape = kPlanned;
   const std::vector<ArenaOffset> one = table_from(0), other = table_from(5000);
   std::vector<KvSequenceView> sequences;
   for (std::uint32_t i = 0; i < 16; ++i)
@@ -329,14 +332,7 @@ TEST(Attend, NotANumberStaysOne) {
 }
 
 TEST(Attend, PlanCoversEveryRowOnceAndPutsLongTasksFirst) {
-  const AttendShape shape{.query_heads = 9,
-                          .kv_heads = 3,
-                          .head_dim = 64,
-                          .scale = 1,
-                          .rows = RowType::f16,
-                          .layer_index = 0,
-                          .page_bytes = 8192,
-                          .key_bytes = 4096};
+  const AttendShape& shape = kPlanned;
   const std::vector<ArenaOffset> a = table_from(0), b = table_from(1000);
   const KvSequenceView sequences[] = {{a.data(), 0, 1, 7000},
                                       {a.data(), 1, 100, 40},
@@ -362,14 +358,7 @@ TEST(Attend, PlanCoversEveryRowOnceAndPutsLongTasksFirst) {
 }
 
 TEST(Attend, PlanOfManyShortSequencesNeedsNoMerge) {
-  const AttendShape shape{.query_heads = 9,
-                          .kv_heads = 3,
-                          .head_dim = 64,
-                          .scale = 1,
-                          .rows = RowType::f16,
-                          .layer_index = 0,
-                          .page_bytes = 8192,
-                          .key_bytes = 4096};
+  const AttendShape& shape = kPlanned;
   std::vector<std::vector<ArenaOffset>> tables;
   std::vector<KvSequenceView> sequences;
   for (std::uint32_t i = 0; i < 32; ++i) {

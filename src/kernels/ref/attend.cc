@@ -10,23 +10,14 @@
 #include "kernels/kv_run.h"
 #include "kernels/ref/math.h"
 #include "kernels/ref/partial.h"
+#include "kernels/ref/row_type.h"
 #include "kernels/terms.h"
 
 namespace quire {
 namespace {
 
 using ref::Partial;
-
-float read(RowType type, const std::byte* base, std::size_t i) {
-  if (type == RowType::f32) {
-    float value;
-    std::memcpy(&value, base + 4 * i, 4);
-    return value;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, base + 2 * i, 2);
-  return type == RowType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
+using ref::read;
 
 void write(RowType type, std::byte* base, std::size_t i, float value) {
   if (type == RowType::f32) {

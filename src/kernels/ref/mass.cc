@@ -3,25 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
-#include "base/half.h"
 #include "kernels/ref/math.h"
+#include "kernels/ref/row_type.h"
 
 namespace quire {
 namespace {
 
-float read(RowType type, const std::byte* base, std::size_t i) {
-  if (type == RowType::f32) {
-    float value;
-    std::memcpy(&value, base + 4 * i, 4);
-    return value;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, base + 2 * i, 2);
-  return type == RowType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
+using ref::read;
 
 void scores(const MassInput& in, const KeyPart& part, const float* queries, std::uint32_t n,
             float* out, std::size_t stride) {
