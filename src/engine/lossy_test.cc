@@ -21,7 +21,7 @@ TinyOptions gemma() {
 }
 
 // Its numbers are not this model's: what is the same stays the same.
-Calibration made_up(const Codec& codec, const TinyOptions& model) {
+[[maybe_unused]] Calibration made_up(const Codec& codec, const TinyOptions& model) {
   Calibration c = plain_calibration(codec, model.head_dim);
   c.lanes.resize(std::size_t{model.layers} * model.kv_heads * 2, c.lanes[0]);
   for (std::size_t i = 0; i < c.lanes.size(); ++i)  // no two lanes alike
