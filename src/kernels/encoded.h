@@ -54,7 +54,7 @@ namespace quire {
 struct Calibration;
 
 inline constexpr std::uint32_t kEncodedUnit = 128;   // slots
-inline constexpr std::uint32_t kEncodedVersion = 2;  // bumped when the bits of an answer may change
+inline constexpr std::uint32_t kEncodedVersion = 3;  // bumped when the bits of an answer may change
 inline constexpr std::uint32_t kEncodedPagesMax = 8;  // of a unit: pages have 16 slots at least
 
 // How the numbers of a page are found.
