@@ -20,11 +20,11 @@ int run(const DescribeCli& o) {
   Json rows = Json::array();
   for (const Format* f : formats()) {
     Json row{{"format", f->name}, {"exact", f->exact}, {"research", f->research()}};
-    const Status holds = f->check(page);
+    const Geometry geometry = make_geometry(c, o.block_size, f);
+    const Status holds = check_geometry(geometry);
     if (holds.ok()) {
       row["effective_bits"] = f->effective_bits(page);
-      row["bytes_per_token"] =
-          make_plan(make_geometry(c, o.block_size, f), {.context = 1}).bytes_per_token;
+      row["bytes_per_token"] = make_plan(geometry, {.context = 1}).bytes_per_token;
       row["needs_allow_lossy"] = StoragePolicy(f).bits_min() < 8;
       row["shares_slots"] = f->slots_stand_alone(page);
     } else {

@@ -137,6 +137,9 @@ class Runtime {
   // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
   Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
                  float* logits, BestToken* greedy);
+  // The same in as many passes as the longest has blocks.
+  Status forward_by_block(const Reservation& room, std::span<const StepItem> items,
+                          const Geometry& geometry, float* logits);
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
@@ -167,6 +170,8 @@ class Runtime {
   std::vector<KvView> views_;
   std::vector<Tap*> taps_;
   std::vector<const Geometry*> geometries_;
+  std::vector<StepItem> parts_;        // what one pass of several takes of the items,
+  std::vector<std::uint32_t> passed_;  // and their rows before it; empty where there is one
   std::vector<float> logits_, pass_logits_;
   std::vector<BestToken> greedy_, pass_greedy_;
 };

@@ -94,6 +94,11 @@ struct EncodedPart {
   std::uint32_t lane = 0;
   RopeView rope = {};
   std::uint32_t position = 0;
+
+  // Codecs of several layers: which of them reads, and, where a page is sealed, the bytes from one's
+  // rows to the next one's. `rows` are those of one layer.
+  std::uint32_t member = 0;
+  std::size_t member_stride = 0;
 };
 
 EncodedPart encoded_part(const Codec& codec, Side side, Rows rows);  // check_rows() holds
