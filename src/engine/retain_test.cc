@@ -133,6 +133,29 @@ TEST_P(EveryMethod, FindsTheSameInACacheThatHasThePrompt) {
   EXPECT_EQ(r->cache().stats().referenced_blocks, 0u);
 }
 
+// Whole blocks only, and what they leave is the same however the prompt is cut.
+TEST(RetainFormats, KiviKeepsWholeBlocks) {
+  TinyRuntime r(llama(), {.kv_format = "kivi-4", .tokens_per_block = 32});
+  const auto prompt = text(330, 1), answer = text(80, 2);
+  for (const char* method : {"snapkv", "streaming", "ada-snapkv", "h2o", "kvzip"}) {
+    SCOPED_TRACE(method);
+    const auto p = policy(std::string(method) + ":40%");
+    const Told whole = run(*r, p, prompt, answer, 330);
+    for (const auto& lane : whole.kept) {
+      ASSERT_GE(lane.size(), 42u);
+      ASSERT_LT(lane.size(), 330u);
+      for (std::size_t i = 0; i + 10 < lane.size(); i += 32) {
+        EXPECT_EQ(lane[i] % 32, 0u);
+        EXPECT_EQ(lane[i + 31], lane[i] + 31);
+      }
+    }
+    const Told cut = run(*r, p, prompt, answer, 50);
+    EXPECT_EQ(cut.kept, whole.kept);
+    EXPECT_EQ(cut.logits, whole.logits);
+  }
+  EXPECT_FALSE(r->check_retain(*policy("h2o:40%,merge=value")).ok());
+}
+
 Request request(std::uint32_t i, std::shared_ptr<const RetainPolicy> p) {
   Request r{.prompt = text(150 + 20 * i, i), .tokens_max = 100, .ignore_end = true};
   r.kv.retain = std::move(p);

@@ -28,9 +28,9 @@ bool any_group(const RetainUse& use, bool (*what)(const Geometry&, const LayerGr
                              [&](const LayerGroup& g) { return what(*use.geometry, g); });
 }
 
-bool breaks_blocks(const RetainPolicy&, const RetainUse& use) {
-  return any_group(use, [](const Geometry& geometry, const LayerGroup& g) {
-    return retains(g) && !g.format->slots_stand_alone(geometry.page_shape(g));
+bool turns_keys(const RetainPolicy&, const RetainUse& use) {
+  return any_group(use, [](const Geometry&, const LayerGroup& g) {
+    return retains(g) && g.format->keys->calibrated;
   });
 }
 
@@ -65,9 +65,9 @@ bool on_device(const RetainPolicy&, const RetainUse& use) { return use.device; }
 
 constexpr RetainRule kRules[] = {
     {"formats",
-     "single tokens are kept: the format must store each by itself; kivi, kvquant and others with "
-     "groups over tokens are refused, hadamard-int4 is not",
-     breaks_blocks},
+     "any whose keys are stored after RoPE; kivi and others with groups over tokens keep or drop "
+     "whole blocks; kvquant and coupled are refused",
+     turns_keys},
     {"merging", "rows that stay are changed: needs an exact format (f16, bf16, f32)",
      rewrites_codes},
     {"recent_exact and sinks of a format",
