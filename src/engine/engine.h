@@ -102,6 +102,8 @@ class Engine {
   void place(Job& job);
   SequenceOptions sequence_options(const Job& job, std::span<const KeyChange> changes) const;
   std::optional<Attached> convert(Job& job);
+  void find_texts(Job& job);
+  bool goes_on(Job& job);
   Probe probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
@@ -136,6 +138,7 @@ class Engine {
   std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
+  bool worked_ = false;  // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
   double cost_told_ = 0;  // to the cache, of a token

@@ -54,14 +54,27 @@ Status Retaining::act(Runtime& runtime, Sequence& s) {
   return {};
 }
 
-Status Retaining::decide(Runtime& runtime, Sequence& s) {
+bool Retaining::all_stay(const Runtime& runtime, const Sequence& s) const {
   const std::uint32_t kv_heads = runtime.config().kv_heads;
   std::uint64_t slots = 0, lanes = 0;
   for (const std::uint32_t layer : observer_.layers())
     for (std::uint32_t h = 0; h < kv_heads; ++h, ++lanes)
       slots += lane_tokens(runtime, s, layer, h).size();
-  if (s.length() < runtime.geometry().tokens_per_block || slots <= budget_ * lanes)
-    return {};  // everything stays
+  return s.length() < runtime.geometry().tokens_per_block || slots <= budget_ * lanes;
+}
+
+bool Retaining::reads_again(const Runtime& runtime, const Sequence& s) const {
+  return asks(policy_->needs(), Signal::peak_mass) && !prompt_done_ && !compaction_ &&
+         due(runtime, s) && !observer_.has_read_again() && !all_stay(runtime, s);
+}
+
+Status Retaining::read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows) {
+  TRY([[maybe_unused]] const bool done, observer_.read_some(runtime, s, rows));
+  return {};
+}
+
+Status Retaining::decide(Runtime& runtime, Sequence& s) {
+  if (all_stay(runtime, s)) return {};
   const Signal needs = policy_->needs();
   if (asks(needs, Signal::peak_mass)) TRY_STATUS(observer_.read_again(runtime, s));
   if (asks(needs, Signal::marks)) observer_.set_marks(token_marks(runtime.tokenizer(), s.tokens()));

@@ -40,11 +40,17 @@ class Retaining {
   bool acted() const { return acted_; }  // something was dropped: it cannot be computed again
   void reset();                          // nothing was read yet
 
+  // Whether the prompt must be read again before it can act; that may be done beforehand, so many
+  // rows at a time.
+  bool reads_again(const Runtime& runtime, const Sequence& s) const;
+  Status read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows);
+
   bool due(const Runtime& runtime, const Sequence& s) const;
   // Does what is due. No room changes nothing, or leaves the rest for the next time.
   Status act(Runtime& runtime, Sequence& s);
 
  private:
+  bool all_stay(const Runtime& runtime, const Sequence& s) const;
   Status decide(Runtime& runtime, Sequence& s);
   Status rebase(Runtime& runtime, Sequence& s);
 

@@ -96,7 +96,7 @@ Result<RootId> CacheCore::root(const RootIdentity& identity, const Geometry& geo
        : g.kind == GroupKind::state                               ? made->state
                                                                   : made->chain) |= bit;
     }
-    made->exact = geometry.exact();
+    made->exact = geometry.exact() && !geometry.sparse();
     layout = made.get();
     layouts.push_back(std::move(made));
     needed.resize(arena.class_count());
@@ -322,6 +322,10 @@ std::uint32_t Sequence::keys_known() const {
 }
 void Sequence::limit_purity(std::uint32_t token) {
   state_->pure_until = std::min(state_->pure_until, token);
+  // Nobody waits for blocks that will not be published.
+  if (state_->phase == Phase::running)
+    state_->core->set_path(*state_,
+                           std::max(state_->published, token / state_->tokens_per_block()));
 }
 void Sequence::mark_faulted() {
   state_->faulted = true;
