@@ -207,7 +207,8 @@ class Generator {
     s.answer.finish = how;
     s.done = true;
     if (result_.timings.kv_bytes == 0)
-      result_.timings.kv_bytes = runtime_.cache().bytes(s.sequence);
+      result_.timings.kv_bytes =
+          runtime_.cache().bytes(s.sequence) + (s.select ? s.select->bytes() : 0);
     if (s.select) {
       result_.timings.kv_bytes_read += s.select->bytes_read();
       result_.timings.kv_bytes_readable += s.select->bytes_whole();

@@ -17,7 +17,6 @@ WAYS = [{"budget": {"policy": "snapkv", "ratio": 0.3}}, {"budget": {"policy": "s
         {"budget": {"policy": "expected", "ratio": 0.3, "per_head": True}, "format": "fp8-e4m3"},
         {"budget": {"policy": "kvzip", "ratio": 0.4}}, {"window": {"size": 64}},
         {"budget": {"policy": "keydiff", "tokens": 80, "every": 32}},
-        {"budget": {"policy": "snapkv", "ratio": 0.4}, "format": "kivi-2"},
         {"select": {"policy": "quest", "tokens": 96}}, {"select": {"policy": "xattention", "threshold": 0.5}},
         {"select": {"policy": "vertical-slash", "columns": 20, "diagonals": 20}, "format": "int8"},
         {"select": {"policy": "xattention", "threshold": 0.5}, "budget": {"policy": "h2o", "ratio": 0.3}}]
