@@ -105,7 +105,9 @@ quire::Status catch_up(quire_session& s) {
   while (s.sequence.length() + 1 < s.tokens.size()) {
     const std::size_t at = s.sequence.length(),
                       end = at < s.prompt_length || !s.select ? s.tokens.size() - 1 : at + 1,
-                      count = std::min<std::size_t>(rows, end - at);
+                      count = std::min<std::size_t>(
+                          {rows, end - at,
+                           s.retain ? s.retain->rows_max(static_cast<std::uint32_t>(at)) : rows});
     quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, count), quire::Logits::none,
                          s.retain_of()};
     item.select = s.select_of();

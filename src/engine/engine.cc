@@ -174,8 +174,7 @@ void Engine::prompt_read(Job& job) {
   // At once, so that choices share what stays; without room it is done before the next step. Reading
   // the prompt again for a single answer is done between steps, so that nobody waits for it.
   Retaining* const retain = job.branch(0).retain;
-  if (retain && (job.width() > 1 || !retain->reads_again(runtime_, s)))
-    (void)retain->act(runtime_, s);
+  if (retain && (job.width() > 1 || !retain->reads_again(runtime_, s))) act(job);
   if (!job.prompt_logprobs.empty()) {
     told_ = true;
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));

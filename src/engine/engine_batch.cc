@@ -59,13 +59,16 @@ bool Engine::goes_on(Job& job) {
     job.approximate = job.blend->reused();
     job.blend.reset();
   }
+  if (job.state == Job::State::reading) act(job);
   if (job.beams || job.width() > 1) return true;
   const Branch b = job.branch(0);
   // Who finds no room for it tries again in his step, where others can give way.
   if (!b.retain || b.done || !b.retain->reads_again(runtime_, *b.sequence)) return true;
   if (!b.retain->read_some(runtime_, *b.sequence, prompt_tokens()).ok()) return true;
   worked_ = true;
-  return !b.retain->reads_again(runtime_, *b.sequence);
+  if (b.retain->reads_again(runtime_, *b.sequence)) return false;
+  act(job);
+  return true;
 }
 
 // Rows of answers go into the step at once; prompts are noted, to share what is left. Returns the
@@ -82,7 +85,8 @@ std::uint32_t Engine::collect(Job& job) {
     const std::uint32_t prompt = b.sequence->prompt_length(), past = b.sequence->length();
     const bool scored = job.state == Job::State::reading && job.request.prompt_logprobs >= 0;
     readings_.push_back({.remaining = b.unread(),
-                         .rows_max = scored ? kScoredRows : 0xffffffffu,
+                         .rows_max = std::min(scored ? kScoredRows : 0xffffffffu,
+                                              b.retain ? b.retain->rows_max(past) : 0xffffffffu),
                          .steps = job.read_steps,
                          .together = sparse ? geometry(job).tokens_per_block : 1,
                          .loose = past < prompt ? b.unread() - (prompt - past) : b.unread()});
@@ -233,9 +237,10 @@ void Engine::place(Job& job) {
     options.recomputable = false;
   }
   if (r.kv.select) options.recomputable = false;
+  job.answers.reserve(r.choices);
+  if (place_snapshot(job, options)) return;
   Result<Sequence> opened = runtime_.cache().open(options);
   if (!opened.ok()) return;
-  job.answers.reserve(r.choices);
   job.answers.emplace_back().sequence = std::move(opened.value());
   job.answers[0].retain = std::move(retain);
   if (r.kv.select)
@@ -308,6 +313,10 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
 // The step found no room: somebody gives way. False: what could not go on alone has failed, and
 // there is nothing left to run.
 bool Engine::make_room() {
+  if (!snapshots_.empty()) {
+    snapshots_.pop_back();
+    return true;
+  }
   candidates_.clear();
   for (Job* job : running_)
     candidates_.push_back({line_.standing(job->id, job->entry),

@@ -59,6 +59,7 @@ Result<bool> Observer::read_some(Runtime& runtime, const Sequence& s, std::uint3
     CHECK(r.repeat.size() <= kRequest);
     r.repeat.insert(r.repeat.end(), tokens.begin() + r.begin, tokens.begin() + end);
     TRY(r.again, runtime.cache().fork(s));
+    runtime.cache().truncate(r.again, context);  // what the prompt goes on with comes later
     r.again.limit_purity(context);
     // A query sees its own block as it is when all of it is there, however the reading was cut.
     r.tap.emplace(runtime.config(), geometry, geometry.places[layers_[0]].group);

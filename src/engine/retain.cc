@@ -6,14 +6,22 @@
 #include "engine/lane_rows.h"
 
 namespace quire {
+namespace {
+
+std::uint32_t cut_of(const RetainPolicy& policy, std::uint32_t prompt_length) {
+  return policy.cut > 0 ? std::min(policy.cut, prompt_length) : prompt_length;
+}
+
+}  // namespace
 
 Retaining::Retaining(const Runtime& runtime, std::shared_ptr<const RetainPolicy> policy,
                      std::uint32_t prompt_length, RootId root)
     : policy_(std::move(policy)),
-      observer_(runtime, root, policy_->needs(), policy_->method.window, prompt_length),
+      observer_(runtime, root, policy_->needs(), policy_->method.window,
+                cut_of(*policy_, prompt_length)),
       fresh_(std::make_shared<Observer>(observer_)),
-      prompt_length_(prompt_length),
-      budget_(policy_->budget(prompt_length)),
+      prompt_length_(cut_of(*policy_, prompt_length)),
+      budget_(policy_->budget(prompt_length_)),
       merge_states_(policy_->merger ? observer_.layers().size() * runtime.config().kv_heads : 0) {}
 
 std::uint32_t Retaining::serve_max() const {

@@ -32,6 +32,12 @@ class Retaining {
   Observer& observer() { return observer_; }
   // The first tokens of the prompt that may come from the cache: queries of the others are looked at.
   std::uint32_t serve_max() const;
+  // Rows that a step may read after so many tokens: it acts where the policy cuts the prompt.
+  std::uint32_t rows_max(std::uint32_t length) const {
+    return length < prompt_length_ ? prompt_length_ - length : 0xffffffffu;
+  }
+  const RetainPolicy& policy() const { return *policy_; }
+  std::uint32_t cut() const { return prompt_length_; }  // tokens that it looks at
   // Tokens that a sequence must have room for besides its own: the context, read again.
   std::uint32_t more_tokens() const;
   std::uint32_t position_shift() const {

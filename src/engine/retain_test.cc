@@ -212,6 +212,52 @@ TEST(RetainEngine, RefusesWhatCannotBeCombined) {
   EXPECT_FALSE(r->check_retain(*policy("streaming:4090")).ok());
 }
 
+// What a policy leaves of the first tokens is there for whoever asks for just that, and his answer is
+// what it would have been without.
+TEST(RetainEngine, SnapshotsAtACutAreShared) {
+  const auto context = text(200, 1);
+  const auto ask = [&](std::string_view way, std::uint64_t seed) {
+    Request q = request(0, policy(way));
+    q.prompt = context;
+    const auto question = text(30, seed);
+    q.prompt.insert(q.prompt.end(), question.begin(), question.end());
+    q.tokens_max = 20;
+    return q;
+  };
+  for (const char* way : {"kvzip:30%,cut=200", "expected:30%,cut=200", "streaming:60,cut=200",
+                          "keydiff:30%,cut=190", "snapkv:30%,cut=200"}) {
+    SCOPED_TRACE(way);
+    TinyEngine e(llama(), {}, {.step_tokens = 64});
+    TinyRuntime other(llama());
+    for (const std::uint64_t seed : {7u, 8u, 7u}) {
+      const auto got = e.submit(ask(way, seed));
+      e.run();
+      ASSERT_TRUE(got->result) << got->failure->message;
+      const Request q = ask(way, seed);
+      const auto wanted = generate(*other, q.prompt, alone(q));
+      ASSERT_TRUE(wanted.ok()) << wanted.error().message;
+      EXPECT_EQ(got->told[0].ids(), wanted.value().answers[0].tokens) << seed;
+      EXPECT_LT(got->result->kv_bytes, got->result->kv_bytes_whole);
+      other->cache().clear(true);
+    }
+    const auto last = e.submit(ask(way, 9));
+    e.run();
+    const RetainPolicy& p = *policy(way);
+    if (p.snapshots())
+      EXPECT_EQ(last->result->cached_tokens, p.cut);
+    else
+      EXPECT_LE(last->result->cached_tokens, p.cut - 64);
+    // Another budget, another salt: not for them.
+    Request salted = ask(way, 9);
+    salted.kv.salt = "mine";
+    const auto apart = e.submit(std::move(salted));
+    e.run();
+    EXPECT_EQ(apart->result->cached_tokens, 0u);
+    e.engine->drop_snapshots();
+    e.expect_empty();
+  }
+}
+
 // Answers that merge part ways and still do not write into each other's pages.
 TEST(RetainEngine, MergingAnswersStayApart) {
   TinyRuntime r(llama());

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/retain.h"
 #include "engine/runtime.h"
 #include "engine/selecting.h"
 
@@ -18,6 +19,10 @@ Status Runtime::check_parts(std::span<const StepItem> items) const {
           Code::invalid,
           fmt::format("a sparse prompt is read in whole blocks of {} tokens, not from {} on",
                       g.tokens_per_block, first)};
+    if (item.retain && item.tokens.size() > item.retain->rows_max(first))
+      return Error{
+          Code::invalid,
+          fmt::format("a prompt that is cut at {} tokens is read up to there", item.retain->cut())};
     // Rows of blocks that a step fills are scratch of the step, block by block.
     if (item.select && item.tokens.size() > 1 && !g.exact() &&
         first + item.tokens.size() > item.select->prompt_length())
@@ -90,7 +95,8 @@ Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
                         const std::function<bool(std::uint32_t)>& progress, Retaining* retain) {
   const std::uint32_t rows = chunk_rows(s, chunk);
   while (s.length() < end) {
-    const std::uint32_t count = std::min(rows, end - s.length());
+    const std::uint32_t count =
+        std::min({rows, end - s.length(), retain ? retain->rows_max(s.length()) : 0xffffffffu});
     const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none, retain};
     const auto done = step({&item, 1});
     if (!done.ok()) return done.error();
@@ -106,6 +112,8 @@ Result<std::span<float>> Runtime::read(Sequence& s, std::uint32_t chunk,
   const auto end = static_cast<std::uint32_t>(s.tokens().size());
   CHECK(s.length() < end);
   const std::uint32_t rows = chunk_rows(s, chunk);
+  if (retain && retain->rows_max(s.length()) < end - s.length())
+    TRY_STATUS(prefill(s, s.length() + retain->rows_max(s.length()), chunk, progress, retain));
   const std::uint32_t last_rows = (end - s.length() - 1) % rows + 1;
   TRY_STATUS(prefill(s, end - last_rows, chunk, progress, retain));
   const StepItem last{&s, s.tokens().last(last_rows), Logits::last, retain};

@@ -236,10 +236,18 @@ Result<Reservation> KvCache::reserve(std::span<const StepNeed> needs) {
   TRY(const std::uint32_t step, core_->reserve(needs));
   return Reservation(core_.get(), step);
 }
-Result<Sequence> KvCache::fork(const Sequence& s) {
+Result<Sequence> KvCache::fork(const Sequence& s, std::uint32_t token_capacity) {
   core_->tick();
-  TRY(SequenceState * state, core_->fork(*s.state_));
+  TRY(SequenceState * state, core_->fork(*s.state_, token_capacity));
   return Sequence(state);
+}
+void KvCache::extend(Sequence& s, std::span<const TokenId> tokens) {
+  SequenceState& state = *s.state_;
+  CHECK(state.phase == Phase::running && state.steps == 0 && state.length == state.tokens.size());
+  CHECK(state.length + tokens.size() <= state.options.token_capacity);
+  state.tokens.insert(state.tokens.end(), tokens.begin(), tokens.end());
+  state.prompt_length = static_cast<std::uint32_t>(state.tokens.size());
+  if (state.options.inline_keys) core_->compute_keys(state);
 }
 std::uint32_t KvCache::truncate(Sequence& s, std::uint32_t length) {
   core_->tick();

@@ -192,7 +192,7 @@ void parse_window(Fields& f, const KvRules& rules, KvPolicy& policy) {
   policy.storage = std::move(storage);
 }
 
-// {tokens or ratio, policy, sink, recent, per_head, merge, every}
+// {tokens or ratio, policy, sink, recent, per_head, merge, every, cut}
 void parse_budget(Fields& f, KvPolicy& policy) {
   auto b = f.object("budget");
   if (!b) return;
@@ -202,6 +202,7 @@ void parse_budget(Fields& f, KvPolicy& policy) {
                 .sink = count_of(*b, "sink", 0),
                 .recent = count_of(*b, "recent", 0),
                 .every = count_of(*b, "every", 0),
+                .cut = count_of(*b, "cut", 1),
                 .per_head = b->boolean("per_head").value_or(false),
                 .merge = b->text("merge", 64).value_or("")};
   b->refuse_unknown();

@@ -71,6 +71,13 @@ TEST(RetainPolicy, OnlyFirstAndLastTokensAreEndless) {
   EXPECT_FALSE(policy("knorm:512").endless());
 }
 
+TEST(RetainPolicy, OnlyWhatDependsOnThePrefixAloneIsShared) {
+  EXPECT_TRUE(policy("kvzip:30%,cut=500").snapshots());
+  EXPECT_EQ(policy("kvzip:30%,cut=500").text(), "kvzip:30%,cut=500");
+  EXPECT_FALSE(policy("kvzip:30%").snapshots());
+  EXPECT_FALSE(policy("snapkv:30%,cut=500").snapshots());
+}
+
 TEST(RetainPolicy, EveryRuleRefusesSomething) {
   const Geometry f16 = geometry("f16"), int4 = geometry("hadamard-int4"), kivi = geometry("kivi-2"),
                  kvquant = geometry("kvquant-3"), window = geometry("f16", 64),
