@@ -69,12 +69,16 @@ Told run(Runtime& r, std::shared_ptr<const RetainPolicy> p, std::span<const Toke
 }
 
 std::vector<std::string> every_method() {
+#ifdef QUIRE_SANITIZED  // the others take many minutes
+  return {"snapkv", "expected", "kvzip", "h2o", "streaming", "ada-snapkv"};
+#else
   std::vector<std::string> names;
   for (const RetainMethod* m : retain_methods())
     if (m->name != "oracle") names.emplace_back(m->name);
   for (const char* wrapped : {"ada-snapkv", "critical-snapkv", "ada-expected", "critical-h2o"})
     names.emplace_back(wrapped);
   return names;
+#endif
 }
 
 class EveryMethod : public ::testing::TestWithParam<std::string> {};
@@ -180,11 +184,11 @@ TEST(RetainEngine, NeighboursAndPreemptionChangeNoAnswer) {
     const auto make = [&](std::uint32_t i) {
       return request(i, i % 5 == 4 ? nullptr : policy(methods[i % methods.size()] + ":30%"));
     };
-    for (std::uint32_t i = 0; i < methods.size(); ++i) sinks.push_back(e.submit(make(i)));
+    for (std::uint32_t i = 0; i < 24; ++i) sinks.push_back(e.submit(make(i)));
     e.run();
     std::uint32_t preemptions = 0;
     for (std::uint32_t i = 0; i < sinks.size(); ++i) {
-      SCOPED_TRACE(methods[i]);
+      SCOPED_TRACE(methods[i % methods.size()]);
       ASSERT_TRUE(sinks[i]->result)
           << (sinks[i]->failure ? sinks[i]->failure->message : "not over");
       const Request r = make(i);
