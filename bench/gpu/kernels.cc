@@ -79,7 +79,7 @@ struct Decode {
 };
 
 const char* name_of(CudaKvFormat format) {
-  constexpr const char* kNames[] = {"bf16", "fp8", "int8", "int4"};
+  constexpr const char* kNames[] = {"bf16", "fp8", "int8", "int4", "int2"};
   return kNames[static_cast<int>(format)];
 }
 
@@ -264,6 +264,7 @@ int run() {
                           {32, 8, 128, 32, 4096, 32, CudaKvFormat::int8},
                           {32, 8, 128, 32, 4096, 32, CudaKvFormat::int4},
                           {32, 8, 128, 128, 2048, 32, CudaKvFormat::int4},
+                          {32, 8, 128, 32, 4096, 32, CudaKvFormat::int2},
                           {9, 3, 64, 32, 4096, 30},
                           {9, 3, 64, 128, 2048, 30},
                           {9, 3, 64, 8, 8192, 30}})

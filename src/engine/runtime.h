@@ -117,6 +117,13 @@ class Runtime {
   Result<std::span<float>> step(std::span<const StepItem> items);
   // The same, but only the best token of each wanted row comes back: on a GPU logits stay there.
   Result<std::span<const BestToken>> step_greedy(std::span<const StepItem> items);
+  // The same on a GPU, with tokens drawn there as far as `draws` (one for each wanted row) say. Rows
+  // that come back as DrawMode::logits have their logits, at their place among all.
+  struct DrawnRows {
+    std::span<const Drawn> drawn;
+    std::span<float> logits;
+  };
+  Result<DrawnRows> step_drawn(std::span<const StepItem> items, const Draws& draws);
   Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
 
   // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
@@ -133,10 +140,11 @@ class Runtime {
  private:
   Runtime() = default;
   // Runs all items; leaves the wanted logits in logits_, or, if greedy, the best tokens in greedy_.
-  Result<std::size_t> run(std::span<const StepItem> items, bool greedy);  // rows wanted
+  Result<std::size_t> run(std::span<const StepItem> items, bool greedy,
+                          const Draws* draws = nullptr);  // rows wanted
   // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
   Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
-                 float* logits, BestToken* greedy);
+                 float* logits, BestToken* greedy, const Draws* draws = nullptr);
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
@@ -167,8 +175,18 @@ class Runtime {
   std::vector<KvView> views_;
   std::vector<Tap*> taps_;
   std::vector<const Geometry*> geometries_;
-  std::vector<float> logits_, pass_logits_;
+  // Never filled: rows that nobody asks for are not touched.
+  struct Floats {
+    std::unique_ptr<float[]> at;
+    std::size_t count = 0;
+    float* cover(std::size_t wanted) {
+      if (count < wanted) at = std::make_unique_for_overwrite<float[]>(count = wanted);
+      return at.get();
+    }
+  };
+  Floats logits_, pass_logits_;
   std::vector<BestToken> greedy_, pass_greedy_;
+  std::vector<Drawn> drawn_;
 };
 
 }  // namespace quire

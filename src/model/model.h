@@ -19,6 +19,7 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "base/token.h"
+#include "kernels/draw.h"
 #include "kernels/encoded.h"
 #include "kernels/geometry.h"
 #include "kernels/kv_view.h"
@@ -47,6 +48,10 @@ struct StepRows {
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
   BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
+  // On a device, instead: what is to be drawn there, and where what came of it goes. Rows that want
+  // their logits get them.
+  const Draws* draws = nullptr;
+  Drawn* drawn = nullptr;
   std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
 };
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "base/token.h"
+#include "kernels/draw.h"
 
 #ifdef __CUDACC__
 #define QUIRE_HOST_DEVICE __host__ __device__ __forceinline__
@@ -27,7 +28,7 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 2;
+inline constexpr std::uint32_t kCudaApiVersion = 3;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
@@ -38,7 +39,7 @@ inline constexpr std::uint32_t kNoPartial = 0xffffffffu;
 
 // Up to this many rows, activations lie as the fragments the tensor cores want (cuda/packed.h);
 // beyond it they are plain rows.
-inline constexpr std::uint32_t kPackedRowsMax = 16;
+inline constexpr std::uint32_t kPackedRowsMax = 32;
 
 // Beyond that, buffers of activations and of outputs hold at least this many rows.
 inline constexpr std::uint32_t kLibraryRows = 128;
@@ -78,8 +79,11 @@ struct AttendMerge {
 };
 
 // How pages are stored. bf16 pages are written row by row; the others are sealed once full
-// (kernels/cuda/sealed.h). int4 is of rows in the Hadamard basis.
-enum class CudaKvFormat : std::uint32_t { bf16, fp8, int8, int4 };
+// (kernels/cuda/sealed.h). int4 and int2 are of rows in the Hadamard basis.
+enum class CudaKvFormat : std::uint32_t { bf16, fp8, int8, int4, int2 };
+QUIRE_HOST_DEVICE constexpr bool cuda_rotates(CudaKvFormat format) {
+  return format == CudaKvFormat::int4 || format == CudaKvFormat::int2;
+}
 
 // Whether a warp should walk a whole row alone, which needs no merge: it keeps up with memory only
 // beside enough others. Compressed pages are more work per byte.
@@ -176,7 +180,8 @@ struct RopeStoreArgs {
   const std::uint32_t* places;  // per row: arena offset of its block, or 0xffffffff for none
   void* queries;
   std::byte* arena;
-  std::uint32_t rows, query_heads, kv_heads, head_dim, rope_dim;
+  std::uint32_t rows, query_heads, kv_heads, head_dim;
+  std::uint32_t norm_dim;  // what norms are over: the rest of a head is padding, and zero
   float query_scale, epsilon;
   std::uint64_t layer_offset, page_bytes;
   bool rotate = false;  // queries, keys and values into the Hadamard basis
@@ -212,6 +217,18 @@ struct ArgmaxArgs {
   BestToken* best;
   std::uint32_t rows, vocabulary;
   float softcap;
+};
+
+// Sampling, as kernels/draw.h says. What is read once and what is told may be pinned host memory.
+struct DrawArgs {
+  float* logits;  // [rows][vocabulary]; changed for a while
+  const DrawRow* rows;
+  const DrawChange* changes;
+  float* raw;         // one for each change
+  DrawList* scratch;  // as many as lists
+  DrawList* lists;
+  Drawn* drawn;
+  std::uint32_t row_count, vocabulary;
 };
 
 // Encodes blocks of bf16 pages: one layer of each pair.
@@ -272,6 +289,7 @@ struct CudaApi {
   int (*gate)(const GateArgs&, CudaStream);
   int (*gather)(const GatherArgs&, CudaStream);
   int (*argmax)(const ArgmaxArgs&, CudaStream);
+  int (*draw)(const DrawArgs&, CudaStream);
   int (*random_bf16)(const RandomArgs&, CudaStream);
   int (*read_all)(const void* from, std::uint64_t bytes, CudaStream);  // for the memory's ceiling
 };

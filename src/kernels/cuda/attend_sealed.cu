@@ -4,12 +4,12 @@
 // unpacks two values at a time to f16; scales never touch an element: a key's multiplies its score,
 // a value's multiplies its weight.
 //   keys    [slot][D]: lane t of a group of four has 16 bytes of it at a time (one row of int4
-//           codes of D = 128, a quarter of 64 codes of 8 bits). k is permuted alike in query and
-//           keys.
+//           codes of D = 128, a quarter of 64 codes of 8 bits; 8 bytes of int2). k is permuted alike
+//           in query and keys.
 //   values  [D][slot]: within a row, lane t's slots {2t, 2t+1, 2t+8, 2t+9} of both halves together.
 // An integer code is cut out of its word and left where it lies: as the mantissa of a subnormal f16
-// it stands for code * 2^-24, or, four bits higher, code * 2^-20, which the other operand makes up
-// for. So two int4 values take one instruction, and the centre of the codes is subtracted once, from
+// it stands for code * 2^-24, or, some bits higher, for a power of two more, which the other operand
+// makes up for. So two int4 or int2 values take one instruction, and the centre of the codes is subtracted once, from
 // sums: of a query for the scores, of a split's weights for the outputs.
 // Rows that are not sealed come last, block by block of bf16, with the arithmetic of attend_page.cuh.
 #include <cuda_fp16.h>
@@ -35,21 +35,33 @@ __device__ __forceinline__ std::uint32_t unpack_bytes(std::uint32_t word, int pa
   }
   return r;
 }
-// Nibbles `pair` and `pair` + 4; odd pairs stay four bits higher.
-__device__ __forceinline__ std::uint32_t unpack_nibbles(std::uint32_t word, int pair) {
-  return (pair < 2 ? word : word >> 8) & (pair % 2 == 0 ? 0x000f000fu : 0x00f000f0u);
+// Codes smaller than a byte, where they lie in their half word: pair p of a word, which stays at its
+// place among the lowest eight bits.
+template <int kBits>
+__device__ __forceinline__ std::uint32_t unpack(std::uint32_t word, int pair) {
+  constexpr int kInByte = 8 / kBits;
+  constexpr std::uint32_t kOnes = (1u << kBits) - 1, kMask = kOnes << 16 | kOnes;
+  return (pair < kInByte ? word : word >> 8) & (kMask << (pair % kInByte * kBits));
 }
 
 // What the codes' centre, or twice it, looks like as an operand, and how often it was counted.
 template <CudaKvFormat kFormat>
 struct Codes {
-  static constexpr bool kNibbles = kFormat == CudaKvFormat::int4;
-  static constexpr bool kCentred = kFormat == CudaKvFormat::fp8;
-  static constexpr std::uint32_t kCentre = kNibbles ? 0x000f000fu : 0x00800080u;
-  static constexpr std::uint32_t kOddCentre = kNibbles ? 0x00f000f0u : kCentre;
-  static constexpr float kCounted = kNibbles ? 0.5f : 1.0f;
+  static constexpr int kBits = sealed_bits(kFormat);
+  static constexpr bool kSmall = kBits < 8, kCentred = kFormat == CudaKvFormat::fp8;
+  static constexpr float kCounted = kSmall ? 0.5f : 1.0f;
   static constexpr float kUnit = kCentred ? 1.0f : 0x1p24f;
-  static constexpr float kOdd = kNibbles ? 0.0625f : 1.0f;  // of the odd pairs' partners
+  // Place within eight bits of the pair that operand i of step k is.
+  __device__ static constexpr int place(int k, int i) {
+    return kBits == 4 ? i : kBits == 2 ? k % 2 * 2 + i : 0;
+  }
+  __device__ static constexpr std::uint32_t centre(int k, int i) {
+    constexpr std::uint32_t kAll = kSmall ? (1u << kBits) - 1 : 0x80;
+    return (kAll << 16 | kAll) << (place(k, i) * kBits);
+  }
+  __device__ static constexpr float partner(int k, int i) {  // of the other operand
+    return 1.0f / static_cast<float>(1 << (place(k, i) * kBits));
+  }
 };
 
 template <int D, CudaKvFormat kFormat>
@@ -64,7 +76,7 @@ struct Sealed {
 
   // Dimension of the first of four that lane t multiplies in step k; two of them are a pair.
   __device__ static constexpr int dimension(int k, int t) {
-    return C::kNibbles ? t * (D / 4) + k * 4 : k / 4 * 64 + t * 16 + k % 4 * 4;
+    return C::kSmall ? t * (D / 4) + k * 4 : k / 4 * 64 + t * 16 + k % 4 * 4;
   }
 
   __device__ __forceinline__ void load_query(const bf16* query, bool real) {
@@ -75,14 +87,14 @@ struct Sealed {
         const std::uint32_t two =
             real ? *reinterpret_cast<const std::uint32_t*>(query + dimension(k, lane % 4) + 2 * i)
                  : 0;
-        const float by = i == 0 ? 1.0f : C::kOdd;
+        const float by = C::partner(k, i);
         q[k][i] = pack_f16(low_bf16(two) * by, high_bf16(two) * by);
       }
     float c[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int k = 0; !C::kCentred && k < D / 16; ++k) {
       const std::uint32_t a[4] = {q[k][0], 0, q[k][1], 0};
-      mma_f16(c, a, C::kCentre, C::kOddCentre);
+      mma_f16(c, a, C::centre(k, 0), C::centre(k, 1));
     }
     start = -c[0] * C::kCounted;
   }
@@ -112,7 +124,7 @@ struct Sealed {
       s[n][2] = s[n][3] = 0;
     }
     // Four words of codes of each of four groups of slots at a time: four chains side by side.
-    constexpr int kWordSteps = C::kNibbles ? 2 : 1, kWords = D / 16 / kWordSteps;
+    constexpr int kWordSteps = 8 / C::kBits, kWords = D / 16 / kWordSteps;
     constexpr int kPart = kWords < 4 ? kWords : 4;
 #pragma unroll
     for (int part = 0; part < kWords / kPart; ++part) {
@@ -120,13 +132,15 @@ struct Sealed {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const std::uint32_t slot = n * 8 + g;
-        if constexpr (kPart == 2) {  // int4, heads of 64
-          const uint2 v = load_shared2(page + slot * (D / 2) + t * 8);
+        if constexpr (kPart == 1) {  // int2, heads of 64
+          words[n][0] = load_shared1(page + slot * (D / 4) + t * 4);
+        } else if constexpr (kPart == 2) {  // int4, heads of 64; int2
+          const uint2 v = load_shared2(page + slot * (D * C::kBits / 8) + t * 8);
           words[n][0] = v.x, words[n][1] = v.y;
         } else {
           const uint4 v = load_shared(
-              C::kNibbles ? page + slot * (D / 2) + t * 16
-                          : page + slot * D + ((part ^ (slot & (D / 64 - 1))) * 64) + t * 16);
+              C::kSmall ? page + slot * (D / 2) + t * 16
+                        : page + slot * D + ((part ^ (slot & (D / 64 - 1))) * 64) + t * 16);
           words[n][0] = v.x, words[n][1] = v.y, words[n][2] = v.z, words[n][3] = v.w;
         }
       }
@@ -136,9 +150,9 @@ struct Sealed {
         const std::uint32_t a[4] = {q[step][0], 0, q[step][1], 0};
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          if constexpr (C::kNibbles)
-            mma_f16(s[n], a, unpack_nibbles(words[n][k / 2], k % 2 * 2),
-                    unpack_nibbles(words[n][k / 2], k % 2 * 2 + 1));
+          if constexpr (C::kSmall)
+            mma_f16(s[n], a, unpack<C::kBits>(words[n][k / kWordSteps], k % kWordSteps * 2),
+                    unpack<C::kBits>(words[n][k / kWordSteps], k % kWordSteps * 2 + 1));
           else
             mma_f16(s[n], a, unpack_bytes<kFormat>(words[n][k], 0),
                     unpack_bytes<kFormat>(words[n][k], 1));
@@ -160,14 +174,14 @@ struct Sealed {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const float2 scale = scales(page, 1, n);
-      const float by = n % 2 == 0 ? 1.0f : C::kOdd;
+      const float by = C::partner(n / 2, n % 2);
       w[n / 2][n % 2 * 2] = pack_f16(s[n][0] * (scale.x * by), s[n][1] * (scale.y * by));
       w[n / 2][n % 2 * 2 + 1] = 0;
     }
     if constexpr (!C::kCentred) {
       weight[1] = weight[2] = weight[3] = 0;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) mma_f16(weight, w[h], C::kCentre, C::kOddCentre);
+      for (int h = 0; h < 2; ++h) mma_f16(weight, w[h], C::centre(h, 0), C::centre(h, 1));
     }
     constexpr int kAtOnce = 4;
 #pragma unroll
@@ -177,8 +191,11 @@ struct Sealed {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const std::uint32_t dim = (n + i) * 8 + g;
-        if constexpr (C::kNibbles)
+        if constexpr (C::kBits == 4)
           words[i].x = load_shared1(page + kCodes + dim * 16 + t * 4);
+        else if constexpr (C::kBits == 2)  // of two
+          words[i].x = i % 2 == 0 ? load_shared1(page + kCodes + (n + i) / 2 * 128 + lane * 4)
+                                  : words[i - 1].x;
         else
           words[i] = load_shared2(page + kCodes + dim * 32 + t * 8);
         c[i][0] = state.out[n + i][0], c[i][1] = state.out[n + i][1];
@@ -188,9 +205,10 @@ struct Sealed {
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          if constexpr (C::kNibbles) {
-            mma_f16(c[i], w[h], unpack_nibbles(words[i].x, 2 * h),
-                    unpack_nibbles(words[i].x, 2 * h + 1));
+          if constexpr (C::kSmall) {
+            const int pair = 2 * h + (C::kBits == 2 ? i % 2 * 4 : 0);
+            mma_f16(c[i], w[h], unpack<C::kBits>(words[i].x, pair),
+                    unpack<C::kBits>(words[i].x, pair + 1));
           } else {
             const std::uint32_t word = h == 0 ? words[i].x : words[i].y;
             mma_f16(c[i], w[h], unpack_bytes<kFormat>(word, 0), unpack_bytes<kFormat>(word, 1));
@@ -334,6 +352,8 @@ int attend_decode_sealed(const AttendArgs& a, CudaStream stream) {
         return run<128, CudaKvFormat::int8, 8, 2>(a, stream);
       case CudaKvFormat::int4:
         return run<128, CudaKvFormat::int4, 8, 5>(a, stream);
+      case CudaKvFormat::int2:
+        return run<128, CudaKvFormat::int2, 8, 5>(a, stream);
       default:
         break;
     }
@@ -346,6 +366,8 @@ int attend_decode_sealed(const AttendArgs& a, CudaStream stream) {
         return run<64, CudaKvFormat::int8, 12, 3>(a, stream);
       case CudaKvFormat::int4:
         return run<64, CudaKvFormat::int4, 12, 3>(a, stream);
+      case CudaKvFormat::int2:
+        return run<64, CudaKvFormat::int2, 12, 3>(a, stream);
       default:
         break;
     }

@@ -1,6 +1,6 @@
 // Few rows times a big matrix: the matrix is read once, as fast as memory gives it.
 //
-// A block owns 32 outputs for all rows (up to 16) and the whole of K: no sum is ever split, so any
+// A block owns 32 outputs for all rows (up to 32) and the whole of K: no sum is ever split, so any
 // number of rows gives the bits of the one chain. One warp asks the copy engine for boxes of
 // weights and chunks of activations in a ring; two warps multiply, loading the next chunk's
 // fragments while the chain of the last one runs. Weights do not depend on the kernel before: the
@@ -19,7 +19,7 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kWarps = 2, kOutputs = kWarps * 16, kStages = 4;
+constexpr int kWarps = 2, kOutputs = kWarps * 16;
 // Of K: a column of 128 bytes, four of which come in one copy, and what registers hold at a time.
 constexpr int kColumn = 64, kChunk = 4 * kColumn, kHalf = kChunk / 2;
 constexpr int kColumnBytes = kOutputs * kColumn * 2;
@@ -29,6 +29,8 @@ struct Stage {
   static constexpr int kWeights = kChunk / kColumn * kColumnBytes;
   static constexpr int kActivations = kChunk / 32 * kTiles * 512;
   static constexpr int kBytes = kWeights + kActivations;
+  // Two blocks share a multiprocessor: the next kernel's first ones start beside the last of this.
+  static constexpr int kCount = kTiles <= 2 ? 4 : 3;
 };
 
 // Half a chunk's operands in registers.
@@ -68,6 +70,7 @@ template <int kTiles, LinearOutput kKind>
 __global__ void __launch_bounds__(kWarps * 32 + 32)
     multiply(const LinearArgs a, const __grid_constant__ CUtensorMap map) {
   using S = Stage<kTiles>;
+  constexpr int kStages = S::kCount;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[2 * kStages];  // full, then empty
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -187,7 +190,7 @@ int tensor_map(const LinearArgs& a, CUtensorMap& out) {
 
 template <int kTiles, LinearOutput kKind>
 int run(const LinearArgs& a, CudaStream stream) {
-  constexpr int kBytes = kStages * Stage<kTiles>::kBytes + 1024;
+  constexpr int kBytes = Stage<kTiles>::kCount * Stage<kTiles>::kBytes + 1024;
   static const int allowed = allow_shared(multiply<kTiles, kKind>, kBytes);
   if (allowed != 0) return allowed;
   CUtensorMap map;
@@ -219,8 +222,12 @@ int linear_stream(const LinearArgs& a, CudaStream stream) {
   switch (row_tiles(a.rows)) {
     case 1:
       return by_kind<1>(a, stream);
-    default:
+    case 2:
       return by_kind<2>(a, stream);
+    case 3:
+      return by_kind<3>(a, stream);
+    default:
+      return by_kind<4>(a, stream);
   }
 }
 
