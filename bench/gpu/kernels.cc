@@ -206,7 +206,7 @@ void bench_linear(std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind
   void* x = room(std::size_t{kMost} * inputs * 2);
   ok(api->random_bf16({x, std::size_t{kMost} * inputs, 2, 1}, stream), "noise");
   void* y = room(std::size_t{kMost} * outputs * (kind == LinearOutput::rows_f32 ? 4 : 2));
-  for (const std::uint32_t rows : {1u, 8u, 16u, 17u, 64u, 128u, 256u, 8192u}) {
+  for (const std::uint32_t rows : {1u, 8u, 16u, 32u, 64u, 128u, 256u, 512u, 8192u}) {
     if (rows > 256 && kind == LinearOutput::rows_f32) continue;
     {
       LinearArgs a{
