@@ -110,7 +110,8 @@ void bench_decode(const Decode& c, bool& first) {
       items.push_back({b * pages, b, c.length - 1, c.length - 1, s * split,
                        whole ? c.length : std::min(c.length, (s + 1) * split),
                        splits == 1 ? kNoPartial : partials + s,
-                       static_cast<std::uint16_t>(c.format == CudaKvFormat::bf16), 0});
+                       c.format == CudaKvFormat::bf16 ? std::uint16_t{1} : sealed_row_count(1, 0),
+                       0});
     merges.push_back({b, partials, splits == 1 ? 0 : splits});
     partials += splits;
   }

@@ -94,7 +94,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                    .activations = options.activations,
                    .rows_max = options.rows_max ? options.rows_max
                                : on_device      ? 8192u
-                                                : 512u});
+                                                : 512u,
+                   .fast = options.fast});
   reader.join();
   if (!model.ok()) return model.error();
   if (!text.ok()) return text.error();

@@ -35,6 +35,7 @@ class Retaining;
 struct RuntimeOptions {
   DeviceKind device = DeviceKind::cpu;
   bool random_weights = false;  // the path is a config.json; numbers are made up
+  bool fast = false;            // model/model.h
   std::uint32_t threads = 0;    // 0: one per core
   Isa isa = best_isa();
   Activations activations = Activations::int8;

@@ -54,7 +54,8 @@ DeviceModel::~DeviceModel() {
 
 std::uint64_t DeviceModel::numerics_id() const {
   return mix64(mix64(0x63756461u ^ kDeviceNumerics) ^
-               (static_cast<std::uint64_t>(device_.info.major) << 8 | device_.info.minor));
+               (static_cast<std::uint64_t>(options_.fast) << 16 |
+                static_cast<std::uint64_t>(device_.info.major) << 8 | device_.info.minor));
 }
 
 Status DeviceModel::grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what) {
@@ -121,7 +122,8 @@ Status DeviceModel::tune() {
                                                  .rows = rows,
                                                  .outputs = s.outputs,
                                                  .inputs = s.inputs,
-                                                 .kind = s.kind},
+                                                 .kind = s.kind,
+                                                 .fast = options_.fast},
                                                 stream_),
                        "choosing matrix kernels (is libcublasLt.so.13 there?)"));
     }
@@ -164,7 +166,8 @@ Status DeviceModel::linear(const DeviceBuffer& w, const void* in, void* out, std
                                     .rows = rows,
                                     .outputs = outputs,
                                     .inputs = inputs,
-                                    .kind = kind},
+                                    .kind = kind,
+                                    .fast = options_.fast},
                                    stream_));
 }
 

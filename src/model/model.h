@@ -38,6 +38,7 @@ struct ModelOptions {
   Isa isa = best_isa();
   Activations activations = Activations::int8;
   std::uint32_t rows_max = 512;  // rows of one step; scratch is sized by it
+  bool fast = false;             // on a GPU: bits may depend on how many rows a step has
 };
 
 // One step: rows of all sequences one after the other. `groups` has one view per layer group of the

@@ -67,11 +67,20 @@ struct alignas(16) AttendItem {
       partial;  // where the first row's first split goes, or kNoPartial: all splits are here
   std::uint16_t row_count;
   std::uint16_t partial_stride;  // from one row's partials to the next one's
+
+  QUIRE_HOST_DEVICE constexpr std::uint32_t row_pages() const { return row_count & 255u; }
+  QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_rows() const { return row_count >> 8; }
 };
 static_assert(sizeof(AttendItem) == 32);  // two loads
-// Over sealed pages it is one row, and [begin, end) are the sealed slots it reads, or some splits of
-// them. Then come `row_count` pages of rows as they were written, a split of their own: sinks, and
-// what is too recent to be sealed. They have an item to themselves where the row is cut.
+// Over sealed pages it is sealed_rows() rows of one block, with up to kSealedColumns query heads in
+// all, and [begin, end) are the sealed slots they read, or some splits of them. Then come row_pages()
+// pages of rows as they were written, a split of their own: sinks, and what is too recent to be
+// sealed. They have an item to themselves where rows are cut.
+inline constexpr std::uint32_t kSealedColumns = 8;
+QUIRE_HOST_DEVICE constexpr std::uint16_t sealed_row_count(std::uint32_t rows,
+                                                           std::uint32_t pages) {
+  return static_cast<std::uint16_t>(rows << 8 | pages);
+}
 
 // How a row's splits come together. `count` 0: nothing to merge.
 struct AttendMerge {
@@ -149,6 +158,7 @@ struct LinearArgs {
   void* output;
   std::uint32_t rows, outputs, inputs;
   LinearOutput kind;
+  bool fast = false;  // any order of sums will do, though it depend on the number of rows
 };
 
 // x += norm?(y); activations = rms_norm(x) * weight.

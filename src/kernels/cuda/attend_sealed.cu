@@ -1,4 +1,5 @@
-// Attention of single rows where the blocks before a row's own are sealed.
+// Attention where the blocks before a row's own are sealed: a warp for a row, or for as many rows of a
+// block as have eight query heads together.
 //
 // Codes lie as the tensor cores want them, so that a lane reads its operands with wide loads and
 // unpacks two values at a time to f16; scales never touch an element: a key's multiplies its score,
@@ -295,11 +296,11 @@ struct SealedPieces {
   static constexpr std::uint32_t kPerPage = 1, kPerRowPage = 2 * Page<D>::kBlocks;
 
   __device__ static __forceinline__ std::uint32_t count(const Work& w) {
-    return w.pages + w.item.row_count * kPerRowPage;
+    return w.pages + w.item.row_pages() * kPerRowPage;
   }
   __device__ static __forceinline__ std::uint32_t row_block(const AttendArgs& a, const Work& w,
                                                             std::uint32_t i) {
-    return i < w.item.row_count
+    return i < w.item.row_pages()
                ? cuda_row_pages(w.item.position, a.window, a.recent_blocks, a.sink_blocks).at(i)
                : kNoPartial;
   }
@@ -336,11 +337,14 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode_sealed(const AttendArgs
     const AttendItem item = now.item;
     Work upcoming;
     ring.find(upcoming, now.index + ring.stride);
-    const bool real = g < heads;
-    const bf16* query = static_cast<const bf16*>(a.queries) +
-                        (std::size_t{item.row} * a.query_heads + now.head * heads + g) * D;
-    const std::uint32_t end = item.position + 1;
-    const Visible rows[1] = {{a.window != 0 ? end - min(end, a.window) : 0, end}};
+    const std::uint32_t row_count = item.sealed_rows(), of = g / heads;
+    const bool real = of < row_count;
+    const bf16* query =
+        static_cast<const bf16*>(a.queries) +
+        (std::size_t{item.row + of} * a.query_heads + now.head * heads + g % heads) * D;
+    const std::uint32_t end = item.position + row_count,
+                        mine = item.position + (real ? of : 0) + 1;  // where this row's slots end
+    const Visible rows[1] = {{a.window != 0 ? mine - min(mine, a.window) : 0, mine}};
     Softmax<D, 8> state;
     Row<D> row{row_room};
     state.clear();
@@ -363,9 +367,9 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode_sealed(const AttendArgs
         ring.done();
       }
       pages.end_split(state);
-      if (item.row_count != 0) row.take(state);
+      if (item.row_pages() != 0) row.take(state);
     }
-    if (item.row_count != 0) {
+    if (item.row_pages() != 0) {
       float s[4][4], decay;
       std::uint32_t weights[2][4];
       std::uint32_t q[D / 16][4];
@@ -378,7 +382,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode_sealed(const AttendArgs
       }
       const RowPages blocks =
           cuda_row_pages(item.position, a.window, a.recent_blocks, a.sink_blocks);
-      for (std::uint32_t p = 0; p < item.row_count; ++p) {
+      for (std::uint32_t p = 0; p < item.row_pages(); ++p) {
         const std::uint32_t slot = blocks.at(p) * kCudaPage;
 #pragma unroll
         for (int i = 0; i < Page<D>::kBlocks; ++i) {
@@ -393,7 +397,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode_sealed(const AttendArgs
         }
       }
     }
-    row.store(a, now, lane, state);
+    row.store(a, now, lane, state, row_count);
     now = upcoming;
   }
 }

@@ -36,12 +36,14 @@ class Planner {
           table += blocks_of(q);
           continue;
         }
-        for (std::uint32_t r = 0; is_decoded(q) == decode && r < q.row_count; r += step) {
+        if (decode && sealed())
+          each_sealed(q, [&](std::uint32_t r, std::uint32_t count) {
+            add_sealed(rows_of(q, table, r, count));
+          });
+        for (std::uint32_t r = 0; !sealed() && is_decoded(q) == decode && r < q.row_count;
+             r += step) {
           const AttendItem item = rows_of(q, table, r, std::min(step, q.row_count - r));
-          if (sealed())
-            add_sealed(item);
-          else
-            add(item, decode ? stays_whole(item) : many_tiles_, decode ? 1 : tile_splits_);
+          add(item, decode ? stays_whole(item) : many_tiles_, decode ? 1 : tile_splits_);
         }
         table += blocks_of(q);
       }
@@ -152,8 +154,12 @@ class Planner {
     for (std::uint32_t s = 0; s < view_.sequence_count; ++s) {
       const KvSequenceView& q = view_.sequences[s];
       rows = std::max(rows, q.first_row + q.row_count);
-      for (std::uint32_t r = 0; is_decoded(q) && r < q.row_count; ++r, ++decode_rows_)
+      const auto count = [&](std::uint32_t r, std::uint32_t) {
+        ++decode_rows_;
         decode_slots_ += q.past + r + 1 - first_visible(q.past + r);
+      };
+      if (sealed()) each_sealed(q, count);
+      for (std::uint32_t r = 0; !sealed() && is_decoded(q) && r < q.row_count; ++r) count(r, 1);
     }
     each_tile([&](std::uint32_t) { ++tiles; });
     plan_.merges.resize(rows);
@@ -169,6 +175,16 @@ class Planner {
       return n * shape_.kv_heads;
     };
     for (tile_splits_ = 1; !many_tiles_ && items() > shape_.multiprocessors;) ++tile_splits_;
+  }
+  // Rows of one block read the same pages, unless a window's edge is among them.
+  template <class F>
+  void each_sealed(const KvSequenceView& q, F f) const {
+    const std::uint32_t most =
+        view_.window != 0 ? 1 : kSealedColumns / (shape_.query_heads / shape_.kv_heads);
+    for (std::uint32_t r = 0, count; r < q.row_count; r += count) {
+      count = std::min({most, q.row_count - r, kCudaPage - (q.past + r) % kCudaPage});
+      f(r, count);
+    }
   }
   template <class F>
   void each_tile(F f) const {  // with its number of splits
@@ -236,31 +252,37 @@ class Planner {
   }
 
   // The sealed slots, then the rows as a split of their own.
-  void add_sealed(const AttendItem& row) {
+  void add_sealed(const AttendItem& rows) {
     const RowPages pages =
-        cuda_row_pages(row.position, view_.window, shape_.recent_blocks, shape_.sink_blocks);
-    AttendItem item = row;
+        cuda_row_pages(rows.position, view_.window, shape_.recent_blocks, shape_.sink_blocks);
+    AttendItem item = rows;
+    const std::uint32_t count = rows.row_count;
     item.end = pages.first * kCudaPage;
-    item.begin = std::min(item.end, std::max(row.begin, pages.sinks * kCudaPage));
-    item.row_count = static_cast<std::uint16_t>(pages.count);
-    if (stays_whole(row) || item.begin / split_ + 1 >= (item.end + split_ - 1) / split_) {
+    item.begin = std::min(item.end, std::max(rows.begin, pages.sinks * kCudaPage));
+    item.row_count = sealed_row_count(count, pages.count);
+    const std::uint32_t splits = (item.end + split_ - 1) / split_ - item.begin / split_;
+    if (stays_whole(rows) || splits <= 1) {
       plan_.items.push_back(item);
-      plan_.merges[row.row] = {row.row, plan_.partials, 0};
+      for (std::uint32_t r = 0; r < count; ++r)
+        plan_.merges[rows.row + r] = {rows.row + r, plan_.partials, 0};
       return;
     }
-    const std::uint32_t first = plan_.partials, end = item.end;
-    item.row_count = 0;
-    for (std::uint32_t at = item.begin; at < end; at = item.end) {
+    item.partial_stride = static_cast<std::uint16_t>(splits + 1);
+    item.partial = plan_.partials;
+    item.row_count = sealed_row_count(count, 0);
+    const std::uint32_t end = item.end;
+    for (std::uint32_t at = item.begin; at < end; at = item.end, ++item.partial) {
       item.begin = at;
       item.end = std::min(end, (at / split_ + 1) * split_);
-      item.partial = plan_.partials++;
       plan_.items.push_back(item);
     }
     item.begin = item.end = end;
-    item.partial = plan_.partials++;
-    item.row_count = static_cast<std::uint16_t>(pages.count);
+    item.row_count = sealed_row_count(count, pages.count);
     plan_.items.push_back(item);
-    plan_.merges[row.row] = {row.row, first, plan_.partials - first};
+    for (std::uint32_t r = 0; r < count; ++r) {
+      plan_.merges[rows.row + r] = {rows.row + r, plan_.partials, splits + 1};
+      plan_.partials += splits + 1;
+    }
   }
 
   const KvView& view_;

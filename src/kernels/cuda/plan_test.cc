@@ -201,18 +201,30 @@ TEST_F(CudaPlanTest, RowsOfSealedGroupsReadEachBlockInOneWay) {
     shape.rows = &row_view;
     plan_cuda_attention(view, shape, plan_);
     std::map<std::uint32_t, std::map<std::uint32_t, std::uint32_t>> ways;  // row: block: how often
+    std::map<std::uint32_t, std::uint32_t> owner;
     for (const AttendItem& item : plan_.items) {
-      const std::uint32_t first =
-          window ? item.position + 1 - std::min(item.position + 1, window) : 0;
-      for (std::uint32_t block = item.begin / kCudaPage; block * kCudaPage < item.end; ++block)
-        ++ways[item.row][block];
-      const RowPages pages =
-          cuda_row_pages(item.position, window, shape.recent_blocks, shape.sink_blocks);
-      EXPECT_TRUE(item.row_count == 0 || item.row_count == pages.count);
-      for (std::uint32_t i = 0; i < item.row_count; ++i) ++ways[item.row][pages.at(i)];
-      EXPECT_TRUE(item.row_count == 0 || pages.at(item.row_count - 1) == item.position / kCudaPage);
-      EXPECT_GE(item.begin, std::min(first, item.end));
+      EXPECT_GE(item.sealed_rows(), 1u);
+      EXPECT_LE(item.sealed_rows() * 4, kSealedColumns);
+      const std::uint32_t page_count = item.row_pages();
+      for (std::uint32_t r = 0; r < item.sealed_rows(); ++r) {
+        const std::uint32_t position = item.position + r, row = item.row + r;
+        const std::uint32_t first = window ? position + 1 - std::min(position + 1, window) : 0;
+        for (std::uint32_t block = item.begin / kCudaPage; block * kCudaPage < item.end; ++block)
+          ++ways[row][block];
+        const RowPages pages =
+            cuda_row_pages(position, window, shape.recent_blocks, shape.sink_blocks);
+        EXPECT_TRUE(page_count == 0 || page_count == pages.count);
+        for (std::uint32_t i = 0; i < page_count; ++i) ++ways[row][pages.at(i)];
+        EXPECT_TRUE(page_count == 0 || pages.at(page_count - 1) == position / kCudaPage);
+        EXPECT_GE(item.begin, std::min(first, item.end));
+        if (item.partial == kNoPartial) continue;
+        const std::uint32_t partial = item.partial + r * item.partial_stride;
+        EXPECT_TRUE(owner.emplace(partial, row).second) << "two items share a partial";
+        EXPECT_GE(partial, plan_.merges[row].first);
+        EXPECT_LT(partial, plan_.merges[row].first + plan_.merges[row].count);
+      }
     }
+    EXPECT_EQ(owner.size(), plan_.partials);
     for (std::uint32_t r = 0; r < rows; ++r) {
       const std::uint32_t last = (past + r) / kCudaPage,
                           first = window
