@@ -30,8 +30,6 @@ struct Stage {
   static constexpr int kWeights = kChunk / kColumn * kColumnBytes;
   static constexpr int kActivations = kChunk / 32 * kTiles * 512;
   static constexpr int kBytes = kWeights + kActivations;
-  // Two blocks share a multiprocessor: the next kernel's first ones start beside the last of this.
-  static constexpr int kCount = kTiles <= 2 ? 4 : 3;
   // Warps share the outputs, and the rows, if there are many.
   static constexpr int kMine = kTiles <= 2 ? kTiles : 2;
   static constexpr int kWarps = kOutputs / 16 * (kTiles / kMine);
@@ -71,11 +69,11 @@ struct Fragments {
   }
 };
 
-template <int kTiles, LinearOutput kKind>
+template <int kTiles, int kStages, LinearOutput kKind>
 __global__ void __launch_bounds__(Stage<kTiles>::kWarps * 32 + 32)
     multiply(const LinearArgs a, const __grid_constant__ CUtensorMap map) {
   using S = Stage<kTiles>;
-  constexpr int kStages = S::kCount, kWarps = S::kWarps, kMine = S::kMine;
+  constexpr int kWarps = S::kWarps, kMine = S::kMine;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[2 * kStages];  // full, then empty
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -194,15 +192,25 @@ int tensor_map(const LinearArgs& a, CUtensorMap& out) {
   return 0;
 }
 
-template <int kTiles, LinearOutput kKind>
-int run(const LinearArgs& a, CudaStream stream) {
-  constexpr int kBytes = Stage<kTiles>::kCount * Stage<kTiles>::kBytes + 1024;
-  static const int allowed = allow_shared(multiply<kTiles, kKind>, kBytes);
+template <int kTiles, int kStages, LinearOutput kKind>
+int run_with(const LinearArgs& a, CudaStream stream) {
+  constexpr int kBytes = kStages * Stage<kTiles>::kBytes + 1024;
+  static const int allowed = allow_shared(multiply<kTiles, kStages, kKind>, kBytes);
   if (allowed != 0) return allowed;
   CUtensorMap map;
   if (const int e = tensor_map(a, map)) return e;
-  return launch(multiply<kTiles, kKind>, (a.outputs + kOutputs - 1) / kOutputs,
+  return launch(multiply<kTiles, kStages, kKind>, (a.outputs + kOutputs - 1) / kOutputs,
                 Stage<kTiles>::kWarps * 32 + 32, kBytes, stream, a, map);
+}
+
+// Two blocks share a multiprocessor, and the next kernel's first ones start beside the last of this;
+// many rows of a matrix with few outputs are better off with one that has more bytes on their way.
+template <int kTiles, LinearOutput kKind>
+int run(const LinearArgs& a, CudaStream stream) {
+  if constexpr (kTiles > 2)
+    if (a.outputs > static_cast<std::uint32_t>(multiprocessors()) * kOutputs)
+      return run_with<kTiles, 3, kKind>(a, stream);
+  return run_with<kTiles, 4, kKind>(a, stream);
 }
 
 template <int kTiles>
