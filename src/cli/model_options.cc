@@ -62,6 +62,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  app.add_flag("--fast", o.fast, "on a GPU: answers may differ in a bit from batch to batch")
+      ->group(kRare);
   app.add_option("--random-weights", o.random_weights,
                  "CONFIG.json: numbers nobody trained, to measure speed at any size")
       ->group(kRare);
@@ -192,6 +194,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   const bool cuda = o.device == "cuda" || (o.device == "auto" && open_cuda().ok());
   RuntimeOptions r{.device = cuda ? DeviceKind::cuda : DeviceKind::cpu,
                    .random_weights = !o.random_weights.empty(),
+                   .fast = o.fast,
                    .threads = o.threads,
                    .activations = o.activations == "int16" ? Activations::int16 : Activations::int8,
                    .kv_format = format_name(o.kv_format, o.kv),

@@ -26,6 +26,7 @@ struct ModelOptionsCli {
   std::string path;  // empty: the default model
   std::uint32_t threads = 0, context = 0, block_size = 32, batch_rows = 0;
   std::string device = "cpu", random_weights;
+  bool fast = false;
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
   KvStorageCli kv;
 };
