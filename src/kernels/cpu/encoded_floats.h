@@ -40,6 +40,11 @@ QUIRE_INLINE Lanes powers(const EncodedPart& p, const std::byte* page, std::size
   }
 }
 
+// To be taken one by one, by four_of.
+QUIRE_INLINE Ints four_floats(const float* p) {
+  return sixteen_bytes(reinterpret_cast<const std::int8_t*>(p));
+}
+
 template <class E, int kRows, int kV>
 QUIRE_INLINE void score_floats_at(const EncodedPart& p, const std::byte* page, std::size_t slot,
                                   const std::byte* prepared, Ahead& ahead, float* dots) {
@@ -49,15 +54,23 @@ QUIRE_INLINE void score_floats_at(const EncodedPart& p, const std::byte* page, s
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kV>([&](auto v) QUIRE_LAMBDA { s[r.value][v.value] = zero(); });
   });
-  for (std::size_t d = 0; d < p.rows.dim; ++d) {
-    if (d % 4 == 0) ahead.step();
-    Lanes k[kV];
-    each<kV>([&](auto v) QUIRE_LAMBDA { k[v.value] = load(keys + d * tokens + 16 * v.value); });
+  for (std::size_t d = 0; d < p.rows.dim; d += 4) {
+    ahead.step();
+    Ints held[kRows];
     each<kRows>([&](auto r) QUIRE_LAMBDA {
-      const auto* q = reinterpret_cast<const float*>(prepared + r.value * p.prepared_bytes);
-      const Lanes by = all(q[d]);
+      held[r.value] =
+          four_floats(reinterpret_cast<const float*>(prepared + r.value * p.prepared_bytes) + d);
+    });
+    each<4>([&](auto j) QUIRE_LAMBDA {
+      Lanes k[kV];
       each<kV>([&](auto v) QUIRE_LAMBDA {
-        s[r.value][v.value] = fma(by, k[v.value], s[r.value][v.value]);
+        k[v.value] = load(keys + (d + j.value) * tokens + 16 * v.value);
+      });
+      each<kRows>([&](auto r) QUIRE_LAMBDA {
+        const Lanes by = as_lanes(four_of<j.value>(held[r.value]));
+        each<kV>([&](auto v) QUIRE_LAMBDA {
+          s[r.value][v.value] = fma(by, k[v.value], s[r.value][v.value]);
+        });
       });
     });
   }
@@ -101,15 +114,21 @@ QUIRE_INLINE void value_floats_at(const EncodedPart& p, const EncodedUnit& unit,
     each<kV>([&](auto v) QUIRE_LAMBDA { sums[r.value][v.value] = zero(); });
   });
   for (std::uint32_t i = 0; i < unit.page_count; ++i)
-    for (std::uint32_t t = 0; t < p.rows.tokens; ++t) {
-      if (t % 4 == 0) ahead.step();
-      const E* values = reinterpret_cast<const E*>(unit.pages[i]) + t * dim + at;
-      Lanes x[kV];
-      each<kV>([&](auto v) QUIRE_LAMBDA { x[v.value] = load(values + 16 * v.value); });
+    for (std::uint32_t t = 0; t < p.rows.tokens; t += 4) {
+      ahead.step();
+      Ints held[kRows];
       each<kRows>([&](auto r) QUIRE_LAMBDA {
-        const Lanes by = all(z[r.value * kEncodedUnit + i * p.rows.tokens + t]);
-        each<kV>([&](auto v) QUIRE_LAMBDA {
-          sums[r.value][v.value] = fma(by, x[v.value], sums[r.value][v.value]);
+        held[r.value] = four_floats(z + r.value * kEncodedUnit + i * p.rows.tokens + t);
+      });
+      each<4>([&](auto j) QUIRE_LAMBDA {
+        const E* values = reinterpret_cast<const E*>(unit.pages[i]) + (t + j.value) * dim + at;
+        Lanes x[kV];
+        each<kV>([&](auto v) QUIRE_LAMBDA { x[v.value] = load(values + 16 * v.value); });
+        each<kRows>([&](auto r) QUIRE_LAMBDA {
+          const Lanes by = as_lanes(four_of<j.value>(held[r.value]));
+          each<kV>([&](auto v) QUIRE_LAMBDA {
+            sums[r.value][v.value] = fma(by, x[v.value], sums[r.value][v.value]);
+          });
         });
       });
     }
