@@ -79,7 +79,7 @@ struct Decode {
 };
 
 const char* name_of(CudaKvFormat format) {
-  constexpr const char* kNames[] = {"bf16", "fp8", "int8", "int4"};
+  constexpr const char* kNames[] = {"bf16", "fp8", "int8", "int4", "int2"};
   return kNames[static_cast<int>(format)];
 }
 
@@ -110,7 +110,8 @@ void bench_decode(const Decode& c, bool& first) {
       items.push_back({b * pages, b, c.length - 1, c.length - 1, s * split,
                        whole ? c.length : std::min(c.length, (s + 1) * split),
                        splits == 1 ? kNoPartial : partials + s,
-                       static_cast<std::uint16_t>(c.format == CudaKvFormat::bf16), 0});
+                       c.format == CudaKvFormat::bf16 ? std::uint16_t{1} : sealed_row_count(1, 0),
+                       0});
     merges.push_back({b, partials, splits == 1 ? 0 : splits});
     partials += splits;
   }
@@ -206,7 +207,7 @@ void bench_linear(std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind
   void* x = room(std::size_t{kMost} * inputs * 2);
   ok(api->random_bf16({x, std::size_t{kMost} * inputs, 2, 1}, stream), "noise");
   void* y = room(std::size_t{kMost} * outputs * (kind == LinearOutput::rows_f32 ? 4 : 2));
-  for (const std::uint32_t rows : {1u, 8u, 16u, 17u, 64u, 128u, 256u, 8192u}) {
+  for (const std::uint32_t rows : {1u, 8u, 16u, 32u, 64u, 128u, 256u, 512u, 8192u}) {
     if (rows > 256 && kind == LinearOutput::rows_f32) continue;
     {
       LinearArgs a{
@@ -264,6 +265,7 @@ int run() {
                           {32, 8, 128, 32, 4096, 32, CudaKvFormat::int8},
                           {32, 8, 128, 32, 4096, 32, CudaKvFormat::int4},
                           {32, 8, 128, 128, 2048, 32, CudaKvFormat::int4},
+                          {32, 8, 128, 32, 4096, 32, CudaKvFormat::int2},
                           {9, 3, 64, 32, 4096, 30},
                           {9, 3, 64, 128, 2048, 30},
                           {9, 3, 64, 8, 8192, 30}})

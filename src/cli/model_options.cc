@@ -62,6 +62,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  app.add_flag("--fast", o.fast, "on a GPU: answers may differ in a bit from batch to batch")
+      ->group(kRare);
   app.add_option("--random-weights", o.random_weights,
                  "CONFIG.json: numbers nobody trained, to measure speed at any size")
       ->group(kRare);
@@ -86,6 +88,13 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
                  "rows per step (512; on a GPU 8192)")
       ->group(kRare)
       ->check(CLI::Range(1, 65536));
+}
+
+void add_describe_options(CLI::App& app, DescribeCli& o) {
+  app.add_option("MODEL", o.model, "GGUF file or Hugging Face folder");
+  app.add_option("--block-size", o.block_size, "tokens per cache block (32)")
+      ->check(CLI::IsMember({16, 32, 64}));
+  app.add_flag("--json", o.json, "print one JSON object");
 }
 
 std::string model_cache_folder() {
@@ -192,6 +201,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   const bool cuda = o.device == "cuda" || (o.device == "auto" && open_cuda().ok());
   RuntimeOptions r{.device = cuda ? DeviceKind::cuda : DeviceKind::cpu,
                    .random_weights = !o.random_weights.empty(),
+                   .fast = o.fast,
                    .threads = o.threads,
                    .activations = o.activations == "int16" ? Activations::int16 : Activations::int8,
                    .kv_format = format_name(o.kv_format, o.kv),

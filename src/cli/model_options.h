@@ -26,12 +26,21 @@ struct ModelOptionsCli {
   std::string path;  // empty: the default model
   std::uint32_t threads = 0, context = 0, block_size = 32, batch_rows = 0;
   std::string device = "cpu", random_weights;
+  bool fast = false;
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
   KvStorageCli kv;
 };
 
 void add_model_options(CLI::App& app, ModelOptionsCli& options);
 void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // of what answers people
+
+// Of commands that look at a model without running it.
+struct DescribeCli {
+  std::string model;
+  std::uint32_t block_size = 32;
+  bool json = false;
+};
+void add_describe_options(CLI::App& app, DescribeCli& options);
 
 // A path that exists: as given, or looked up among the models in the cache folder.
 Result<std::string> find_model(const std::string& given);

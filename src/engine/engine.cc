@@ -324,17 +324,7 @@ bool Engine::step() {
       sweep();
       return worked_;
     }
-    best_ = {};
-    Status ran;
-    if (runtime_.model().device() && best_will_do()) {
-      Result<std::span<const BestToken>> best = runtime_.step_greedy(items_);
-      if (best.ok()) best_ = best.value();
-      ran = best.ok() ? Status() : best.error();
-    } else {
-      Result<std::span<float>> all = runtime_.step(items_);
-      if (all.ok()) logits = all.value();
-      ran = all.ok() ? Status() : all.error();
-    }
+    const Status ran = run_step(logits);
     if (ran.ok()) break;
     if (ran.error().code == Code::unavailable) {  // the device is lost: nothing can go on
       fail_all(FailureKind::device, ran.error().message);

@@ -10,6 +10,7 @@
 //   engine.cc         jobs: submitted, admitted, finished, failed
 //   engine_batch.cc   a step's rows, and room for them: admission, preemption
 //   engine_sample.cc  from logits to tokens, told to the sinks
+//   engine_draw.cc    the part of it that a GPU does
 #pragma once
 
 #include <cstdint>
@@ -127,8 +128,13 @@ class Engine {
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
 
-  // engine_sample.cc
+  // engine_draw.cc
+  Status run_step(std::span<float>& logits);
   bool best_will_do() const;
+  void describe_draws();
+  bool describe_draw(const Row& row, DrawRow& draw);
+
+  // engine_sample.cc
   void use_logits(std::span<float> logits);
   void score_prompt(const Row& row, std::span<const float> logits);
   void begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits);
@@ -173,6 +179,10 @@ class Engine {
   std::vector<std::uint32_t> order_;
   std::vector<Task> tasks_;
   std::span<const BestToken> best_;  // of the step at hand, if it has no logits
+  std::span<const Drawn> drawn_;     // likewise, if some rows of it have none
+  std::vector<DrawRow> draws_;
+  std::vector<DrawChange> changes_;
+  std::uint32_t draw_lists_ = 0;
   std::vector<Running> candidates_;
   std::vector<LaneScratch> lanes_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt

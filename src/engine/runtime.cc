@@ -95,7 +95,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                    .activations = options.activations,
                    .rows_max = options.rows_max ? options.rows_max
                                : on_device      ? 8192u
-                                                : 512u});
+                                                : 512u,
+                   .fast = options.fast});
   reader.join();
   if (!model.ok()) return model.error();
   if (!text.ok()) return text.error();
@@ -243,7 +244,7 @@ void Runtime::copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes) {
 
 Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   TRY(const std::size_t rows, run(items, false));
-  return std::span<float>(logits_.data(), rows * config().vocabulary);
+  return std::span<float>(logits_.at.get(), rows * config().vocabulary);
 }
 
 Result<std::span<const BestToken>> Runtime::step_greedy(std::span<const StepItem> items) {
@@ -251,7 +252,13 @@ Result<std::span<const BestToken>> Runtime::step_greedy(std::span<const StepItem
   return std::span<const BestToken>(greedy_.data(), rows);
 }
 
-Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
+Result<Runtime::DrawnRows> Runtime::step_drawn(std::span<const StepItem> items,
+                                               const Draws& draws) {
+  TRY(const std::size_t rows, run(items, false, &draws));
+  return DrawnRows{{drawn_.data(), rows}, {logits_.at.get(), rows * config().vocabulary}};
+}
+
+Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy, const Draws* draws) {
   for (const StepItem& item : items)
     if (item.retain) TRY_STATUS(item.retain->act(*this, *item.sequence));
   needs_.clear();
@@ -294,15 +301,16 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
     for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
     return wanted;
   }
-  if (logits_.size() < wanted * vocabulary) logits_.resize(wanted * vocabulary);
+  float* const logits = logits_.cover(wanted * vocabulary);
+  if (draws) drawn_.assign(wanted, {});
   if (geometries_.size() == 1) {
-    TRY_STATUS(forward(room, items, *geometries_[0], logits_.data(), nullptr));
+    TRY_STATUS(forward(room, items, *geometries_[0], logits, nullptr, draws));
   } else {
-    if (pass_logits_.size() < wanted * vocabulary) pass_logits_.resize(wanted * vocabulary);
+    float* const pass = pass_logits_.cover(wanted * vocabulary);
     for (const Geometry* g : geometries_) {
-      TRY_STATUS(forward(room, items, *g, pass_logits_.data(), nullptr));
-      const float* from = pass_logits_.data();
-      float* to = logits_.data();
+      TRY_STATUS(forward(room, items, *g, pass, nullptr));
+      const float* from = pass;
+      float* to = logits;
       for (const StepItem& item : items) {
         const std::size_t count = logit_count(item) * vocabulary;
         if (&cache_->geometry(item.sequence->root()) == g) {
@@ -314,17 +322,19 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
     }
   }
   for (std::size_t i = 0; greedy && i < wanted; ++i) {
-    const std::span<const float> of(logits_.data() + i * vocabulary, vocabulary);
+    const std::span<const float> of(logits + i * vocabulary, vocabulary);
     const TokenId best = vector_->argmax(of.data(), config().vocabulary);
     greedy_[i] = {best, static_cast<float>(of[best] - sampler_->log_sum_exp(of, of[best]))};
   }
 
   // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
   // published.
-  const float* row = logits_.data();
+  const float* row = logits;
+  std::size_t of = 0;
   for (const StepItem& item : items)
-    for (std::size_t i = 0; i < logit_count(item); ++i, row += config().vocabulary)
-      if (!std::isfinite(*row)) item.sequence->mark_faulted();
+    for (std::size_t i = 0; i < logit_count(item); ++i, ++of, row += config().vocabulary)
+      if (draws && drawn_[of].mode != DrawMode::logits ? !drawn_[of].finite : !std::isfinite(*row))
+        item.sequence->mark_faulted();
   for (std::size_t i = 0; i < items.size(); ++i) {
     room.commit(i, items[i].tokens);
     if (items[i].retain) items[i].retain->observer().after_step(*this, *items[i].sequence);
@@ -332,8 +342,58 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
   return wanted;
 }
 
+// Layers that share pages: what the first of them reads of a block is there once the last has
+// computed it.
+Status Runtime::forward_by_block(const Reservation& room, std::span<const StepItem> items,
+                                 const Geometry& geometry, float* logits) {
+  const std::uint32_t tokens = geometry.tokens_per_block;
+  const std::size_t vocabulary = config().vocabulary;
+  std::vector<float> some;
+  passed_.assign(items.size(), 0);
+  for (;;) {
+    std::size_t rows = 0, wanted = 0;
+    parts_.assign(items.begin(), items.end());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      StepItem& part = parts_[i];
+      const std::size_t left = &cache_->geometry(part.sequence->root()) == &geometry
+                                   ? part.tokens.size() - passed_[i]
+                                   : 0;
+      const std::size_t count =
+          std::min<std::size_t>(left, tokens - (room.past(i) + passed_[i]) % tokens);
+      part.tokens = part.tokens.subspan(passed_[i], count);
+      if (count < left && part.logits == Logits::last) part.logits = Logits::none;
+      if (count == 0) part.logits = Logits::none;
+      rows += count;
+      wanted += logit_count(part);
+    }
+    if (rows == 0) break;
+    some.resize(wanted * vocabulary);
+    const Status done = forward(room, parts_, geometry, some.data(), nullptr);
+    if (!done.ok()) {
+      passed_.clear();
+      return done;
+    }
+    const float* from = some.data();
+    float* to = logits;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::size_t count = logit_count(parts_[i]) * vocabulary;
+      const std::size_t before = items[i].logits == Logits::all ? passed_[i] : 0;
+      std::copy_n(from, count, to + before * vocabulary);
+      from += count;
+      if (&cache_->geometry(items[i].sequence->root()) == &geometry)
+        to += logit_count(items[i]) * vocabulary;
+      passed_[i] += static_cast<std::uint32_t>(parts_[i].tokens.size());
+    }
+  }
+  passed_.clear();
+  return {};
+}
+
 Status Runtime::forward(const Reservation& room, std::span<const StepItem> items,
-                        const Geometry& geometry, float* logits, BestToken* greedy) {
+                        const Geometry& geometry, float* logits, BestToken* greedy,
+                        const Draws* draws) {
+  if (geometry.by_block() && passed_.empty())
+    return forward_by_block(room, items, geometry, logits);
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
@@ -347,17 +407,15 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   for (auto& views : sequence_views_) views.clear();
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
+    if (items[i].tokens.empty()) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
+    const std::uint32_t begin = room.past(i) + (passed_.empty() ? 0 : passed_[i]),
+                        end = begin + static_cast<std::uint32_t>(items[i].tokens.size());
     Retaining* const retain = items[i].retain;
     const std::uint32_t first_position =
-        room.past(i) - (retain ? retain->position_shift() : items[i].position_shift);
-    Tap* const tap = !retain
-                         ? items[i].tap
-                         : retain->observer().before_step(
-                               room.past(i), static_cast<std::uint32_t>(items[i].tokens.size()));
+        begin - (retain ? retain->position_shift() : items[i].position_shift);
+    Tap* const tap = !retain ? items[i].tap : retain->observer().before_step(begin, end - begin);
     tapped |= tap != nullptr;
-    const std::uint32_t begin = room.past(i),
-                        end = begin + static_cast<std::uint32_t>(items[i].tokens.size());
     const std::uint32_t prompt = items[i].sequence->prompt_length();
     for (std::uint32_t at = begin, stop; at < end; at = stop) {
       stop = part_end(items[i], geometry, at, end);
@@ -398,6 +456,8 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
                        .groups = views_,
                        .logit_rows = logit_rows_,
                        .greedy = greedy,
+                       .draws = draws,
+                       .drawn = draws ? drawn_.data() : nullptr,
                        .taps = tapped ? std::span<Tap* const>(taps_) : std::span<Tap* const>(),
                        .reads = page_reads_.empty() ? std::span<const PageReads* const>()
                                                     : std::span<const PageReads* const>(reads_)},

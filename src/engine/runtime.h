@@ -39,6 +39,7 @@ class Selecting;
 struct RuntimeOptions {
   DeviceKind device = DeviceKind::cpu;
   bool random_weights = false;  // the path is a config.json; numbers are made up
+  bool fast = false;            // model/model.h
   std::uint32_t threads = 0;    // 0: one per core
   Isa isa = best_isa();
   Activations activations = Activations::int8;
@@ -136,6 +137,13 @@ class Runtime {
   // what is there now: ascending, rows of one step. Their blocks are the sequence's alone, and exact.
   Status compute_again(Sequence& s, std::span<const std::uint32_t> tokens,
                        std::uint32_t last_layer);
+  // The same on a GPU, with tokens drawn there as far as `draws` (one for each wanted row) say. Rows
+  // that come back as DrawMode::logits have their logits, at their place among all.
+  struct DrawnRows {
+    std::span<const Drawn> drawn;
+    std::span<float> logits;
+  };
+  Result<DrawnRows> step_drawn(std::span<const StepItem> items, const Draws& draws);
   Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
 
   // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
@@ -154,16 +162,20 @@ class Runtime {
  private:
   Runtime() = default;
   // Runs all items; leaves the wanted logits in logits_, or, if greedy, the best tokens in greedy_.
-  Result<std::size_t> run(std::span<const StepItem> items, bool greedy);  // rows wanted
+  Result<std::size_t> run(std::span<const StepItem> items, bool greedy,
+                          const Draws* draws = nullptr);  // rows wanted
   // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
   Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
-                 float* logits, BestToken* greedy);
+                 float* logits, BestToken* greedy, const Draws* draws = nullptr);
   // Whether every item can be cut into such parts.
   Status check_parts(std::span<const StepItem> items) const;
   // Where the part of an item ends that begins at this token: those that choose what they read do so
   // block by block of a prompt, token by token of an answer.
   std::uint32_t part_end(const StepItem& item, const Geometry& geometry, std::uint32_t first,
                          std::uint32_t end) const;
+  // The same in as many passes as the longest has blocks.
+  Status forward_by_block(const Reservation& room, std::span<const StepItem> items,
+                          const Geometry& geometry, float* logits);
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
@@ -197,8 +209,20 @@ class Runtime {
   std::deque<PageReads> page_reads_;  // of those that choose, and by part of an item
   std::vector<const PageReads*> reads_;
   std::vector<const Geometry*> geometries_;
-  std::vector<float> logits_, pass_logits_;
+  std::vector<StepItem> parts_;        // what one pass of several takes of the items,
+  std::vector<std::uint32_t> passed_;  // and their rows before it; empty where there is one
+  // Never filled: rows that nobody asks for are not touched.
+  struct Floats {
+    std::unique_ptr<float[]> at;
+    std::size_t count = 0;
+    float* cover(std::size_t wanted) {
+      if (count < wanted) at = std::make_unique_for_overwrite<float[]>(count = wanted);
+      return at.get();
+    }
+  };
+  Floats logits_, pass_logits_;
   std::vector<BestToken> greedy_, pass_greedy_;
+  std::vector<Drawn> drawn_;
 };
 
 }  // namespace quire

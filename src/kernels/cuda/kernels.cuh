@@ -23,6 +23,7 @@ int rope_store(const RopeStoreArgs&, CudaStream);
 int gate(const GateArgs&, CudaStream);
 int gather(const GatherArgs&, CudaStream);
 int argmax(const ArgmaxArgs&, CudaStream);
+int draw(const DrawArgs&, CudaStream);
 int random_bf16(const RandomArgs&, CudaStream);
 int read_all(const void* from, std::uint64_t bytes, CudaStream);
 

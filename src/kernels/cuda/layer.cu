@@ -118,7 +118,7 @@ __global__ void rope_store_kernel(const RopeStoreArgs a) {
 #pragma unroll
         for (int j = 0; j < kEach; ++j) squares = __fmaf_rn(x[h][j], x[h][j], squares);
       for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
-      const float scale = __frsqrt_rn(squares / D + a.epsilon);
+      const float scale = __frsqrt_rn(squares / a.norm_dim + a.epsilon);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -289,7 +289,6 @@ int embed(const EmbedArgs& a, CudaStream stream) {
 }
 
 int rope_store(const RopeStoreArgs& a, CudaStream stream) {
-  if (a.rope_dim != a.head_dim) return cudaErrorInvalidValue;
   const dim3 grid(a.rows, (a.query_heads + 2 * a.kv_heads + 7) / 8);
   switch (a.head_dim) {
     case 64:

@@ -155,6 +155,13 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const std::uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Of an 8 x 8 matrix of 16-bit numbers, lane g * 4 + t having columns 2t and 2t + 1 of row g.
+__device__ __forceinline__ std::uint32_t transpose(std::uint32_t pair) {
+  std::uint32_t r;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
+  return r;
+}
+
 __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));

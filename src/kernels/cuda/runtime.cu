@@ -241,6 +241,7 @@ constexpr CudaApi kApi = {.version = kCudaApiVersion,
                           .gate = gate,
                           .gather = gather,
                           .argmax = argmax,
+                          .draw = draw,
                           .random_bf16 = random_bf16,
                           .read_all = read_all};
 
