@@ -52,8 +52,9 @@ void Engine::find_texts(Job& job) {
 
 // Work on a job that has to be done before its rows, a little in each step. False: not now.
 bool Engine::goes_on(Job& job) {
+  const std::uint32_t rows = running_.size() > 1 ? prompt_tokens() : options_.step_tokens;
   if (job.blend) {
-    CHECK(job.blend->advance(runtime_, prompt_tokens()).ok());  // exact, and no device
+    CHECK(job.blend->advance(runtime_, rows).ok());  // exact, and no device
     worked_ = true;
     if (!job.blend->done()) return false;
     job.approximate = job.blend->reused();
@@ -64,7 +65,7 @@ bool Engine::goes_on(Job& job) {
   const Branch b = job.branch(0);
   // Who finds no room for it tries again in his step, where others can give way.
   if (!b.retain || b.done || !b.retain->reads_again(runtime_, *b.sequence)) return true;
-  if (!b.retain->read_some(runtime_, *b.sequence, prompt_tokens()).ok()) return true;
+  if (!b.retain->read_some(runtime_, *b.sequence, rows).ok()) return true;
   worked_ = true;
   if (b.retain->reads_again(runtime_, *b.sequence)) return false;
   act(job);

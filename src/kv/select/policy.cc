@@ -78,7 +78,7 @@ std::span<const SelectRule> select_rules() { return kRules; }
 
 std::uint32_t SelectPolicy::pages(std::uint32_t prompt, std::uint32_t tokens_per_block) const {
   const std::uint32_t wanted = share > 0 ? budget_slots(prompt, share) : tokens;
-  return std::max(1u, wanted / tokens_per_block);
+  return (wanted + tokens_per_block - 1) / tokens_per_block;
 }
 
 std::string SelectPolicy::text() const {

@@ -14,7 +14,7 @@ TEST(SelectPolicy, ReadsWhatItWrites) {
   EXPECT_EQ(parse_select_policy("quest:0.25").value().text(), "quest:25%");
   EXPECT_EQ(parse_select_policy("xattention").value().text(), "xattention:0.9");
   EXPECT_EQ(parse_select_policy("quest:512").value().pages(4000, 32), 16u);
-  EXPECT_EQ(parse_select_policy("quest:10%").value().pages(4000, 32), 12u);
+  EXPECT_EQ(parse_select_policy("quest:10%").value().pages(4000, 32), 13u);
   EXPECT_EQ(parse_select_policy("quest:5").value().pages(4000, 32), 1u);
 }
 
