@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <set>
 #include <span>
@@ -49,6 +50,7 @@ class Engine {
   bool told() { return std::exchange(told_, false); }
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
+  void drop_snapshots() { snapshots_.clear(); }
   std::vector<ActiveRequest> active() const;
 
  private:
@@ -59,6 +61,15 @@ class Engine {
     std::uint32_t past;         // tokens before its first row
     std::uint32_t first_logit;  // its rows of logits
     std::uint32_t logit_count;
+  };
+  // What a policy left of a text, for the next who wants just that.
+  struct Snapshot {
+    RootId root;
+    std::string policy, salt;
+    std::vector<TokenId> tokens;
+    Sequence sequence;
+    Retaining retain;
+    std::uint64_t bytes;
   };
   struct Task {  // one token to sample
     Job* job;
@@ -103,6 +114,11 @@ class Engine {
   void place(Job& job);
   SequenceOptions sequence_options(const Job& job, std::span<const KeyChange> changes) const;
   std::optional<Attached> convert(Job& job);
+  void find_texts(Job& job);
+  void act(Job& job);
+  Snapshot* find_snapshot(const Job& job);
+  bool place_snapshot(Job& job, const SequenceOptions& options);
+  bool goes_on(Job& job);
   Probe probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
@@ -139,9 +155,11 @@ class Engine {
   std::unordered_map<std::string, RootId> roots_;
   std::vector<RootId> tenant_roots_;  // in the order of ServiceStats::tenants
   std::vector<JobId> over_;           // to be swept
+  std::deque<Snapshot> snapshots_;    // last used first
   std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
+  bool worked_ = false;  // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
   double cost_told_ = 0;  // to the cache, of a token

@@ -94,6 +94,7 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
     a.sequence = std::move(fork.value());
     a.counts = job.answers[0].counts;
     a.retain = job.answers[0].retain;
+    a.select = job.answers[0].select;
     if (job.answers[0].mask) a.mask = job.answers[0].mask->fork();
   }
   job.attached = r.choices;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "engine/retain.h"
+#include "engine/selecting.h"
 #include "engine/text_parts.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
@@ -131,10 +132,15 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->storage_->sinks = options.kv_sinks;
   r->storage_->skip_layers = options.kv_skip_layers;
   r->storage_->window = options.kv_window;
+  if (options.kv_select && !options.kv_select->answers())
+    r->storage_->prefill = options.kv_select->prefill;
   r->kv_format_ = r->storage_->name();
   TRY_STATUS(r->check_storage(*r->storage_));
   r->retain_ = options.kv_retain;
   if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
+  if (options.kv_select)
+    TRY_STATUS(r->check_select(*options.kv_select, nullptr, r->retain_ != nullptr));
+  if (options.kv_select && options.kv_select->answers()) r->select_ = options.kv_select;
   const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
@@ -185,6 +191,15 @@ Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* st
                                       .beams = beams,
                                       .device = model_->device() != nullptr,
                                       .context = context_});
+}
+
+Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* storage, bool retains,
+                             std::uint32_t beams) const {
+  const Geometry stored = geometry(storage);
+  return quire::check_select(policy, {.geometry = &stored,
+                                      .retains = retains,
+                                      .beams = beams,
+                                      .device = model_->device() != nullptr});
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
@@ -260,6 +275,7 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy, c
     return Error{Code::invalid, "a step of " + std::to_string(rows) + " rows does not fit " +
                                     std::to_string(model_->options().rows_max) +
                                     "; raise --batch-rows"};
+  TRY_STATUS(check_parts(items));
   TRY(Reservation room, cache_->reserve(needs_));
   const std::size_t vocabulary = config().vocabulary;
   if (greedy && greedy_.size() < wanted) greedy_.resize(wanted);
@@ -333,6 +349,8 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   positions_.clear();
   logit_rows_.clear();
   taps_.clear();
+  page_reads_.clear();
+  reads_.clear();
   bool tapped = false;
   const std::size_t group_count = geometry.groups.size();
   if (sequence_views_.size() < group_count) sequence_views_.resize(group_count);
@@ -344,13 +362,30 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
     Retaining* const retain = items[i].retain;
     const std::uint32_t first_position =
         room.past(i) - (retain ? retain->position_shift() : items[i].position_shift);
-    taps_.push_back(!retain
-                        ? items[i].tap
-                        : retain->observer().before_step(
-                              room.past(i), static_cast<std::uint32_t>(items[i].tokens.size())));
-    tapped |= taps_.back() != nullptr;
-    for (std::uint32_t g = 0; g < group_count; ++g)
-      sequence_views_[g].push_back(room.view(i, g, first_row));
+    Tap* const tap = !retain
+                         ? items[i].tap
+                         : retain->observer().before_step(
+                               room.past(i), static_cast<std::uint32_t>(items[i].tokens.size()));
+    tapped |= tap != nullptr;
+    const std::uint32_t begin = room.past(i),
+                        end = begin + static_cast<std::uint32_t>(items[i].tokens.size());
+    const std::uint32_t prompt = items[i].sequence->prompt_length();
+    for (std::uint32_t at = begin, stop; at < end; at = stop) {
+      stop = part_end(items[i], geometry, at, end);
+      taps_.push_back(tap);
+      reads_.push_back(nullptr);
+      if (items[i].select && at >= items[i].select->prompt_length())
+        reads_.back() = &page_reads_.emplace_back(items[i].select->reads());
+      else if (geometry.sparse() && at < prompt)
+        reads_.back() = &page_reads_.emplace_back();
+      if (reads_.back() && items[i].chosen) page_reads_.back().chosen = &(*items[i].chosen)[at];
+      for (std::uint32_t g = 0; g < group_count; ++g) {
+        KvSequenceView view = room.view(i, g, first_row + at - begin);
+        view.past = at;
+        view.row_count = stop - at;
+        sequence_views_[g].push_back(view);
+      }
+    }
     for (const TokenId token : items[i].tokens) {
       positions_.push_back(first_position + static_cast<std::uint32_t>(tokens_.size()) - first_row);
       if (items[i].logits == Logits::all)
@@ -376,38 +411,12 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
                        .greedy = greedy,
                        .draws = draws,
                        .drawn = draws ? drawn_.data() : nullptr,
-                       .taps = tapped ? std::span<Tap* const>(taps_) : std::span<Tap* const>()},
+                       .taps = tapped ? std::span<Tap* const>(taps_) : std::span<Tap* const>(),
+                       .reads = page_reads_.empty() ? std::span<const PageReads* const>()
+                                                    : std::span<const PageReads* const>(reads_)},
                       logits));
   forward_time_ += clock_.now() - started;
   return {};
-}
-
-Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
-                        const std::function<bool(std::uint32_t)>& progress, Retaining* retain) {
-  const std::uint32_t rows =
-      std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
-  while (s.length() < end) {
-    const std::uint32_t count = std::min(rows, end - s.length());
-    const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none, retain};
-    const auto done = step({&item, 1});
-    if (!done.ok()) return done.error();
-    if (progress && !progress(s.length()))
-      return Error{Code::cancelled, "stopped while reading the prompt"};
-  }
-  return {};
-}
-
-Result<std::span<float>> Runtime::read(Sequence& s, std::uint32_t chunk,
-                                       const std::function<bool(std::uint32_t)>& progress,
-                                       Retaining* retain) {
-  const auto end = static_cast<std::uint32_t>(s.tokens().size());
-  CHECK(s.length() < end);
-  const std::uint32_t rows =
-      std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
-  const std::uint32_t last_rows = (end - s.length() - 1) % rows + 1;
-  TRY_STATUS(prefill(s, end - last_rows, chunk, progress, retain));
-  const StepItem last{&s, s.tokens().last(last_rows), Logits::last, retain};
-  return step({&last, 1});
 }
 
 }  // namespace quire

@@ -26,6 +26,7 @@
 #include "kernels/linear.h"
 #include "kernels/storage.h"
 #include "model/config.h"
+#include "model/page_reads.h"
 #include "model/tap.h"
 #include "model/weights_source.h"
 
@@ -48,12 +49,15 @@ struct StepRows {
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
+  std::uint32_t last_layer = 0xffffffffu;     // keys and values up to this one; all others stay
   BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
   // On a device, instead: what is to be drawn there, and where what came of it goes. Rows that want
   // their logits get them.
   const Draws* draws = nullptr;
   Drawn* drawn = nullptr;
   std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
+  // By sequence, null where everything is read; or empty. Not on a device.
+  std::span<const PageReads* const> reads = {};
 };
 
 class DeviceModel;
