@@ -144,7 +144,7 @@ int attend_decode(const AttendArgs& a, CudaStream stream) {
   if (a.query_heads / a.kv_heads > 8) return cudaErrorInvalidValue;
   switch (a.head_dim) {
     case 64:
-      return run<64, 8, 4>(a, stream);
+      return run<64, 12, 3>(a, stream);
     case 128:
       return run<128, 4, 6>(a, stream);
     case 256:

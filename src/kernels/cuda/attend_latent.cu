@@ -13,7 +13,7 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kWarps = 4, kThreads = (kWarps + 1) * 32, kStages = 4, kHeads = kLatentHeads;
+constexpr int kWarps = 4, kThreads = (kWarps + 1) * 32, kStages = 2, kHeads = kLatentHeads;
 constexpr int kBlocks = kLatentKeys / 64, kMine = kLatentValues / kWarps;  // dimensions of a warp
 constexpr std::uint32_t kPageBytes = kCudaPage * kLatentKeys * 2, kBlock = Page<64>::kBlock;
 constexpr std::uint32_t kQueryBlock = kHeads * 128, kQueryBytes = kBlocks * kQueryBlock;
@@ -26,7 +26,7 @@ struct Told {  // by each warp
 
 __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
-__global__ void __launch_bounds__(kThreads, 1) latent(const AttendArgs a) {
+__global__ void __launch_bounds__(kThreads, 2) latent(const AttendArgs a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[2 * kStages];
   __shared__ Told told;
