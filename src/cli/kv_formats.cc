@@ -10,13 +10,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
-  std::string model;
-  std::uint32_t block_size = 32;
-  bool json = false;
-};
-
-int run(const Options& o) {
+int run(const DescribeCli& o) {
   const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto source = ModelSource::open(path.value());
@@ -26,11 +20,11 @@ int run(const Options& o) {
   Json rows = Json::array();
   for (const Format* f : formats()) {
     Json row{{"format", f->name}, {"exact", f->exact}, {"research", f->research()}};
-    const Status holds = f->check(page);
+    const Geometry geometry = make_geometry(c, o.block_size, f);
+    const Status holds = check_geometry(geometry);
     if (holds.ok()) {
       row["effective_bits"] = f->effective_bits(page);
-      row["bytes_per_token"] =
-          make_plan(make_geometry(c, o.block_size, f), {.context = 1}).bytes_per_token;
+      row["bytes_per_token"] = make_plan(geometry, {.context = 1}).bytes_per_token;
       row["needs_allow_lossy"] = StoragePolicy(f).bits_min() < 8;
       row["shares_slots"] = f->slots_stand_alone(page);
     } else {
@@ -72,11 +66,8 @@ int run(const Options& o) {
 }
 
 std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
-  app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
-  app.add_option("--block-size", o->block_size, "tokens per cache block (32)")
-      ->check(CLI::IsMember({16, 32, 64}));
-  app.add_flag("--json", o->json, "print one JSON object");
+  auto o = std::make_shared<DescribeCli>();
+  add_describe_options(app, *o);
   return [o] { return run(*o); };
 }
 

@@ -10,12 +10,6 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
-  std::string model;
-  std::uint32_t block_size = 32;
-  bool json = false;
-};
-
 std::string signal_names(Signal needs) {
   constexpr std::pair<Signal, const char*> kNames[] = {{Signal::keys, "keys"},
                                                        {Signal::values, "values"},
@@ -84,7 +78,7 @@ void print_rules(const Json& rules) {
     fmt::print("  {}: {}\n", r["with"].get<std::string>(), r["says"].get<std::string>());
 }
 
-int run(const Options& o) {
+int run(const DescribeCli& o) {
   const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto source = ModelSource::open(path.value());
@@ -139,11 +133,8 @@ int run(const Options& o) {
 }
 
 std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
-  app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
-  app.add_option("--block-size", o->block_size, "tokens per cache block (32)")
-      ->check(CLI::IsMember({16, 32, 64}));
-  app.add_flag("--json", o->json, "print one JSON object");
+  auto o = std::make_shared<DescribeCli>();
+  add_describe_options(app, *o);
   return [o] { return run(*o); };
 }
 

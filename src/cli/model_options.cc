@@ -90,6 +90,13 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
       ->check(CLI::Range(1, 65536));
 }
 
+void add_describe_options(CLI::App& app, DescribeCli& o) {
+  app.add_option("MODEL", o.model, "GGUF file or Hugging Face folder");
+  app.add_option("--block-size", o.block_size, "tokens per cache block (32)")
+      ->check(CLI::IsMember({16, 32, 64}));
+  app.add_flag("--json", o.json, "print one JSON object");
+}
+
 std::string model_cache_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");

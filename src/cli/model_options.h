@@ -34,6 +34,14 @@ struct ModelOptionsCli {
 void add_model_options(CLI::App& app, ModelOptionsCli& options);
 void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // of what answers people
 
+// Of commands that look at a model without running it.
+struct DescribeCli {
+  std::string model;
+  std::uint32_t block_size = 32;
+  bool json = false;
+};
+void add_describe_options(CLI::App& app, DescribeCli& options);
+
 // A path that exists: as given, or looked up among the models in the cache folder.
 Result<std::string> find_model(const std::string& given);
 std::string model_cache_folder();

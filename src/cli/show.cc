@@ -10,12 +10,6 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
-  std::string path;
-  std::uint32_t block_size = 32;
-  bool json = false;
-};
-
 const char* kind_name(GroupKind kind) {
   constexpr const char* names[] = {"full", "window", "latent", "state", "recent"};
   return names[static_cast<int>(kind)];
@@ -32,8 +26,8 @@ Json group_json(const Geometry& geometry, const LayerGroup& g) {
   return j;
 }
 
-int run(const Options& o) {
-  const auto path = find_model(o.path);
+int run(const DescribeCli& o) {
+  const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto source = ModelSource::open(path.value());
   if (!source.ok()) return fail(source.error());
@@ -105,11 +99,8 @@ int run(const Options& o) {
 }
 
 std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
-  app.add_option("MODEL", o->path, "GGUF file or Hugging Face folder");
-  app.add_option("--block-size", o->block_size, "tokens per cache block (32)")
-      ->check(CLI::IsMember({16, 32, 64}));
-  app.add_flag("--json", o->json, "print one JSON object");
+  auto o = std::make_shared<DescribeCli>();
+  add_describe_options(app, *o);
   return [o] { return run(*o); };
 }
 

@@ -29,7 +29,7 @@ class Converter {
     for (std::uint32_t g = 0; g < target_.groups.size(); ++g) {
       const KvSequenceView view = room.view(0, g, 0);
       const LayerGroup& group = target_.groups[g];
-      const auto pages = static_cast<std::uint32_t>(group.layers.size()) * group.kv_heads;
+      const std::uint32_t pages = group.lanes();
       r_.pool().run([&](ThreadPool::Lane lane) {
         for (std::uint32_t i = lane.index; i < (end - first) * pages; i += lane.count) {
           const ArenaOffset block = view.blocks[first + i / pages];
@@ -44,7 +44,8 @@ class Converter {
  private:
   void page(const LayerGroup& group, std::uint32_t index, std::uint32_t block,
             ArenaOffset to) const {
-    const std::uint32_t layer = group.layers[index / group.kv_heads], head = index % group.kv_heads;
+    const std::uint32_t layer = group.layers[index / group.kv_heads * group.layers_per_page()],
+                        head = index % group.kv_heads;
     const LayerPlace place = source_.places[layer];
     const LayerGroup& rows = source_.groups[place.group];
     std::byte* const arena = r_.cache().arena();
@@ -54,9 +55,10 @@ class Converter {
     std::byte* const page = arena_at(arena, to) + index * target_.page_bytes(group);
     if (!group.sealed()) return static_cast<void>(std::memcpy(page, at, source_.page_bytes(rows)));
     const auto seal = [&](Side side, std::size_t row_offset, std::size_t offset) {
-      kernels_.seal(
-          r_.model().sealed_part(target_, layer, head, side, block * target_.tokens_per_block),
-          at + row_offset, page + offset);
+      EncodedPart part =
+          r_.model().sealed_part(target_, layer, head, side, block * target_.tokens_per_block);
+      part.member_stride = rows.kv_heads * source_.page_bytes(rows);
+      kernels_.seal(part, at + row_offset, page + offset);
     };
     seal(Side::keys, 0, 0);
     seal(Side::values, source_.key_bytes(rows), target_.key_bytes(group));

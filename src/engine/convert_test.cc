@@ -98,6 +98,36 @@ TEST(Convert, ARequestGoesOnFromEncodedCopiesOfExactBlocks) {
   tiny.expect_empty();
 }
 
+// What was converted cannot be computed again: who gives way keeps its blocks and goes on from there.
+TEST(Convert, GivingWayChangesNoAnswer) {
+  const auto answer = [](std::uint64_t memory, std::uint32_t& preemptions) {
+    TinyEngine tiny(llama(), {.threads = 2, .kv_format = "f16", .kv_cache_bytes = memory});
+    tiny.submit(request(text_of(150, 1), 1));
+    tiny.run();
+    const auto make = [](std::uint64_t seed, bool convert) {
+      Request r = asking(0, "int8", convert);
+      r.prompt = text_of(150, seed);
+      r.tokens_max = 900;
+      r.priority = convert ? 0 : 1'000'000;  // the others come first
+      return r;
+    };
+    const auto converted = tiny.submit(make(1, true));
+    std::vector<std::shared_ptr<MemorySink>> others;
+    for (std::uint64_t i = 2; i < 7; ++i) others.push_back(tiny.submit(make(i, false)));
+    tiny.run();
+    for (const auto& sink : others) EXPECT_TRUE(sink->result);
+    EXPECT_TRUE(converted->result) << (converted->failure ? converted->failure->message : "");
+    EXPECT_EQ(converted->admission.cached_tokens, 128u);
+    preemptions = converted->result ? converted->result->preemptions : 0;
+    tiny.expect_empty();
+    return converted->told[0].ids();
+  };
+  std::uint32_t none = 0, some = 0;
+  EXPECT_EQ(answer(4 << 20, some), answer(256 << 20, none));
+  EXPECT_EQ(none, 0u);
+  EXPECT_GT(some, 0u);
+}
+
 TEST(Convert, AnotherSaltHasNothingToConvert) {
   TinyEngine tiny(llama(), {.threads = 2, .kv_format = "f16"});
   tiny.submit(asking(100, nullptr, false));

@@ -342,9 +342,58 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy, c
   return wanted;
 }
 
+// Layers that share pages: what the first of them reads of a block is there once the last has
+// computed it.
+Status Runtime::forward_by_block(const Reservation& room, std::span<const StepItem> items,
+                                 const Geometry& geometry, float* logits) {
+  const std::uint32_t tokens = geometry.tokens_per_block;
+  const std::size_t vocabulary = config().vocabulary;
+  std::vector<float> some;
+  passed_.assign(items.size(), 0);
+  for (;;) {
+    std::size_t rows = 0, wanted = 0;
+    parts_.assign(items.begin(), items.end());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      StepItem& part = parts_[i];
+      const std::size_t left = &cache_->geometry(part.sequence->root()) == &geometry
+                                   ? part.tokens.size() - passed_[i]
+                                   : 0;
+      const std::size_t count =
+          std::min<std::size_t>(left, tokens - (room.past(i) + passed_[i]) % tokens);
+      part.tokens = part.tokens.subspan(passed_[i], count);
+      if (count < left && part.logits == Logits::last) part.logits = Logits::none;
+      if (count == 0) part.logits = Logits::none;
+      rows += count;
+      wanted += logit_count(part);
+    }
+    if (rows == 0) break;
+    some.resize(wanted * vocabulary);
+    const Status done = forward(room, parts_, geometry, some.data(), nullptr);
+    if (!done.ok()) {
+      passed_.clear();
+      return done;
+    }
+    const float* from = some.data();
+    float* to = logits;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::size_t count = logit_count(parts_[i]) * vocabulary;
+      const std::size_t before = items[i].logits == Logits::all ? passed_[i] : 0;
+      std::copy_n(from, count, to + before * vocabulary);
+      from += count;
+      if (&cache_->geometry(items[i].sequence->root()) == &geometry)
+        to += logit_count(items[i]) * vocabulary;
+      passed_[i] += static_cast<std::uint32_t>(parts_[i].tokens.size());
+    }
+  }
+  passed_.clear();
+  return {};
+}
+
 Status Runtime::forward(const Reservation& room, std::span<const StepItem> items,
                         const Geometry& geometry, float* logits, BestToken* greedy,
                         const Draws* draws) {
+  if (geometry.by_block() && passed_.empty())
+    return forward_by_block(room, items, geometry, logits);
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
@@ -358,17 +407,15 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   for (auto& views : sequence_views_) views.clear();
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
+    if (items[i].tokens.empty()) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
+    const std::uint32_t begin = room.past(i) + (passed_.empty() ? 0 : passed_[i]),
+                        end = begin + static_cast<std::uint32_t>(items[i].tokens.size());
     Retaining* const retain = items[i].retain;
     const std::uint32_t first_position =
-        room.past(i) - (retain ? retain->position_shift() : items[i].position_shift);
-    Tap* const tap = !retain
-                         ? items[i].tap
-                         : retain->observer().before_step(
-                               room.past(i), static_cast<std::uint32_t>(items[i].tokens.size()));
+        begin - (retain ? retain->position_shift() : items[i].position_shift);
+    Tap* const tap = !retain ? items[i].tap : retain->observer().before_step(begin, end - begin);
     tapped |= tap != nullptr;
-    const std::uint32_t begin = room.past(i),
-                        end = begin + static_cast<std::uint32_t>(items[i].tokens.size());
     const std::uint32_t prompt = items[i].sequence->prompt_length();
     for (std::uint32_t at = begin, stop; at < end; at = stop) {
       stop = part_end(items[i], geometry, at, end);

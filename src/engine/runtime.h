@@ -173,6 +173,9 @@ class Runtime {
   // block by block of a prompt, token by token of an answer.
   std::uint32_t part_end(const StepItem& item, const Geometry& geometry, std::uint32_t first,
                          std::uint32_t end) const;
+  // The same in as many passes as the longest has blocks.
+  Status forward_by_block(const Reservation& room, std::span<const StepItem> items,
+                          const Geometry& geometry, float* logits);
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
@@ -206,6 +209,8 @@ class Runtime {
   std::deque<PageReads> page_reads_;  // of those that choose, and by part of an item
   std::vector<const PageReads*> reads_;
   std::vector<const Geometry*> geometries_;
+  std::vector<StepItem> parts_;        // what one pass of several takes of the items,
+  std::vector<std::uint32_t> passed_;  // and their rows before it; empty where there is one
   // Never filled: rows that nobody asks for are not touched.
   struct Floats {
     std::unique_ptr<float[]> at;

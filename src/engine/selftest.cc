@@ -107,11 +107,10 @@ class Selftest {
     TRY_STATUS(preempted(r));
     TRY_STATUS(beams(r));
     TRY_STATUS(side_by_side(r));
+    const auto heard = [&](const SelftestCheck& c) { tell(c); };
+    if (options.device == DeviceKind::cpu) TRY_STATUS(selftest_convert(r, prompt_, prefix_, heard));
     if (all_ && options.device == DeviceKind::cpu)
-      TRY_STATUS(selftest_retain(r, prompt_, prefix_, [&](const SelftestCheck& c) {
-        all_same_ = all_same_ && c.ok;
-        report_(c);
-      }));
+      TRY_STATUS(selftest_retain(r, prompt_, prefix_, heard));
     if (options.device != DeviceKind::cpu || sample_)
       return {};  // threads and instruction sets do not matter on a GPU
     return variants(options);

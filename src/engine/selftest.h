@@ -25,4 +25,10 @@ Result<bool> selftest(const std::string& path, const RuntimeOptions& base, bool 
 Status selftest_retain(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
                        const std::function<void(const SelftestCheck&)>& report);
 
+// In a lossy format: exact blocks encoded instead of computed, and what follows them
+// (selftest_convert.cc).
+Status selftest_convert(Runtime& runtime, std::span<const TokenId> prompt,
+                        const std::string& prefix,
+                        const std::function<void(const SelftestCheck&)>& report);
+
 }  // namespace quire

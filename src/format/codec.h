@@ -52,7 +52,7 @@ struct Column {
 
 struct CodecLayout {
   std::uint32_t code_bits = 0;  // of one code per element; 0: no planes
-  std::array<Column, 2> columns{};
+  std::array<Column, 3> columns{};
 };
 
 struct Codec {
@@ -70,6 +70,7 @@ struct Codec {
   bool calibrated = false;
   std::uint32_t channels =
       1;  // coupled quantization: neighbours that share a code of bits * channels
+  std::uint32_t layers = 1;  // neighbours whose rows lie one after the other in a row of this codec
 
   CodecLayout (*layout)(const Codec&, Side, Rows);
   void (*encode)(const Codec&, Side, Rows, const float* rows, std::byte* page);

@@ -38,14 +38,15 @@ void decode_asymmetric(const Codec& c, Side side, Rows rows, const std::byte* pa
 
 extern const Codec kF32, kF16, kBf16;   // exact.cc
 extern const Codec kFp8E4m3, kFp8E5m2;  // fp8.cc
-extern const Codec kInt8, kQ8_0, kQ4_0, kHadamardInt4, kHadamardInt3,
-    kHadamardInt2;                                     // symmetric.cc
+extern const Codec kInt8, kQ8_0, kQ4_0, kHadamardInt4, kHadamardInt3, kHadamardInt2,
+    kInt3;                                             // symmetric.cc
 extern const Codec kQ5_1, kQ4_1;                       // asymmetric.cc
 extern const Codec kKivi4, kKivi2;                     // kivi.cc
 extern const Codec kTurbo4, kTurbo3;                   // turbo.cc
 extern const Codec kNvfp4;                             // nvfp4.cc
 extern const Codec kPolarRec;                          // polar.cc
 extern const Codec kQjl;                               // qjl.cc
+extern const Codec kMinicache;                         // minicache.cc
 extern const Codec kKvquant3, kCq4, kCq3, kCq2, kCq1;  // calibrated.cc
 
 }  // namespace quire

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// Every pair whose rows are of one type, made once: formats are compared and kept by address.
+// Every pair whose rows are of one type and as many layers, made once: formats are compared and kept by address.
 class Pairs {
  public:
   Pairs() {
@@ -18,7 +18,7 @@ class Pairs {
     names_.reserve(all.size() * all.size());
     for (const Codec* k : all)
       for (const Codec* v : all) {
-        if (k->rows != v->rows) continue;
+        if (k->rows != v->rows || k->layers != v->layers) continue;
         names_.push_back(k == v ? std::string(k->name) : fmt::format("{}/{}", k->name, v->name));
         pairs_.push_back({names_.back(), k->rows, k->exact && v->exact, k, v});
       }
@@ -100,7 +100,7 @@ Result<const Format*> find_format(std::string_view keys, std::string_view values
   if (const Format* f = pairs().find(k, v)) return f;
   return Error{Code::unsupported,
                fmt::format("keys in {} and values in {}: only codecs with rows of f16 go together, "
-                           "f32 and bf16 stand alone",
+                           "f32, bf16 and minicache stand alone",
                            k->name, v->name)};
 }
 

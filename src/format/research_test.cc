@@ -1,8 +1,11 @@
-// What the two research codecs claim: polar's angles and QJL's unbiased estimate.
+// What the research codecs claim: polar's angles, QJL's unbiased estimate, and what minicache keeps of
+// two layers.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "base/half.h"
+#include "format/minicache.h"
 #include "format/polar.h"
 #include "format/qjl.h"
 #include "format/testing.h"
@@ -104,6 +107,65 @@ TEST(Qjl, APageDecodesToTheEstimateOfItsKeys) {
       xx += double{x[slot * 64 + d]} * x[slot * 64 + d];
     }
     EXPECT_NEAR(xy / xx, 1, 0.15);  // the score of a key with itself
+  }
+}
+
+std::vector<float> merged(const std::vector<float>& rows, std::uint32_t dim) {
+  const auto tokens = static_cast<std::uint32_t>(rows.size() / dim);
+  return round_trip(*find_codec("minicache").value(), Side::keys, {tokens, dim}, rows);
+}
+
+TEST(Minicache, TheDirectionLiesBetween) {
+  const float a[] = {3, 0, 0}, b[] = {0, 0.5f, 0}, none[] = {0, 0, 0};
+  float e[3];
+  EXPECT_NEAR(shared_direction(a, b, 3, 0.5, e), std::acos(0.0), 1e-6);
+  EXPECT_NEAR(e[0], std::sqrt(0.5), 1e-6);
+  EXPECT_NEAR(e[1], std::sqrt(0.5), 1e-6);
+  shared_direction(a, b, 3, 0.6, e);
+  EXPECT_NEAR(std::atan2(e[1], e[0]), 0.6 * std::acos(0.0), 1e-6);
+  EXPECT_NEAR(shared_direction(a, a, 3, 0.6, e), 0, 1e-6);
+  EXPECT_FLOAT_EQ(e[0], 1);
+  const float back[] = {-1, 0, 0};
+  shared_direction(a, back, 3, 0.6, e);  // no plane to turn in: on the line
+  EXPECT_FLOAT_EQ(e[0], -1);
+  shared_direction(none, b, 3, 0.6, e);
+  EXPECT_FLOAT_EQ(e[1], 1);
+}
+
+TEST(Minicache, LayersAlikeComeBackAndLengthsAlways) {
+  constexpr std::uint32_t kDim = 128, kTokens = 32;
+  std::vector<float> rows = Gaussian(5).rows({kTokens, kDim});
+  std::vector<float> alike = rows;
+  for (std::uint32_t t = 0; t < kTokens; ++t)  // three times as long in the second layer
+    for (std::uint32_t d = 0; d < kDim / 2; ++d)
+      alike[t * kDim + kDim / 2 + d] = 3 * alike[t * kDim + d];
+  const std::vector<float> back = merged(alike, kDim);
+  for (std::size_t i = 0; i < alike.size(); ++i) EXPECT_NEAR(back[i], alike[i], 0.012);
+  const std::vector<float> apart = merged(rows, kDim);
+  for (std::size_t i = 0; i < rows.size(); i += kDim / 2) {
+    double was = 0, is = 0;
+    for (std::size_t d = i; d < i + kDim / 2; ++d) {
+      was += double{rows[d]} * rows[d];
+      is += double{apart[d]} * apart[d];
+    }
+    EXPECT_NEAR(std::sqrt(is / was), 1, 2e-3);
+  }
+}
+
+TEST(Minicache, TokensWhoseLayersPointApartAreKeptWhole) {
+  constexpr std::uint32_t kDim = 64, kTokens = 32;
+  std::vector<float> rows = Gaussian(6).rows({kTokens, kDim});
+  for (float& x : rows) x = f16_to_f32(f32_to_f16(x));
+  for (std::uint32_t t = 0; t < kTokens; ++t)
+    for (std::uint32_t d = 0; d < kDim / 2; ++d) {
+      const float x = rows[t * kDim + d];
+      rows[t * kDim + kDim / 2 + d] = t == 7 || t == 30 ? -x : x + 0.125f * (d % 2);
+    }
+  const std::vector<float> back = merged(rows, kDim);
+  for (std::uint32_t t = 0; t < kTokens; ++t) {
+    bool same = true;
+    for (std::uint32_t d = 0; d < kDim; ++d) same &= back[t * kDim + d] == rows[t * kDim + d];
+    EXPECT_EQ(same, t == 7 || t == 30) << t;
   }
 }
 

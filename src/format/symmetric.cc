@@ -94,8 +94,9 @@ void decode(const Codec& c, Side side, Rows rows, const std::byte* page, float* 
 
 template <class Grid>
 constexpr Codec symmetric(std::string_view name, std::uint32_t bits, std::uint32_t group,
-                          Basis basis = Basis::plain) {
+                          Basis basis = Basis::plain, bool research = false) {
   return {.name = name,
+          .research = research,
           .key_basis = basis,
           .value_basis = basis,
           .bits = bits,
@@ -113,6 +114,7 @@ extern const Codec kQ8_0 = symmetric<Rounded>("q8_0", 8, 32);
 extern const Codec kQ4_0 = symmetric<SignedMax>("q4_0", 4, 32);
 extern const Codec kHadamardInt4 = symmetric<Midpoint>("hadamard-int4", 4, 32, Basis::hadamard);
 extern const Codec kHadamardInt3 = symmetric<Midpoint>("hadamard-int3", 3, 32, Basis::hadamard);
+extern const Codec kInt3 = symmetric<Midpoint>("int3", 3, 32, Basis::plain, true);
 extern const Codec kHadamardInt2 = symmetric<Midpoint>("hadamard-int2", 2, 32, Basis::hadamard);
 
 }  // namespace quire

@@ -47,6 +47,7 @@ const Reading kReadings[] = {
     even(kQ4_0, Scales::slot_f16, 16),
     even(kHadamardInt4, Scales::slot_f16, 15),
     even(kHadamardInt3, Scales::slot_f16, 7),
+    even(kInt3, Scales::slot_f16, 7),
     even(kHadamardInt2, Scales::slot_f16, 3),
     even(kQ5_1, Scales::slot_pair, 31),
     even(kQ4_1, Scales::slot_pair, 15),
@@ -62,10 +63,12 @@ const Reading kReadings[] = {
 
 EncodedPart encoded_part(const Codec& codec, Side side, Rows rows) {
   DCHECK(check_rows(codec, rows).ok());
+  const std::size_t page_bytes = codec_bytes(codec, side, rows);
+  rows.dim /= codec.layers;
   EncodedPart p{.codec = &codec,
                 .side = side,
                 .rows = rows,
-                .page_bytes = codec_bytes(codec, side, rows),
+                .page_bytes = page_bytes,
                 .prepared_bytes = 0,
                 .kind = Kind::decoded,
                 .scales = Scales::none,

@@ -54,7 +54,7 @@ namespace quire {
 struct Calibration;
 
 inline constexpr std::uint32_t kEncodedUnit = 128;   // slots
-inline constexpr std::uint32_t kEncodedVersion = 2;  // bumped when the bits of an answer may change
+inline constexpr std::uint32_t kEncodedVersion = 3;  // bumped when the bits of an answer may change
 inline constexpr std::uint32_t kEncodedPagesMax = 8;  // of a unit: pages have 16 slots at least
 
 // How the numbers of a page are found.
@@ -94,6 +94,11 @@ struct EncodedPart {
   std::uint32_t lane = 0;
   RopeView rope = {};
   std::uint32_t position = 0;
+
+  // Codecs of several layers: which of them reads, and, where a page is sealed, the bytes from one's
+  // rows to the next one's. `rows` are those of one layer.
+  std::uint32_t member = 0;
+  std::size_t member_stride = 0;
 };
 
 EncodedPart encoded_part(const Codec& codec, Side side, Rows rows);  // check_rows() holds

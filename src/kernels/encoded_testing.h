@@ -28,7 +28,7 @@ class AlignedBytes {
 class EncodedPages {
  public:
   EncodedPages(const Codec& codec, Side side, Rows rows, std::uint32_t count)
-      : part(encoded_part(codec, side, rows)), bytes_(count * part.page_bytes) {
+      : part(encoded_part(codec, side, rows)), stored_(rows), bytes_(count * part.page_bytes) {
     unit.page_count = count;
     for (std::uint32_t i = 0; i < count; ++i) unit.pages[i] = page(i);
   }
@@ -40,15 +40,15 @@ class EncodedPages {
   void encode(const std::vector<float>& rows) {
     for (std::uint32_t i = 0; i < unit.page_count; ++i) {
       std::memset(page(i), 0, part.page_bytes);
-      part.codec->encode(*part.codec, part.side, part.rows,
-                         &rows[std::size_t{i} * part.rows.tokens * part.rows.dim], page(i));
+      part.codec->encode(*part.codec, part.side, stored_,
+                         &rows[std::size_t{i} * stored_.tokens * stored_.dim], page(i));
     }
   }
   std::vector<float> decode() {
-    std::vector<float> rows(std::size_t{slots()} * part.rows.dim);
+    std::vector<float> rows(std::size_t{slots()} * stored_.dim);
     for (std::uint32_t i = 0; i < unit.page_count; ++i)
-      part.codec->decode(*part.codec, part.side, part.rows, page(i),
-                         &rows[std::size_t{i} * part.rows.tokens * part.rows.dim]);
+      part.codec->decode(*part.codec, part.side, stored_, page(i),
+                         &rows[std::size_t{i} * stored_.tokens * stored_.dim]);
     return rows;
   }
 
@@ -56,6 +56,7 @@ class EncodedPages {
   EncodedUnit unit{};
 
  private:
+  Rows stored_;  // of a page: those of all its layers
   AlignedBytes bytes_;
 };
 

@@ -11,6 +11,10 @@ bool Geometry::exact() const {
   return std::ranges::none_of(groups, [](const LayerGroup& g) { return g.sealed(); });
 }
 
+bool Geometry::by_block() const {
+  return std::ranges::any_of(groups, [](const LayerGroup& g) { return g.together > 1; });
+}
+
 // A query at position `tokens` sees the last window - 1 tokens before it.
 std::uint64_t Geometry::first_block(const LayerGroup& g, std::uint64_t tokens) const {
   if (g.kind == GroupKind::recent)

@@ -34,10 +34,15 @@ struct LayerGroup {
   std::uint64_t state_bytes = 0;  // kind state only, per layer
   std::uint32_t recent_blocks = 0, sink_blocks = 0;  // kind recent only: kept besides the open one
   const Format* format = nullptr;
+  // Neighbours in `layers` whose pages are one (Codec::layers); kind recent: that are sealed at once.
+  std::uint32_t together = 1;
   // Of calibrated codecs; lanes are numbered by model layers.
   const Calibration *key_calibration = nullptr, *value_calibration = nullptr;
 
-  std::uint32_t lanes() const { return static_cast<std::uint32_t>(layers.size()) * kv_heads; }
+  std::uint32_t layers_per_page() const { return kind == GroupKind::recent ? 1 : together; }
+  std::uint32_t lanes() const {
+    return static_cast<std::uint32_t>(layers.size()) / layers_per_page() * kv_heads;
+  }
   // Lossy: a block is written as a whole, when its last token has been computed.
   bool sealed() const { return kind != GroupKind::state && !format->exact; }
   // Nobody reads such rows once their block is sealed: those of blocks that a step fills whole need
@@ -76,6 +81,8 @@ struct Geometry {
   bool exact() const;  // no group is lossy
   // Rows of a prompt's block were computed together: it is served whole or not at all.
   bool sparse() const { return prefill.way != SparsePrefill::Way::none; }
+  // A block is encoded once all layers of a page have computed it: a step must not go beyond.
+  bool by_block() const;
 
   // A sequence of `tokens` tokens has the blocks [first_block, block_end) of a group, and the sinks
   // of a recent one. Between steps: while one runs, its first rows need what they see.
@@ -85,7 +92,8 @@ struct Geometry {
   }
 
   PageShape page_shape(const LayerGroup& g) const {
-    return {tokens_per_block, g.key_dim, g.value_dim};
+    const std::uint32_t layers = g.layers_per_page();
+    return {tokens_per_block, g.key_dim * layers, g.value_dim * layers};
   }
   std::size_t key_bytes(const LayerGroup& g) const { return g.format->key_bytes(page_shape(g)); }
   std::size_t page_bytes(const LayerGroup& g) const;   // keys, then values, rounded up to 64

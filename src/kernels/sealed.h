@@ -2,9 +2,9 @@
 //
 // A row reads its own block, the `recent` blocks before it and the first `sinks` blocks as rows
 // (they lie in pages of the row type), and every other block before it encoded. The encoded part is
-// taken in units and splits of absolute slots, as in attend.h but with the arithmetic of encoded.h;
-// the rows, sinks first, are a short sequence of their own for the kernels of attend.h. For one row
-// and query head
+// taken in units and splits of absolute slots, as in attend.h but with the arithmetic of encoded.h
+// and weights by the coarse exp of terms.h; the rows, sinks first, are a short sequence of their own
+// for the kernels of attend.h. For one row and query head
 //   e = splits of encoded slots, merged left to right; then out of the codec's basis
 //   merged with the splits of its rows, left to right;  o / l
 // Lanes of a compacted sequence are encoded, and come before the encoded part of the table. Tokens
@@ -14,10 +14,10 @@
 // One step of a layer group:
 //
 //   plan_sealed(kv, sequences, shape, plan);
-//   for (task : plan.encoded) kernels.attend_sealed(step, task, scratch);     // any thread, any
-//   order for (rows : {plan.kept, plan.passing}) for (task : rows.tasks) kernels.attend(...);  //
-//   as well for (merge : plan.merges) kernels.merge_sealed(step, merge);              // after all
-//   of them
+//   for (task : plan.encoded) kernels.attend_sealed(step, task, scratch);  // any thread, any order
+//   for (rows : {plan.kept, plan.passing})
+//     for (task : rows.tasks) kernels.attend(...);                         // as well
+//   for (merge : plan.merges) kernels.merge_sealed(step, merge);           // after all of them
 #pragma once
 
 #include <cstdint>

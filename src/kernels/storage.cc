@@ -33,7 +33,8 @@ LayerGroup empty_group(const LayerShape& l, const Format* format) {
 
 bool same(const LayerGroup& a, const LayerGroup& b) {
   return a.kind == b.kind && a.kv_heads == b.kv_heads && a.key_dim == b.key_dim &&
-         a.value_dim == b.value_dim && a.window == b.window && a.format == b.format;
+         a.value_dim == b.value_dim && a.window == b.window && a.format == b.format &&
+         a.together == b.together;
 }
 
 LayerPlace add_layer(std::vector<LayerGroup>& groups, const LayerGroup& like, std::uint32_t layer) {
@@ -41,7 +42,23 @@ LayerPlace add_layer(std::vector<LayerGroup>& groups, const LayerGroup& like, st
   if (g == groups.end()) g = groups.insert(g, like);
   g->layers.push_back(layer);
   return {static_cast<std::uint32_t>(g - groups.begin()),
-          static_cast<std::uint32_t>(g->layers.size() - 1)};
+          static_cast<std::uint32_t>(g->layers.size() - 1) / g->layers_per_page()};
+}
+
+bool alike(const LayerShape& a, const LayerShape& b) {
+  return a.kind == GroupKind::full && b.kind == GroupKind::full && a.kv_heads == b.kv_heads &&
+         a.key_dim == b.key_dim && a.value_dim == b.value_dim;
+}
+
+// Whether a layer shares its page with a neighbour in this format: in the second half of the layers
+// these are two and two, from the last one down.
+bool is_merged(std::span<const LayerShape> layers, const StoragePolicy& policy, std::uint32_t layer,
+               const Format* format) {
+  const auto count = static_cast<std::uint32_t>(layers.size());
+  const std::uint32_t first = count - std::min(count, std::max(1u, count / 4) * 2) / 2 * 2;
+  if (format->keys->layers == 1 || layer < first) return false;
+  const std::uint32_t other = (layer - first) % 2 == 0 ? layer + 1 : layer - 1;
+  return alike(layers[layer], layers[other]) && policy.of_layer(other) == format;
 }
 
 }  // namespace
@@ -97,20 +114,30 @@ Geometry build_geometry(std::span<const LayerShape> given, std::uint32_t tokens_
   Geometry geometry;
   geometry.tokens_per_block = tokens_per_block;
   geometry.prefill = policy.prefill;
+  bool merges = false;
   for (std::uint32_t l = 0; l < layers.size(); ++l)
-    geometry.places.push_back(
-        add_layer(geometry.groups, empty_group(layers[l], policy.of_layer(l)), l));
+    merges = merges || is_merged(layers, policy, l, policy.of_layer(l));
+  for (std::uint32_t l = 0; l < layers.size(); ++l) {
+    const Format* format = policy.of_layer(l);
+    const bool merged = is_merged(layers, policy, l, format);
+    if (merges && !merged && format->keys->layers > 1) format = row_format(*format);
+    LayerGroup group = empty_group(layers[l], format);
+    group.together = merged ? format->keys->layers : 1;
+    geometry.places.push_back(add_layer(geometry.groups, group, l));
+  }
   if (geometry.exact()) return geometry;
   geometry.rows = geometry.places;
   const auto blocks = [&](std::uint32_t tokens) {
     return (tokens + tokens_per_block - 1) / tokens_per_block;
   };
   for (std::uint32_t l = 0; l < layers.size(); ++l) {
-    const Format* format = geometry.groups[geometry.places[l].group].format;
+    const LayerGroup& sealed = geometry.groups[geometry.places[l].group];
+    const Format* format = sealed.format;
     if (format->exact) continue;
     LayerGroup recent = empty_group(layers[l], row_format(*format));
     recent.kind = GroupKind::recent;
     recent.window = 0;  // it ends sooner than any
+    recent.together = sealed.together;
     recent.recent_blocks = blocks(policy.recent_exact);
     const bool calibrated = format->keys->calibrated || format->values->calibrated;
     recent.sink_blocks = blocks(std::max(policy.sinks, calibrated ? kCalibratedSinks : 0));
@@ -148,8 +175,16 @@ Status check_geometry(const Geometry& geometry) {
     return Error{Code::unsupported,
                  fmt::format("{} groups of layers with different windows or formats: {} at most",
                              geometry.groups.size(), kGroups)};
-  for (const LayerGroup& g : geometry.groups)
-    if (g.kind != GroupKind::state) TRY_STATUS(g.format->check(geometry.page_shape(g)));
+  for (const LayerGroup& g : geometry.groups) {
+    if (g.kind == GroupKind::state) continue;
+    if (g.format->keys->layers != g.layers_per_page())
+      return Error{
+          Code::unsupported,
+          fmt::format("KV format {} merges neighbouring layers that see everything and are "
+                      "alike; in the second half of this model there are none",
+                      g.format->name)};
+    TRY_STATUS(g.format->check(geometry.page_shape(g)));
+  }
   return {};
 }
 

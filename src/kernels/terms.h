@@ -5,6 +5,8 @@
 //   e^r = 1 + r + r^2 * (kExp2 + r * (kExp3 + ...)), Horner by fma; minimax on |r| <= ln(2)/2,
 //   3.1e-9 relative.
 // Below kExpMin the result is 0 (so no subnormals), above kExpMax infinity.
+// The coarse exp, for weights of encoded values, has t = x * log2 e, n = round(t) and
+//   2^(t - n) = 1 + f * (kCoarse1 + f * (kCoarse2 + f * kCoarse3)), 1.1e-4 relative.
 // tanh(x) for |x| < kTanhSmall is x + x^3 * (kTanh3 + x^2 * (kTanh5 + ...)), 4.4e-9 relative;
 // beyond, (1 - e) / (1 + e) with e = exp(-2|x|) and the sign of x. Coefficients were fitted by
 // iterated least squares (Lawson).
@@ -27,6 +29,9 @@ inline constexpr float kLn2High = 0x1.62e430p-1f, kLn2Low = -0x1.05c610p-29f;
 inline constexpr float kRoundBias = 12582912.0f + 127.0f;
 inline constexpr float kExp2 = 0x1.fffffcp-2f, kExp3 = 0x1.555492p-3f, kExp4 = 0x1.5558f2p-5f,
                        kExp5 = 0x1.123a20p-7f, kExp6 = 0x1.6a23d0p-10f;
+
+inline constexpr float kCoarse1 = 0x1.62f5fap-1f, kCoarse2 = 0x1.f00c52p-3f,
+                       kCoarse3 = 0x1.c2a220p-5f;
 
 inline constexpr float kTanhSmall = 0.625f;
 inline constexpr float kTanh3 = -0x1.555532p-2f, kTanh5 = 0x1.110726p-3f, kTanh7 = -0x1.b83c5ap-5f,

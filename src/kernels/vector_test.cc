@@ -185,6 +185,16 @@ TEST(Vector, ExpIsWithinOneUlp) {
   EXPECT_TRUE(std::isnan(ref::exp(std::bit_cast<float>(0x7fc12345u))));
 }
 
+TEST(Vector, CoarseExpIsWithinItsBound) {
+  double worst = 0;
+  for (float x = kExpMin; x <= 0; x += 0.00173f)
+    worst = std::max(worst, std::fabs(ref::exp_coarse(x) / std::exp(double{x}) - 1));
+  EXPECT_LT(worst, 1.1e-4);
+  EXPECT_EQ(ref::exp_coarse(0.0f), 1.0f);
+  EXPECT_EQ(ref::exp_coarse(-kInf), 0.0f);
+  EXPECT_TRUE(std::isnan(ref::exp_coarse(std::bit_cast<float>(0x7fc12345u))));
+}
+
 TEST(Vector, TanhSiluAndGeluAreAccurate) {
   double tanh_worst = 0, silu_worst = 0, gelu_worst = 0;
   for (float size = 1e-6f; size < 40; size *= 1.0007f)

@@ -51,6 +51,7 @@ EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, st
   EncodedPart part = encoded_part(keys ? *g.format->keys : *g.format->values, side,
                                   geometry.page_shape(g).rows(side));
   part.calibration = keys ? g.key_calibration : g.value_calibration;
+  part.member = geometry.row_place(layer).index % g.together;
   return state_->lane_part(part, layer, kv_head, position);
 }
 

@@ -207,20 +207,27 @@ void Pass::seal(std::uint32_t layer) {
   const LayerPlace place = geometry_.places[layer], rows = geometry_.rows[layer];
   const GroupStep& to = s_.groups[place.group];
   const AttendShape& from = s_.groups[rows.group].shape;
+  const std::uint32_t together = geometry_.groups[place.group].together,
+                      member = rows.index % together;
+  if (member + 1 < together) return;  // the last of its layers seals a page
+  const std::size_t layer_bytes = c_.kv_heads * from.page_bytes;
   const auto count = static_cast<std::uint32_t>(to.seals.size()) * c_.kv_heads;
   for (std::uint32_t i;
        (i = s_.next_seal[layer].fetch_add(1, std::memory_order_relaxed)) < count;) {
     const GroupStep::Seal& seal = to.seals[i / c_.kv_heads];
     const std::uint32_t head = i % c_.kv_heads;
     const std::byte* row_page =
-        seal.rows + ((seal.passing ? 0 : rows.index) * c_.kv_heads + head) * from.page_bytes;
+        seal.rows + (seal.passing ? 0 : rows.index - member) * layer_bytes + head * from.page_bytes;
     std::byte* page =
         seal.block + (std::size_t{place.index} * c_.kv_heads + head) * to.shape.page_bytes;
-    const EncodedPart keys = s_.lane_part(to.keys, layer, head, seal.position),
-                      values = s_.lane_part(to.values, layer, head, seal.position);
+    EncodedPart keys = s_.lane_part(to.keys, layer, head, seal.position),
+                values = s_.lane_part(to.values, layer, head, seal.position);
+    keys.member = values.member = member;
+    keys.member_stride = values.member_stride = layer_bytes;
     s_.encoded.seal(keys, row_page, page);
     s_.encoded.seal(values, row_page + from.key_bytes, page + to.shape.key_bytes);
     if (i > 0 || s_.steps % c_.layers != layer) continue;
+    row_page += member * layer_bytes;
     s_.look_at_seal(keys, row_page, page, s_.seal_error.keys);
     s_.look_at_seal(values, row_page + from.key_bytes, page + to.shape.key_bytes,
                     s_.seal_error.values);
@@ -269,9 +276,11 @@ void Pass::finish_head(std::uint32_t layer, std::uint32_t head, Range rows) {
   const std::vector<float>& norm = is_query ? w.q_norm : w.k_norm;
   const RopeTable& rope = s_.ropes[c_.per_layer[layer].rope];
   const std::uint32_t kv_head = is_query ? 0 : (head - c_.query_heads) % c_.kv_heads;
-  const std::size_t passing_page = kv_head * group.shape.page_bytes;
-  const std::size_t kept_page =
-      (std::size_t{place.index} * c_.kv_heads + kv_head) * group.shape.page_bytes;
+  const auto page_of = [&](std::uint32_t index) {
+    return (std::size_t{index} * c_.kv_heads + kv_head) * group.shape.page_bytes;
+  };
+  const std::size_t kept_page = page_of(place.index),
+                    passing_page = page_of(place.index % geometry_.groups[place.group].together);
 
   for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
     float* at = floats(own_.unit) + std::size_t{r - rows.begin} * d;
@@ -323,6 +332,8 @@ void Pass::attend_sealed(std::uint32_t layer) {
   step.shape.layer_index = place.index;
   step.keys = s_.lane_part(step.keys, layer, 0, 0);
   step.values = s_.lane_part(step.values, layer, 0, 0);
+  const std::uint32_t member = row_place.index % geometry_.groups[place.group].together;
+  step.keys.member = step.values.member = member;
   const auto row_step = [&](const SealedPlan::Rows& rows, std::byte* arena, std::uint32_t index) {
     AttendStep made{.kv = rows.view,
                     .shape = group.sealed_shape.rows,
@@ -335,7 +346,7 @@ void Pass::attend_sealed(std::uint32_t layer) {
     return made;
   };
   const AttendStep kept = row_step(plan.kept, group.view.arena, row_place.index);
-  const AttendStep passing = row_step(plan.passing, s_.passing.data(), 0);
+  const AttendStep passing = row_step(plan.passing, s_.passing.data(), member);
   for (;;) {
     std::size_t i = s_.next_task[layer].fetch_add(1, std::memory_order_relaxed);
     if (i < plan.encoded.size()) {

@@ -162,7 +162,8 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
 // order they come.
 void Model::State::place_rows(const Geometry& geometry, const LayerGroup& group, GroupStep& at) {
   const std::uint32_t tokens = at.view.tokens_per_block;
-  const std::size_t block_bytes = std::size_t{group.kv_heads} * at.shape.page_bytes;
+  const std::size_t block_bytes =
+      std::size_t{group.kv_heads} * at.shape.page_bytes * group.together;
   at.row_blocks.clear();
   std::uint32_t passed = 0;
   for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
@@ -203,7 +204,7 @@ void Model::State::prepare_sealed(const Geometry& geometry, const LayerGroup& gr
                      .recent_blocks = recent.recent_blocks,
                      .sink_blocks = recent.sink_blocks,
                      .scratch_stride = static_cast<std::uint32_t>(
-                         recent.kv_heads * rows.shape.page_bytes / kArenaUnit)};
+                         recent.kv_heads * recent.together * rows.shape.page_bytes / kArenaUnit)};
   plan_sealed(at.view, rows.row_blocks, at.sealed_shape, at.sealed_plan);
   const std::uint32_t tokens = at.view.tokens_per_block;
   for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {

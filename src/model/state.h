@@ -40,7 +40,7 @@ struct LaneScratch {
 };
 
 // Where a row's keys and values go in one layer group: in a block of all layers, or in one that
-// serves a layer and is then used for the next.
+// serves a layer (or those that are sealed together) and is then used for the next.
 struct RowPlace {
   std::byte* block;
   std::uint32_t slot;

@@ -1,17 +1,11 @@
 #!/usr/bin/env python3
 """Which tokens stay, which are read and which are reused, chosen per request: check_retain.py QUIRE WRITE_TINY"""
-import subprocess
 import sys
-import tempfile
-import threading
 import unittest
 
-from serving import Server
+from kv_testing import KvTest, tiny
+from serving import in_threads
 
-QUIRE, WRITE_TINY = sys.argv[1:3]
-folder = tempfile.TemporaryDirectory()
-subprocess.run([WRITE_TINY, folder.name], check=True)
-MODEL = f"{folder.name}/llama-F32.gguf"
 WAYS = [{"budget": {"policy": "snapkv", "ratio": 0.3}}, {"budget": {"policy": "streaming", "tokens": 100}},
         {"budget": {"policy": "h2o", "ratio": 0.25, "merge": "value"}}, {"window": {"size": 64, "sink": 4}},
         {"budget": {"policy": "expected", "ratio": 0.3, "per_head": True}, "format": "fp8-e4m3"},
@@ -26,21 +20,8 @@ def prompt(number):
     return f"{number}: " + "what is not looked at may go, and the rest stays where it was. " * 6
 
 
-class Retain(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(QUIRE, MODEL)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
-
-    def complete(self, text, kv, status=200, **more):
-        code, _, body = self.server.call("POST", "/v1/completions", {
-            "model": "m", "prompt": text, "max_tokens": 60, "temperature": 0, "ignore_eos": True,
-            "kv": {"allow_lossy": True, "report": ["usage"], **kv}, **more})
-        self.assertEqual(code, status, body)
-        return body
+class Retain(KvTest):
+    model = tiny("llama-F32")
 
     def test_a_hit_says_what_a_miss_says(self):
         for i, way in enumerate(WAYS):
@@ -56,19 +37,10 @@ class Retain(unittest.TestCase):
                     self.assertLess(hit["kv"]["select"]["bytes_read"], hit["kv"]["select"]["bytes_whole"])
 
     def test_neighbours_change_nothing(self):
-        alone = [self.complete(prompt(i), way)["choices"][0]["text"] for i, way in enumerate(WAYS)]
+        asks = [lambda i=i, way=way: self.text(prompt(i), way) for i, way in enumerate(WAYS)]
+        alone = [ask() for ask in asks]
         for _ in range(2):
-            together = [None] * len(WAYS)
-
-            def ask(i):
-                together[i] = self.complete(prompt(i), WAYS[i])["choices"][0]["text"]
-
-            threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(WAYS))]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
-            self.assertEqual(together, alone)
+            self.assertEqual(in_threads(asks), alone)
 
     def test_what_makes_no_sense_is_refused(self):
         error = lambda kv, **more: self.complete("x", kv, 400, **more)["error"]

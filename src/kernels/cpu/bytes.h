@@ -49,6 +49,14 @@ QUIRE_INLINE Table table_of(const std::uint8_t* p) {
   return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
 QUIRE_INLINE Ints look_up(Table t, Ints codes) { return _mm512_shuffle_epi8(t.entries, codes); }
+// Sixteen bytes in every quarter; four of them in every lane.
+QUIRE_INLINE Ints sixteen_bytes(const std::int8_t* p) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+template <int kJ>
+QUIRE_INLINE Ints four_of(Ints sixteen) {
+  return _mm512_shuffle_epi32(sixteen, static_cast<_MM_PERM_ENUM>(0x55 * kJ));
+}
 // The low bytes of 16 ints, side by side.
 QUIRE_INLINE void store_low_bytes(std::int8_t* p, Ints a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
@@ -146,6 +154,16 @@ QUIRE_INLINE Table table_of(const std::uint8_t* p) {
 }
 QUIRE_INLINE Ints look_up(Table t, Ints codes) {
   return {_mm256_shuffle_epi8(t.entries, codes.low), _mm256_shuffle_epi8(t.entries, codes.high)};
+}
+QUIRE_INLINE Ints sixteen_bytes(const std::int8_t* p) {
+  const __m256i b =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {b, b};
+}
+template <int kJ>
+QUIRE_INLINE Ints four_of(Ints sixteen) {
+  return {_mm256_shuffle_epi32(sixteen.low, 0x55 * kJ),
+          _mm256_shuffle_epi32(sixteen.high, 0x55 * kJ)};
 }
 QUIRE_INLINE void store_low_bytes(std::int8_t* p, Ints a) {
   const __m256i byte = _mm256_set1_epi32(0xff);

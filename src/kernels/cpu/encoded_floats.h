@@ -75,7 +75,8 @@ void score_floats(const EncodedPart& p, const EncodedUnit& unit, const std::byte
                   std::uint32_t n, float* dots) {
   const std::uint32_t tokens = p.rows.tokens;
   constexpr int kV = kWide ? 2 : 1;
-  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * unit.page_count * p.rows.dim / 4 + 1);
+  Ahead ahead(unit, row_tiles(n) * unit.page_count * (tokens / 16 / kV + tokens / 16 % kV) *
+                        p.rows.dim / 4);
   each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
     const std::byte* rows = prepared + at * p.prepared_bytes;
     for (std::uint32_t i = 0; i < unit.page_count; ++i) {
@@ -125,8 +126,8 @@ void value_floats(const EncodedPart& p, const EncodedUnit& unit, const float* we
                   std::uint32_t n, const float* keep, const float* take, float* out) {
   const std::size_t dim = p.rows.dim;
   constexpr int kV = kWide ? 4 : 2;
-  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * (dim + 63) / 64 * unit.page_count *
-                        p.rows.tokens / 4);
+  Ahead ahead(unit,
+              row_tiles(n) * (dim / 16 / kV + dim / 16 % kV) * unit.page_count * p.rows.tokens / 4);
   each_tile(n, [&](auto count, std::uint32_t first) QUIRE_LAMBDA {
     alignas(64) float z[count.value * kEncodedUnit];
     for (int r = 0; r < count.value; ++r)

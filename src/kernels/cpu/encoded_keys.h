@@ -15,6 +15,12 @@ using ConstRow = PreparedRow<const std::byte>;
 template <int kTerms>
 inline constexpr int kKeyTop = kTerms == 2 ? kTwoTerms : 127;
 
+// Four dimensions that are taken at a time, times this.
+template <int kBits>
+constexpr int key_run() {
+  return Planes<kBits>::kStep < 4 ? 4 : Planes<kBits>::kStep;
+}
+
 struct KeyGroups {  // 16 slots each
   const std::byte *low[kEncodedUnit / 16], *last[kEncodedUnit / 16];
   std::uint32_t count = 0;
@@ -34,6 +40,8 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
                 Ahead& ahead, float* dots) {
   using P = Planes<kBits>;
   constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
+  constexpr bool kHolds = kHoldsBytes<kTerms>;
+  constexpr int kRun = key_run<kBits>();
   const std::size_t dim = p.rows.dim, stride = 4 * p.rows.tokens;
   Table levels{};
   if constexpr (kLevels) levels = table_of(p.levels);
@@ -49,9 +57,17 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
       });
     });
     const std::size_t end = least(d + p.block, dim) / 4;
-    for (std::size_t at = d / 4; at < end; at += P::kStep) {
+    for (std::size_t at = d / 4; at < end; at += kRun) {
       ahead.step();
-      each<P::kStep>([&](auto j) QUIRE_LAMBDA {
+      Ints held[kHolds ? kRows : 1][kRun / 4];
+      if constexpr (kHolds)
+        each<kRows>([&](auto r) QUIRE_LAMBDA {
+          each<kRun / 4>([&](auto four) QUIRE_LAMBDA {
+            held[r.value][four.value] =
+                sixteen_bytes(rows[r.value].bytes + 4 * at + 16 * four.value);
+          });
+        });
+      each<kRun>([&](auto j) QUIRE_LAMBDA {
         Ints codes[kV];
         each<kV>([&](auto v) QUIRE_LAMBDA {
           const std::byte* low = groups.low[first + v.value] + at / P::kPer * stride;
@@ -62,7 +78,11 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
         });
         each<kRows>([&](auto r) QUIRE_LAMBDA {
           each<kTerms>([&](auto term) QUIRE_LAMBDA {
-            const Ints by = four_bytes(rows[r.value].bytes + term.value * dim + 4 * (at + j.value));
+            Ints by;
+            if constexpr (kHolds)
+              by = four_of<j.value % 4>(held[r.value][j.value / 4]);
+            else
+              by = four_bytes(rows[r.value].bytes + term.value * dim + 4 * (at + j.value));
             each<kV>([&](auto v) QUIRE_LAMBDA {
               Ints& sum = sums[r.value][v.value][term.value];
               sum = dot<kSmall>(sum, codes[v.value], by);
@@ -71,7 +91,7 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
         });
       });
     }
-    const std::size_t g = d / p.group * kEncodedUnit;
+    const std::size_t g = p.block == p.group ? b * kEncodedUnit : 0;  // a block, or all of them
     each<kRows>([&](auto r) QUIRE_LAMBDA {
       const ConstRow& row = rows[r.value];
       each<kV>([&](auto v) QUIRE_LAMBDA {
@@ -113,6 +133,13 @@ QUIRE_INLINE void score_groups(const EncodedPart& p, const KeyGroups& groups,
   for (; first < groups.count; ++first) some(Index<1>{}, first);
 }
 
+// Tiles that score_groups makes of some groups.
+constexpr std::size_t key_tiles(std::size_t groups, KeyScales scales) {
+  if (!kWide || kTileRows == 1) return groups;
+  const std::size_t left = groups % 4;
+  return groups / 4 + (scales == KeyScales::query ? left / 2 + left % 2 : left);
+}
+
 template <int kBits, int kTop, KeyScales kScales, int kTerms>
 void score_codes(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
                  std::uint32_t n, float* dots) {
@@ -120,7 +147,8 @@ void score_codes(const EncodedPart& p, const EncodedUnit& unit, const std::byte*
   expand_scales(p, unit, scales);
   KeyGroups groups;
   for (std::uint32_t i = 0; i < unit.page_count; ++i) add_groups(p, unit.pages[i], groups);
-  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * p.rows.dim / 4 / Planes<kBits>::kStep);
+  Ahead ahead(unit,
+              row_tiles(n) * key_tiles(groups.count, kScales) * p.rows.dim / 4 / key_run<kBits>());
   each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
     ConstRow rows[count.value];
     for (int r = 0; r < count.value; ++r) rows[r] = prepared_row(p, prepared, at + r);
@@ -135,8 +163,9 @@ void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::by
                     std::uint32_t n, float* dots) {
   const std::size_t dim = p.rows.dim;
   const Lanes centre = all(static_cast<float>(p.centre_twice) * p.half);
-  Ahead ahead(unit,
-              (n + kTileRows - 1) / kTileRows * unit.page_count * dim / 4 / Planes<kBits>::kStep);
+  Ahead ahead(unit, row_tiles(n) * unit.page_count *
+                        key_tiles(p.rows.tokens / 16, KeyScales::query) * dim / 4 /
+                        key_run<kBits>());
   for (std::uint32_t i = 0; i < unit.page_count; ++i) {
     KeyGroups groups;
     add_groups(p, unit.pages[i], groups);

@@ -42,13 +42,17 @@ QUIRE_INLINE void each_tile(std::uint32_t n, F f) {
   for (; i < n; ++i) f(Index<1>{}, i);
 }
 
-// Fetches the pages of the next unit into L2, a few lines with each step of the work on this one.
+constexpr std::size_t row_tiles(std::size_t n) { return n / kTileRows + n % kTileRows; }
+
+// Fetches the pages of the next unit into L2, line by line, evenly over the steps of the work on this
+// one: a core has few misses under way at a time, and what comes in bursts waits for them.
 class Ahead {
  public:
   Ahead(const EncodedUnit& unit, std::size_t steps)
       : unit_(unit),
-        lines_((unit.next_bytes + 63) / 64),
-        per_step_((lines_ * unit.next_count + steps - 1) / steps) {}
+        lines_(static_cast<std::uint32_t>(unit.next_bytes + 63) / 64),
+        total_(lines_ * unit.next_count),
+        steps_(static_cast<std::uint32_t>(steps) + 1) {}
   ~Ahead() {
     while (page_ < unit_.next_count) line();
   }
@@ -56,19 +60,20 @@ class Ahead {
   Ahead& operator=(const Ahead&) = delete;
 
   QUIRE_INLINE void step() {
-    for (std::size_t i = 0; i < per_step_ && page_ < unit_.next_count; ++i) line();
+    for (due_ += total_; due_ >= steps_; due_ -= steps_)
+      if (page_ < unit_.next_count) line();
   }
 
  private:
   QUIRE_INLINE void line() {
-    _mm_prefetch(reinterpret_cast<const char*>(unit_.next[page_]) + 64 * line_, _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(unit_.next[page_]) + 64 * std::size_t{line_},
+                 _MM_HINT_T1);
     if (++line_ >= lines_) line_ = 0, ++page_;
   }
 
   const EncodedUnit& unit_;
-  const std::size_t lines_, per_step_;
-  std::size_t line_ = 0;
-  std::uint32_t page_ = 0;
+  const std::uint32_t lines_, total_, steps_;
+  std::uint32_t line_ = 0, page_ = 0, due_ = 0;
 };
 
 // How codes of kBits lie: the plane of their low bits, and for 3 and 5 one of the last bit.
@@ -113,6 +118,11 @@ struct Planes {
 template <int kBits, bool kLevels, int kTop>
 inline constexpr bool kSmallCodes = kLevels ? kTop <= 128 : kBits < 8;
 
+// Whether sixteen bytes are held in a register and four at a time taken from there: to read four of
+// memory into every lane takes as long as a product. With two terms there are no registers left.
+template <int kTerms>
+inline constexpr bool kHoldsBytes = kTerms == 1;
+
 // Four bytes of a query, or of the weights of four slots, in every lane.
 QUIRE_INLINE Ints four_bytes(const std::int8_t* p) {
   std::int32_t four;
@@ -145,35 +155,44 @@ struct UnitScales {
   alignas(64) float offsets[kCodecDimMax / 32 * kEncodedUnit];
 };
 
+// Calls f(page, slot of the page, slot of the unit) for each 16 slots.
+template <class F>
+QUIRE_INLINE void each_16(const EncodedPart& p, const EncodedUnit& unit, F f) {
+  for (std::uint32_t i = 0, slot = 0; i < unit.page_count; ++i)
+    for (std::uint32_t t = 0; t < p.rows.tokens; t += 16, slot += 16) f(unit.pages[i], t, slot);
+}
+
+template <bool kPair>
+QUIRE_INLINE void expand_halves(const EncodedPart& p, const EncodedUnit& unit, bool drop_signs,
+                                UnitScales& out) {
+  const std::size_t tokens = p.rows.tokens, groups = encoded_groups(p);
+  const Lanes centre = all(static_cast<float>(p.centre_twice) * p.half);
+  each_16(p, unit, [&](const std::byte* page, std::size_t t, std::size_t slot) QUIRE_LAMBDA {
+    const auto* halves = reinterpret_cast<const F16*>(page + p.scales_at) + t;
+    for (std::size_t g = 0; g < groups; ++g, halves += tokens, slot += kEncodedUnit) {
+      const Lanes scale = load(halves);
+      store(out.scales + slot, drop_signs ? size_of(scale) : scale);
+      if constexpr (kPair)
+        store(out.offsets + slot, fma(centre, scale, load(halves + groups * tokens)));
+    }
+  });
+}
+
 inline void expand_scales(const EncodedPart& p, const EncodedUnit& unit, UnitScales& out) {
   const std::size_t tokens = p.rows.tokens, groups = encoded_groups(p);
   const bool drop_signs = p.side == Side::values && p.terms == 1;
-  const Lanes centre = all(static_cast<float>(p.centre_twice) * p.half);
-  for (std::uint32_t i = 0; i < unit.page_count; ++i) {
-    const std::byte* page = unit.pages[i];
-    for (std::size_t t = 0; t < tokens; t += 16) {
-      float* scales = out.scales + i * tokens + t;
-      const auto* halves = reinterpret_cast<const F16*>(page + p.scales_at) + t;
-      if (p.scales == EncodedScales::slot_fp8) {
-        const Lanes power = as_lanes(shift_left<23>(widen_bytes(page + p.exponents_at + t)));
-        for (std::size_t g = 0; g < groups; ++g) {
-          const Ints code = widen_bytes(page + p.scales_at + g * tokens + t);
-          // In the place of an f32 it is the number times 2^-120.
-          const Ints sign = shift_left<24>(both(code, all_ints(drop_signs ? 0 : 0x80)));
-          const Ints bits = either(shift_left<20>(both(code, all_ints(0x7f))), sign);
-          store(scales + g * kEncodedUnit, mul(mul(as_lanes(bits), all(0x1p120f)), power));
-        }
-        continue;
-      }
-      for (std::size_t g = 0; g < groups; ++g) {
-        const Lanes scale = load(halves + g * tokens);
-        store(scales + g * kEncodedUnit, drop_signs ? size_of(scale) : scale);
-        if (p.scales == EncodedScales::slot_pair)
-          store(out.offsets + g * kEncodedUnit + i * tokens + t,
-                fma(centre, scale, load(halves + (groups + g) * tokens)));
-      }
+  if (p.scales == EncodedScales::slot_f16) return expand_halves<false>(p, unit, drop_signs, out);
+  if (p.scales == EncodedScales::slot_pair) return expand_halves<true>(p, unit, drop_signs, out);
+  each_16(p, unit, [&](const std::byte* page, std::size_t t, std::size_t slot) QUIRE_LAMBDA {
+    const Lanes power = as_lanes(shift_left<23>(widen_bytes(page + p.exponents_at + t)));
+    for (std::size_t g = 0; g < groups; ++g) {
+      const Ints code = widen_bytes(page + p.scales_at + g * tokens + t);
+      // In the place of an f32 it is the number times 2^-120.
+      const Ints sign = shift_left<24>(both(code, all_ints(drop_signs ? 0 : 0x80)));
+      const Ints bits = either(shift_left<20>(both(code, all_ints(0x7f))), sign);
+      store(out.scales + g * kEncodedUnit + slot, mul(mul(as_lanes(bits), all(0x1p120f)), power));
     }
-  }
+  });
 }
 
 // What a vector becomes as integers; the bytes go elsewhere.
@@ -225,17 +244,26 @@ QUIRE_INLINE void to_integers(std::size_t vectors, Z z, std::int8_t* high, std::
         sum = add(sum, x);
         return x;
       };
-      if constexpr (kVectors != 0 && kVectors % 4 == 0 && !kTwo) {
+      const auto high_of = [](Ints x) QUIRE_LAMBDA { return shift_right<7>(add(x, all_ints(64))); };
+      if constexpr (kVectors != 0 && kVectors % 4 == 0) {
         each<kVectors / 4>([&](auto four) QUIRE_LAMBDA {
           constexpr std::size_t kI = 4 * four.value;
-          const Ints x[4] = {code(kI), code(kI + 1), code(kI + 2), code(kI + 3)};
-          store_bytes<(kTop > 127)>(highs + 16 * kI, x);
+          Ints x[4] = {code(kI), code(kI + 1), code(kI + 2), code(kI + 3)};
+          if constexpr (kTwo) {
+            const Ints h[4] = {high_of(x[0]), high_of(x[1]), high_of(x[2]), high_of(x[3])};
+            store_bytes<false>(highs + 16 * kI, h);
+            each<4>([&](auto j)
+                        QUIRE_LAMBDA { x[j.value] = sub(x[j.value], shift_left<7>(h[j.value])); });
+            store_bytes<false>(lows + 16 * kI, x);
+          } else {
+            store_bytes<(kTop == 255)>(highs + 16 * kI, x);
+          }
         });
       } else {
         each_vector([&](std::size_t i) QUIRE_LAMBDA {
           const Ints x = code(i);
           if constexpr (kTwo) {
-            const Ints h = shift_right<7>(add(x, all_ints(64)));
+            const Ints h = high_of(x);
             store_low_bytes(highs + 16 * i, h);
             store_low_bytes(lows + 16 * i, sub(x, shift_left<7>(h)));
           } else {

@@ -15,9 +15,39 @@ struct WeightTile {
   std::int8_t bytes[kCodecDimMax / 16][kRows][kTerms][kEncodedUnit];
   float scale[kRows][kCodecDimMax / 16], base[kRows][kCodecDimMax / 16];
   std::int32_t centre[kRows][kCodecDimMax / 16];
+
+  static constexpr int kTop = kTerms == 2 ? kTwoTerms : 255;
+
+  QUIRE_INLINE void set(const EncodedPart& p, int r, std::size_t g, const Integers& whole) {
+    scale[r][g] = whole.scale * p.half;
+    centre[r][g] = -p.centre_twice * whole.sum;
+    base[r][g] = 0;
+  }
 };
 
-template <int kVectors, int kTerms, int kRows>
+// Rows one after the other, a row's numbers in registers: of a whole unit, and few groups.
+template <int kGroups, int kTerms, int kRows>
+QUIRE_INLINE void fill_whole(const EncodedPart& p, const UnitScales& scales, const float* weights,
+                             WeightTile<kTerms, kRows>& tile) {
+  constexpr int kVectors = kEncodedUnit / 16;
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    Lanes z[kGroups][kVectors];
+    each<kVectors>([&](auto i) QUIRE_LAMBDA {
+      const Lanes w = load(weights + r.value * kEncodedUnit + 16 * i.value);
+      each<kGroups>([&](auto g) QUIRE_LAMBDA {
+        z[g.value][i.value] = mul(w, load(scales.scales + g.value * kEncodedUnit + 16 * i.value));
+      });
+    });
+    Integers whole[kGroups];
+    to_integers<WeightTile<kTerms, kRows>::kTop, kVectors>(
+        kVectors, [&](int g, std::size_t i) QUIRE_LAMBDA { return z[g][i]; },
+        tile.bytes[0][r.value][0], tile.bytes[0][r.value][kTerms - 1],
+        kRows * kTerms * kEncodedUnit, whole);
+    each<kGroups>([&](auto g) QUIRE_LAMBDA { tile.set(p, r.value, g.value, whole[g.value]); });
+  });
+}
+
+template <int kTerms, int kRows>
 QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, std::size_t vectors,
                                const float* weights, WeightTile<kTerms, kRows>& tile) {
   for (std::size_t g = 0; g < encoded_groups(p); ++g) {
@@ -26,21 +56,24 @@ QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, s
                  load(scales.scales + g * kEncodedUnit + 16 * i));
     };
     Integers whole[kRows];
-    to_integers<kTerms == 2 ? kTwoTerms : 255, kVectors>(vectors, weighted, tile.bytes[g][0][0],
-                                                         tile.bytes[g][0][kTerms - 1],
-                                                         kTerms * kEncodedUnit, whole);
+    to_integers<WeightTile<kTerms, kRows>::kTop, 0>(vectors, weighted, tile.bytes[g][0][0],
+                                                    tile.bytes[g][0][kTerms - 1],
+                                                    kTerms * kEncodedUnit, whole);
+    for (int r = 0; r < kRows; ++r) tile.set(p, r, g, whole[r]);
+  }
+}
+
+template <int kTerms, int kRows>
+void add_offsets(const EncodedPart& p, const UnitScales& scales, std::size_t vectors,
+                 const float* weights, WeightTile<kTerms, kRows>& tile) {
+  for (std::size_t g = 0; g < encoded_groups(p); ++g)
     for (int r = 0; r < kRows; ++r) {
-      tile.scale[r][g] = whole[r].scale * p.half;
-      tile.centre[r][g] = -p.centre_twice * whole[r].sum;
-      tile.base[r][g] = 0;
-      if (p.scales != EncodedScales::slot_pair) continue;
       Lanes sum = zero();
       for (std::size_t i = 0; i < vectors; ++i)
         sum = fma(load(weights + r * kEncodedUnit + 16 * i),
                   load(scales.offsets + g * kEncodedUnit + 16 * i), sum);
       tile.base[r][g] = add_lanes(sum);
     }
-  }
 }
 
 // Adds four slots of codes times their weights, which are unsigned where there is one term; codes
@@ -69,6 +102,8 @@ void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t firs
                  const float* take, float* out) {
   using P = Planes<kBits>;
   constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
+  constexpr int kGroups = kChunk / kShare;
+  constexpr bool kHolds = kHoldsBytes<kTerms> && kShare > 1;
   const std::size_t dim = p.rows.dim, chunks = dim / 64, quads = p.rows.tokens / 4;
   const std::size_t group = 16 * first / p.group;  // of the first vector
   Table levels{};
@@ -79,33 +114,47 @@ void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t firs
       for (Ints& sum : sums[r.value][v.value]) sum = zero_ints();
     });
   });
-  for (std::uint32_t i = 0; i < unit.page_count; ++i)
-    for (std::size_t quad = 0; quad < quads; ++quad) {
-      ahead.step();
-      const std::size_t at = quad * chunks + first / kChunk;  // in chunks of the page
-      const std::byte* low = unit.pages[i] + at * (kChunk / P::kPer * 64);
-      const std::size_t slot = i * p.rows.tokens + 4 * quad;
-      Ints last = zero_ints();
-      if constexpr (P::kLast)
-        last = drop_bits(load_ints(unit.pages[i] + p.plane_at + at / 2 * 64),
-                         static_cast<int>(at % 2 * 4));
-      Ints codes[kChunk];
-      each<kChunk>([&](auto v) QUIRE_LAMBDA {
-        codes[v.value] = P::template unpack<v.value>(low, 64, last);
-        if constexpr (kLevels) codes[v.value] = look_up(levels, codes[v.value]);
-      });
-      each<kRows>([&](auto r) QUIRE_LAMBDA {
-        each<kChunk / kShare>([&](auto g) QUIRE_LAMBDA {
-          each<kTerms>([&](auto term) QUIRE_LAMBDA {
-            const Ints by = four_bytes(&tile.bytes[group + g.value][r.value][term.value][slot]);
-            each<kShare>([&](auto k) QUIRE_LAMBDA {
-              constexpr int kV = g.value * kShare + k.value;
-              Ints& sum = sums[r.value][kV][term.value];
-              sum = weigh<kSmall, kTerms>(sum, codes[kV], by);
-            });
+  const auto add_quad = [&](auto j, const std::byte* page, std::size_t quad, std::size_t slot,
+                            const auto& held) QUIRE_LAMBDA {
+    ahead.step();
+    const std::size_t at = quad * chunks + first / kChunk;  // in chunks of the page
+    const std::byte* low = page + at * (kChunk / P::kPer * 64);
+    Ints last = zero_ints();
+    if constexpr (P::kLast)
+      last = drop_bits(load_ints(page + p.plane_at + at / 2 * 64), static_cast<int>(at % 2 * 4));
+    Ints codes[kChunk];
+    each<kChunk>([&](auto v) QUIRE_LAMBDA {
+      codes[v.value] = P::template unpack<v.value>(low, 64, last);
+      if constexpr (kLevels) codes[v.value] = look_up(levels, codes[v.value]);
+    });
+    each<kRows>([&](auto r) QUIRE_LAMBDA {
+      each<kGroups>([&](auto g) QUIRE_LAMBDA {
+        each<kTerms>([&](auto term) QUIRE_LAMBDA {
+          Ints by;
+          if constexpr (kHolds)
+            by = four_of<j.value>(held[r.value][g.value]);
+          else
+            by = four_bytes(&tile.bytes[group + g.value][r.value][term.value][slot + 4 * j.value]);
+          each<kShare>([&](auto k) QUIRE_LAMBDA {
+            constexpr int kV = g.value * kShare + k.value;
+            Ints& sum = sums[r.value][kV][term.value];
+            sum = weigh<kSmall, kTerms>(sum, codes[kV], by);
           });
         });
       });
+    });
+  };
+  for (std::uint32_t i = 0; i < unit.page_count; ++i)
+    for (std::size_t quad = 0; quad < quads; quad += 4) {
+      const std::size_t slot = i * p.rows.tokens + 4 * quad;
+      Ints held[kRows][kGroups];
+      if constexpr (kHolds)
+        each<kRows>([&](auto r) QUIRE_LAMBDA {
+          each<kGroups>([&](auto g) QUIRE_LAMBDA {
+            held[r.value][g.value] = sixteen_bytes(&tile.bytes[group + g.value][r.value][0][slot]);
+          });
+        });
+      each<4>([&](auto j) QUIRE_LAMBDA { add_quad(j, unit.pages[i], quad + j.value, slot, held); });
     }
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kChunk>([&](auto v) QUIRE_LAMBDA {
@@ -155,13 +204,15 @@ void value_codes(const EncodedPart& p, const EncodedUnit& unit, const float* wei
   const std::size_t dim = p.rows.dim, slots = unit.page_count * p.rows.tokens;
   UnitScales scales;
   expand_scales(p, unit, scales);
-  Ahead ahead(unit, (n + kTileRows - 1) / kTileRows * (dim + 63) / 64 * slots / 4);
+  Ahead ahead(unit, row_tiles(n) * (dim % 64 == 0 ? dim / 64 : dim / 16) * slots / 4);
   each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
     WeightTile<kTerms, count.value> tile;
-    if (slots == kEncodedUnit)
-      fill_weights<kEncodedUnit / 16>(p, scales, slots / 16, weights + at * kEncodedUnit, tile);
+    const float* const w = weights + at * kEncodedUnit;
+    if (kShare > 1 && slots == kEncodedUnit && dim == 64)
+      fill_whole<4 / kShare>(p, scales, w, tile);
     else
-      fill_weights<0>(p, scales, slots / 16, weights + at * kEncodedUnit, tile);
+      fill_weights(p, scales, slots / 16, w, tile);
+    if (p.scales == EncodedScales::slot_pair) add_offsets(p, scales, slots / 16, w, tile);
     const auto by = [&](auto f, std::size_t step) QUIRE_LAMBDA {
       for (std::size_t v = 0; v < dim / 16; v += step)
         f(p, unit, v, tile, ahead, keep + at, take + at, out + at * dim);

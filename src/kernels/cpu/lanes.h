@@ -275,6 +275,17 @@ QUIRE_INLINE Lanes exp_bounded(Lanes x, float least_x = kExpMin) {
   return mul_unless(less(x, all(least_x)), p, as_exponent(biased));
 }
 
+// For x <= 0, as ref::exp_coarse has it.
+QUIRE_INLINE Lanes exp_coarse(Lanes x) {
+  const Lanes t = mul(x, all(kLog2E));
+  const Lanes biased = add(t, all(kRoundBias));
+  const Lanes f = sub(t, sub(biased, all(kRoundBias)));
+  Lanes p = fma(all(kCoarse3), f, all(kCoarse2));
+  p = fma(p, f, all(kCoarse1));
+  p = fma(p, f, all(1.0f));
+  return mul_unless(less(x, all(kExpMin)), p, as_exponent(biased));
+}
+
 QUIRE_INLINE Lanes exp(Lanes x) {
   return choose(less(all(kExpMax), x), all(__builtin_inff()), exp_bounded(x));
 }

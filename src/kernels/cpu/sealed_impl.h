@@ -1,6 +1,10 @@
 // kernels/cpu/sealed_impl.h - the walk of a task over encoded blocks (kernels/sealed.h), and the
 // merge with a row's own. Its rows lie in one block, so all see the same end; where a window ends
 // they begin apart, and those that see something of a unit are the first ones.
+//
+// A few rows take two units at a time: scores of both, weights of both, values of both. From one of
+// these to the next there is a chain of steps across lanes and a division, and while one unit waits
+// for its chain there is the other to work on.
 #pragma once
 
 #include "kernels/cpu/attend_impl.h"
@@ -8,6 +12,19 @@
 
 namespace quire {
 namespace {
+
+// Turns scores into their weights in place; returns the sum.
+QUIRE_INLINE float coarse_softmax(float top, float* weights) {
+  const Lanes base = all(top);
+  Lanes sum;
+  QUIRE_UNROLL(8)
+  for (std::uint32_t g = 0; g < kEncodedUnit / 16; ++g) {
+    const Lanes p = exp_coarse(sub(load(weights + 16 * g), base));
+    store(weights + 16 * g, p);
+    sum = g == 0 ? p : add(sum, p);
+  }
+  return add_lanes(sum);
+}
 
 class SealedWalk {
  public:
@@ -19,7 +36,10 @@ class SealedWalk {
         heads_(shape_.query_heads / shape_.kv_heads),
         tokens_(step.kv.tokens_per_block),
         dim_(shape_.head_dim),
-        s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)),
+        pairs_(task.row_count * heads_),
+        units_(2 * pairs_ <= attend_rows_max(shape_) * heads_ ? 2 : 1),
+        unit_pages_(kEncodedUnit / tokens_),
+        s_(attend_scratch(reinterpret_cast<float*>(scratch), units_ * pairs_, dim_)),
         prepared_(scratch + sealed_scratch_bytes(step) -
                   std::size_t{attend_rows_max(shape_)} * heads_ * step.keys.prepared_bytes),
         keys_(step.keys),
@@ -28,18 +48,17 @@ class SealedWalk {
 
   void run() {
     const bool whole = task_.split == kAllSplits;
-    const std::uint32_t pairs = task_.row_count * heads_;
     if (sequence_.lanes != nullptr && !whole) leave_nothing();
     for (std::uint32_t h = 0; h < task_.kv_head_count; ++h) {
       const std::uint32_t lane = shape_.layer_index * shape_.kv_heads + task_.kv_head + h;
       start_head(task_.kv_head + h);
-      if (whole) clear(s_.row_max, s_.row_sum, s_.row_out, pairs);
+      if (whole) clear(s_.row_max, s_.row_sum, s_.row_out);
       for (const bool is_lane : {true, false}) {
         is_lane_ = is_lane;
         run_ = is_lane ? lane_run(sequence_, lane)
                        : table_run(sequence_, lane, shape_.page_bytes, table_reach(0).begin,
                                    table_reach(0).end);
-        if (run_.begin < run_.end) attend_run(pairs);
+        if (run_.begin < run_.end) attend_run();
       }
       if (whole)
         leave(s_.row_max, s_.row_sum, s_.row_out,
@@ -48,16 +67,20 @@ class SealedWalk {
   }
 
  private:
-  void attend_run(std::uint32_t pairs) {
+  void attend_run() {
     const bool whole = task_.split == kAllSplits;
+    bool begun = false;
     for (std::uint32_t at = run_.begin; at < run_.end;) {
       const std::uint32_t stop = least(run_.end, (at / kAttendSplit + 1) * kAttendSplit);
       const std::uint32_t split = at / kAttendSplit + run_.split_shift - task_.split;
       if (whole || split < task_.split_count) {
-        clear(s_.split_max, s_.split_sum, s_.split_out, pairs);
+        clear(s_.split_max, s_.split_sum, s_.split_out);
+        const std::uint32_t task_end = whole || split + 1 < task_.split_count ? run_.end : stop;
+        if (!begun) fetch(at / kEncodedUnit * kEncodedUnit, task_end);
+        begun = true;
         for (std::uint32_t unit = at / kEncodedUnit * kEncodedUnit; unit < stop;
-             unit += kEncodedUnit)
-          attend_slots(unit, whole || split + 1 < task_.split_count ? run_.end : stop);
+             unit += units_ * kEncodedUnit)
+          attend_units(unit, least(units_, (stop - unit - 1) / kEncodedUnit + 1), task_end);
         if (whole)
           merge_split(stop);
         else
@@ -84,7 +107,7 @@ class SealedWalk {
   }
   // Where a row begins to see the run at hand; all of them see it to its end.
   std::uint32_t row_begin(std::uint32_t row) const {
-    return is_lane_ ? run_.begin : most(run_.begin, table_reach(row).begin);
+    return is_lane_ || step_.kv.window == 0 ? run_.begin : most(run_.begin, table_reach(row).begin);
   }
   // Rows that see something before this slot.
   std::uint32_t rows_before(std::uint32_t stop) const {
@@ -93,10 +116,10 @@ class SealedWalk {
     return n;
   }
 
-  void clear(float* top, float* sum, float* out, std::uint32_t pairs) const {
-    fill(top, pairs, kLowest);
-    fill(sum, pairs, 0);
-    fill(out, pairs * dim_, 0);
+  void clear(float* top, float* sum, float* out) const {
+    fill(top, pairs_, kLowest);
+    fill(sum, pairs_, 0);
+    fill(out, pairs_ * dim_, 0);
   }
 
   void start_head(std::uint32_t kv_head) {
@@ -112,46 +135,107 @@ class SealedWalk {
     step_.kernels->prepare(keys_, s_.queries, dim_, task_.row_count * heads_, prepared_);
   }
 
+  // The unit at `first` and what is fetched meanwhile: the one that is as many further as are taken
+  // at a time.
+  void find_unit(std::uint32_t first, std::uint32_t task_end, EncodedUnit& keys,
+                 EncodedUnit& values) const {
+    const std::uint32_t next = first + units_ * kEncodedUnit;
+    keys.page_count = values.page_count = find_pages(first, run_.end, keys.pages, values.pages);
+    keys.next_count = values.next_count =
+        next < task_end ? find_pages(next, run_.end, keys.next, values.next) : 0;
+    keys.next_bytes = step_.keys.page_bytes;
+    values.next_bytes = step_.values.page_bytes;
+    keys.position = first;
+  }
+
+  static void fetch_bytes(const std::byte* from, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(from + at), _MM_HINT_T1);
+  }
+
+  // Pages lie far apart, and where each of them is has to be looked up: all at once, so that nobody
+  // waits for one after the other.
+  void touch_next(const EncodedUnit& keys, const EncodedUnit& values) const {
+    for (std::uint32_t i = 0; i < keys.next_count; ++i) {
+      fetch_bytes(keys.next[i], 1);
+      fetch_bytes(values.next[i] + values.next_bytes - 1, 1);
+    }
+  }
+
+  // The units that nothing before them fetches.
+  void fetch(std::uint32_t first, std::uint32_t task_end) const {
+    const std::byte *keys[kEncodedPagesMax], *values[kEncodedPagesMax];
+    for (std::uint32_t u = 0; u < units_ && first < task_end; ++u, first += kEncodedUnit) {
+      const std::uint32_t count = find_pages(first, run_.end, keys, values);
+      for (std::uint32_t i = 0; i < count; ++i) fetch_bytes(keys[i], step_.keys.page_bytes);
+      for (std::uint32_t i = 0; i < count; ++i) fetch_bytes(values[i], step_.values.page_bytes);
+    }
+  }
+
   // The pages of a unit that somebody sees; where nobody does, another stands in.
-  std::uint32_t pages(std::uint32_t first, std::uint32_t stop, std::size_t offset,
-                      const std::byte** to) const {
-    std::uint32_t count = 0;
-    const std::uint32_t from = most(run_.begin, first) / tokens_ * tokens_;
-    for (std::uint32_t slot = first; slot < stop; slot += tokens_)
-      to[count++] =
-          arena_at(step_.kv.arena, run_.pages[most(slot, from) / tokens_]) + run_.offset + offset;
+  std::uint32_t find_pages(std::uint32_t first, std::uint32_t end, const std::byte** keys,
+                           const std::byte** values) const {
+    const ArenaOffset* table = run_.pages + first / kEncodedUnit * unit_pages_;
+    const std::uint32_t count =
+        end - first >= kEncodedUnit ? unit_pages_ : (end - first - 1) / tokens_ + 1;
+    const std::uint32_t unseen = run_.begin > first ? (run_.begin - first) / tokens_ : 0;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      keys[i] = arena_at(step_.kv.arena, table[most(i, unseen)]) + run_.offset;
+      values[i] = keys[i] + shape_.key_bytes;
+    }
     return count;
   }
 
-  void attend_slots(std::uint32_t first, std::uint32_t task_end) {
-    const std::uint32_t stop = least(run_.end, first + kEncodedUnit), rows = rows_before(stop),
-                        n = rows * heads_;
-    EncodedUnit keys, values;
-    keys.page_count = pages(first, stop, 0, keys.pages);
-    values.page_count = pages(first, stop, shape_.key_bytes, values.pages);
-    const std::uint32_t after = first + kEncodedUnit;
-    const std::uint32_t after_stop =
-        after < task_end ? least(run_.end, after + kEncodedUnit) : after;
-    keys.next_count = pages(after, after_stop, 0, keys.next);
-    values.next_count = pages(after, after_stop, shape_.key_bytes, values.next);
-    keys.next_bytes = step_.keys.page_bytes;
-    values.next_bytes = step_.values.page_bytes;
+  void attend_units(std::uint32_t first, std::uint32_t count, std::uint32_t task_end) {
+    EncodedUnit keys[2], values[2];
+    std::uint32_t n[2];  // pairs that see something of it
+    for (std::uint32_t u = 0; u < count; ++u) {
+      find_unit(first + u * kEncodedUnit, task_end, keys[u], values[u]);
+      touch_next(keys[u], values[u]);
+    }
+    for (std::uint32_t u = 0; u < count; ++u) {
+      const std::uint32_t begin = first + u * kEncodedUnit;
+      n[u] = rows_before(least(run_.end, begin + kEncodedUnit)) * heads_;
+      step_.kernels->scores(keys_, keys[u], prepared_, n[u], weights(u, 0));
+      mask_unit(begin, n[u] / heads_, u);
+    }
+    for (std::uint32_t u = 0; u < count; ++u)
+      for (std::uint32_t i = 0; i < n[u]; ++i)
+        s_.unit_max[u * pairs_ + i] = max_score<kEncodedUnit>(weights(u, i));
+    for (std::uint32_t u = 0; u < count; ++u) {
+      // Scores fetch keys, values values; meanwhile it is the values of one page.
+      const std::size_t bytes = step_.values.page_bytes, part = (bytes / n[u] + 63) / 64 * 64;
+      const bool fetches = values[u].next_count > 0;
+      const std::byte* ahead = fetches ? values[u].next[--values[u].next_count] : nullptr;
+      for (std::uint32_t i = 0; i < n[u]; ++i) {
+        const std::uint32_t at = u * pairs_ + i;
+        if (fetches && i * part < bytes) fetch_bytes(ahead + i * part, part);
+        s_.unit_sum[at] = coarse_softmax(s_.unit_max[at], weights(u, i));
+      }
+    }
+    for (std::uint32_t u = 0; u < count; ++u) {
+      const std::uint32_t at = u * pairs_;
+      merge_sums(s_.unit_max + at, s_.unit_sum + at, n[u], s_.split_max, s_.split_sum, s_.keep + at,
+                 s_.take + at);
+    }
+    for (std::uint32_t u = 0; u < count; ++u)
+      step_.kernels->add_values(values_, values[u], weights(u, 0), n[u], s_.keep + u * pairs_,
+                                s_.take + u * pairs_, s_.split_out);
+  }
 
-    keys.position = first;
-    step_.kernels->scores(keys_, keys, prepared_, n, s_.weights);
+  float* weights(std::uint32_t unit, std::uint32_t pair) const {
+    return s_.weights + (unit * pairs_ + pair) * kEncodedUnit;
+  }
+
+  // Scores of slots that a row does not see.
+  void mask_unit(std::uint32_t first, std::uint32_t rows, std::uint32_t unit) const {
+    const std::uint32_t stop = least(run_.end, first + kEncodedUnit);
     for (std::uint32_t row = 0; row < rows; ++row) {
       const std::uint32_t from = most(row_begin(row), first);
-      if (from == first && stop == after) continue;
+      if (from == first && stop == first + kEncodedUnit) continue;
       for (std::uint32_t h = 0; h < heads_; ++h)
-        mask_scores<kEncodedUnit>(from - first, stop - first,
-                                  s_.weights + (row * heads_ + h) * kEncodedUnit);
+        mask_scores<kEncodedUnit>(from - first, stop - first, weights(unit, row * heads_ + h));
     }
-    for (std::uint32_t i = 0; i < n; ++i)
-      s_.unit_max[i] = max_score<kEncodedUnit>(s_.weights + i * kEncodedUnit);
-    for (std::uint32_t i = 0; i < n; ++i)
-      s_.unit_sum[i] = softmax<kEncodedUnit>(s_.unit_max[i], s_.weights + i * kEncodedUnit);
-    merge_sums(s_.unit_max, s_.unit_sum, n, s_.split_max, s_.split_sum, s_.keep, s_.take);
-    step_.kernels->add_values(values_, values, s_.weights, n, s_.keep, s_.take, s_.split_out);
   }
 
   void merge_split(std::uint32_t stop) {
@@ -179,6 +263,7 @@ class SealedWalk {
   const KvSequenceView& sequence_;
   const std::uint32_t heads_, tokens_;
   const std::size_t dim_;
+  const std::uint32_t pairs_, units_, unit_pages_;  // units that are taken at a time
   const AttendScratch s_;
   std::byte* const prepared_;
   EncodedPart keys_, values_;     // of the head at hand

@@ -27,6 +27,17 @@ inline float exp(float x) {
   return p * std::bit_cast<float>(std::bit_cast<std::uint32_t>(biased) << 23);
 }
 
+inline float exp_coarse(float x) {  // x <= 0
+  if (x < kExpMin) return 0.0f;
+  const float t = x * kLog2E;
+  const float biased = t + kRoundBias;
+  const float f = t - (biased - kRoundBias);
+  float p = std::fma(kCoarse3, f, kCoarse2);
+  p = std::fma(p, f, kCoarse1);
+  p = std::fma(p, f, 1.0f);
+  return p * std::bit_cast<float>(std::bit_cast<std::uint32_t>(biased) << 23);
+}
+
 inline float tanh(float x) {
   const float size = std::fabs(x);
   const float square = x * x;

@@ -77,7 +77,7 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
                 top = std::max(top, a.weights[j]);
               for (std::uint32_t j = 0; j < kEncodedUnit; ++j) {
                 const bool sees = j >= at - first && j < stop - first;
-                a.weights[j] = sees ? ref::exp(a.weights[j] - top) : 0;
+                a.weights[j] = sees ? ref::exp_coarse(a.weights[j] - top) : 0;
                 lanes[j % 16] += a.weights[j];
               }
               float keep, take;
