@@ -251,6 +251,63 @@ int speed(const std::string& config) {
   return 0;
 }
 
+struct KeepingSink final : RequestSink {
+  std::vector<TokenId> tokens;
+  void token(std::uint32_t, const Choice& c) override { tokens.push_back(c.token); }
+  void finished(std::uint32_t, Finish) override {}
+  void done(const Done&) override {}
+  void failed(const Failure& f) override {
+    fmt::print(stderr, "{}\n", f.message);
+    std::exit(1);
+  }
+};
+
+// Requests of every kind of sampling, together and alone: each must draw the same tokens.
+void drawn(Runtime& r) {
+  const SamplingOptions kinds[] = {{.temperature = 0},
+                                   {.temperature = 0.8f},
+                                   {.temperature = 1, .top_k = 40},
+                                   {.temperature = 1, .top_p = 0.9f},
+                                   {.temperature = 1.2f, .min_p = 0.05f},
+                                   {.temperature = 1, .top_k = 60, .typical_p = 0.8f},
+                                   {.temperature = 0.9f, .top_p = 0.95f, .presence_penalty = 0.5f},
+                                   {.temperature = 0, .repetition_penalty = 1.2f},
+                                   {.temperature = 1, .top_p = 0.8f, .logit_bias = {{20, 3.0f}}}};
+  constexpr std::uint32_t kCount = 36;
+  const ServiceOptions options{
+      .step_tokens = 8192, .sequences_max = kCount, .queue_max = kCount, .told = {}};
+  const std::vector<TokenId> text = r.tokenizer().encode("A quire is four sheets of paper, folded");
+  const auto answers = [&](std::uint32_t first, std::uint32_t count) {
+    RequestLog log(64);
+    SteadyClock clock;
+    Engine engine(r, options, log, clock);
+    std::vector<std::shared_ptr<KeepingSink>> sinks;
+    for (std::uint32_t i = first; i < first + count; ++i) {
+      Request q;
+      q.prompt = text;
+      q.prompt.push_back(static_cast<TokenId>(100 + i));
+      q.tokens_max = 40;
+      q.ignore_end = true;
+      q.sampling = kinds[i % std::size(kinds)];
+      q.sampling.seed = i;
+      sinks.push_back(std::make_shared<KeepingSink>());
+      PreparedJob p = prepare_job(r, options, std::move(q), sinks.back());
+      p.job->id = static_cast<JobId>(i);
+      p.job->submitted = clock.now();
+      engine.submit(std::move(p.job));
+    }
+    while (engine.step()) continue;
+    std::vector<std::vector<TokenId>> all;
+    for (const auto& sink : sinks) all.push_back(sink->tokens);
+    return all;
+  };
+  const auto together = answers(0, kCount);
+  std::uint32_t different = 0;
+  for (std::uint32_t i = 0; i < kCount; ++i)
+    different += together[i].size() != 40 || answers(i, 1)[0] != together[i];
+  fmt::print("{{\"step\": \"drawn\", \"requests\": {}, \"different\": {}}}\n", kCount, different);
+}
+
 // KL divergence of the GPU's distribution from the CPU's, over a prompt.
 int same(const std::string& model) {
   const bool random = model.ends_with(".json");
@@ -274,6 +331,7 @@ int same(const std::string& model) {
                      .kv_cache_bytes = std::uint64_t{1} << 30};
     if (side == 1) o = gpu;
     std::unique_ptr<Runtime> r = need(Runtime::open(model, o));
+    if (side == 1 && !random) drawn(*r);
     const std::vector<TokenId> prompt = r->tokenizer().encode(
         "The history of printing begins with seals and stamps. Books were copied by hand, "
         "one quire of parchment after another, until movable type made copies cheap. A quire "

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <map>
+#include <memory>
 
 #include "engine/sampler.h"
 #include "kernels/cuda/device_testing.h"
@@ -59,68 +60,96 @@ SamplingOptions random_options(Random& random, std::uint32_t vocabulary) {
   return o;
 }
 
-TEST_F(DeviceDraws, ChooseWhatTheSamplerChooses) {
-  constexpr std::uint32_t kRows = 40;
-  std::map<DrawMode, int> seen;
-  for (const std::uint32_t vocabulary : {100u, 5003u, 49152u, 128256u}) {
-    Random random(vocabulary);
-    Sampler sampler(vector_kernels(best_isa()), vocabulary);
-    std::vector<float> all;
-    std::vector<SamplingOptions> options;
-    std::vector<TokenCounts> counts(kRows);
-    std::vector<std::vector<TokenId>> banned(kRows);
-    std::vector<DrawRow> rows(kRows);
-    std::vector<DrawChange> changes;
-    std::uint32_t lists = 0;
-    for (std::uint32_t r = 0; r < kRows; ++r) {
-      const std::vector<float> x = random_logits(random, vocabulary);
-      all.insert(all.end(), x.begin(), x.end());
-      options.push_back(random_options(random, vocabulary));
+// Rows of every kind, and what the Sampler alone chooses of them.
+struct Rows {
+  static constexpr std::uint32_t kCount = 40;
+  std::vector<float> logits;
+  std::vector<SamplingOptions> options;
+  std::vector<TokenCounts> counts{kCount};
+  std::vector<std::vector<TokenId>> banned{kCount};
+  std::vector<DrawRow> rows{kCount};
+  std::vector<DrawChange> changes;
+  const std::uint32_t vocabulary;
+  Sampler sampler;
+
+  explicit Rows(std::uint32_t n) : vocabulary(n), sampler(vector_kernels(best_isa()), n) {
+    Random random(n);
+    for (std::uint32_t r = 0; r < kCount; ++r) {
+      const std::vector<float> x = random_logits(random, n);
+      logits.insert(logits.end(), x.begin(), x.end());
+      options.push_back(random_options(random, n));
       std::vector<TokenId> prompt(random.below(300));
-      for (TokenId& t : prompt) t = static_cast<TokenId>(random.below(vocabulary));
+      for (TokenId& t : prompt) t = static_cast<TokenId>(random.below(n));
       counts[r].add_prompt(prompt);
-      for (int i = 0; i < 30; ++i)
-        counts[r].add_generated(static_cast<TokenId>(random.below(vocabulary)));
+      for (int i = 0; i < 30; ++i) counts[r].add_generated(static_cast<TokenId>(random.below(n)));
       if (random.chance(0.3))
         banned[r] = {static_cast<TokenId>(std::max_element(x.begin(), x.end()) - x.begin()),
-                     static_cast<TokenId>(random.below(vocabulary))};
+                     static_cast<TokenId>(random.below(n))};
       if (!Sampler::describe(options[r], counts[r], 0, r, banned[r], rows[r], changes))
         rows[r] = {};
-      rows[r].list = lists++;
+      rows[r].list = r;
     }
-    float* logits = up(all);
-    const std::size_t lists_bytes = lists * sizeof(DrawList);
-    std::byte* host = pinned(lists_bytes + kRows * sizeof(Drawn));
-    auto* list = reinterpret_cast<DrawList*>(host);
-    auto* drawn = reinterpret_cast<Drawn*>(host + lists_bytes);
     changes.push_back({});
-    ok(api_->draw(
-        {logits, up(rows), up(changes), static_cast<float*>(room(changes.size() * sizeof(float))),
-         static_cast<DrawList*>(room(lists_bytes)), list, drawn, kRows, vocabulary},
-        stream_));
-    const auto after = down<float>(logits, all.size());
-    EXPECT_EQ(after, all) << "logits are as they were";
-    for (std::uint32_t r = 0; r < kRows; ++r) {
+  }
+  std::span<const float> row(std::uint32_t r) const {
+    return std::span(logits).subspan(std::size_t{r} * vocabulary, vocabulary);
+  }
+  void check(std::uint32_t r, const Drawn& drawn) {
+    if (drawn.mode == DrawMode::logits) return;
+    EXPECT_TRUE(drawn.finite);
+    const Choice got = sampler.choose(drawn, options[r], 0, r);
+    std::vector<float> x(row(r).begin(), row(r).end());
+    const Choice want = sampler.sample(x, options[r], counts[r], 0, r, {.banned = banned[r]});
+    EXPECT_EQ(got.token, want.token)
+        << "row " << r << " of " << vocabulary << ", mode " << static_cast<int>(drawn.mode);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(got.logprob), std::bit_cast<std::uint32_t>(want.logprob))
+        << got.logprob << " " << want.logprob;
+  }
+};
+
+void all_kinds(const std::map<DrawMode, int>& seen, int least) {
+  for (const DrawMode mode : {DrawMode::best, DrawMode::whole, DrawMode::above, DrawMode::top})
+    EXPECT_GT(seen.at(mode), least) << static_cast<int>(mode);
+}
+
+TEST(DrawScalar, LeavesWhatTheSamplerChooses) {
+  std::map<DrawMode, int> seen;
+  auto list = std::make_unique<DrawList>();
+  for (const std::uint32_t vocabulary : {100u, 5003u, 49152u}) {
+    Rows rows(vocabulary);
+    for (std::uint32_t r = 0; r < Rows::kCount; ++r) {
+      const Drawn drawn = draw_scalar(rows.row(r), rows.rows[r], rows.changes, *list);
+      ++seen[drawn.mode];
+      rows.check(r, drawn);
+    }
+  }
+  all_kinds(seen, 5);
+}
+
+TEST_F(DeviceDraws, LeaveWhatTheSamplerChooses) {
+  std::map<DrawMode, int> seen;
+  for (const std::uint32_t vocabulary : {100u, 5003u, 49152u, 128256u}) {
+    Rows rows(vocabulary);
+    float* logits = up(rows.logits);
+    constexpr std::size_t kLists = Rows::kCount * sizeof(DrawList);
+    std::byte* host = pinned(kLists + Rows::kCount * sizeof(Drawn));
+    auto* list = reinterpret_cast<DrawList*>(host);
+    auto* drawn = reinterpret_cast<Drawn*>(host + kLists);
+    ok(api_->draw({logits, up(rows.rows), up(rows.changes),
+                   static_cast<float*>(room(rows.changes.size() * sizeof(float))),
+                   static_cast<DrawList*>(room(kLists)), list, drawn, Rows::kCount, vocabulary},
+                  stream_));
+    EXPECT_EQ(down<float>(logits, rows.logits.size()), rows.logits) << "logits are as they were";
+    for (std::uint32_t r = 0; r < Rows::kCount; ++r) {
       ++seen[drawn[r].mode];
-      if (drawn[r].mode == DrawMode::logits) continue;
-      EXPECT_TRUE(drawn[r].finite);
       if (drawn[r].mode == DrawMode::above || drawn[r].mode == DrawMode::top)
-        drawn[r].list = &list[rows[r].list];
-      const Choice got = sampler.choose(drawn[r], options[r], 0, r);
-      std::vector<float> x(all.begin() + std::size_t{r} * vocabulary,
-                           all.begin() + std::size_t{r + 1} * vocabulary);
-      const Choice want = sampler.sample(x, options[r], counts[r], 0, r, {.banned = banned[r]});
-      EXPECT_EQ(got.token, want.token)
-          << "row " << r << " of " << vocabulary << ", mode " << static_cast<int>(drawn[r].mode);
-      EXPECT_EQ(std::bit_cast<std::uint32_t>(got.logprob),
-                std::bit_cast<std::uint32_t>(want.logprob))
-          << got.logprob << " " << want.logprob;
+        drawn[r].list = &list[r];
+      rows.check(r, drawn[r]);
     }
     api_->free_host(host_);
     host_ = nullptr;
   }
-  for (const DrawMode mode : {DrawMode::best, DrawMode::whole, DrawMode::above, DrawMode::top})
-    EXPECT_GT(seen[mode], 8) << static_cast<int>(mode);
+  all_kinds(seen, 8);
 }
 
 TEST_F(DeviceDraws, RowsThatAreNotFiniteSaySo) {

@@ -5,7 +5,7 @@
 // best token and the log-probability's sum, draws from a whole distribution, or finds the likely part
 // of one, among which the Sampler then chooses by its own code. Given the same logits both ways give
 // the same token and the same log-probability, bit for bit. Filled by engine/engine_draw.cc, done by
-// kernels/cuda/draw.cu.
+// kernels/cuda/draw.cu; draw_scalar defines it.
 #pragma once
 
 #include <cstdint>
@@ -68,5 +68,10 @@ struct Draws {
   std::span<const DrawChange> changes;
   std::uint32_t lists = 0;
 };
+
+// What a device does of one row. `list` is for the likely part. Where a device's likely part is another
+// one, it holds all that the Sampler may choose, too.
+Drawn draw_scalar(std::span<const float> logits, const DrawRow& row,
+                  std::span<const DrawChange> changes, DrawList& list);
 
 }  // namespace quire

@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-constexpr std::uint32_t kDeviceNumerics = 3;  // bumped when the bits of an answer may change
+constexpr std::uint32_t kDeviceNumerics = 4;  // bumped when the bits of an answer may change
 }  // namespace
 
 Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source,

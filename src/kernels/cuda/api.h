@@ -125,6 +125,12 @@ struct AttendArgs {
   bool rotated = false;  // everything is in the Hadamard basis; outputs leave it
 };
 
+// Latent attention (kernels/cuda/attend_latent.cu): a page is 32 rows of kLatentKeys bf16, laid out as
+// keys are, of which the first kLatentValues are the values. AttendArgs: kv_heads are groups of
+// kLatentHeads query heads, head_dim is kLatentValues, queries have kLatentKeys for each head; an item
+// is one row's split.
+inline constexpr std::uint32_t kLatentKeys = 576, kLatentValues = 512, kLatentHeads = 16;
+
 // Row pages of sealed formats: no more than a warp has lanes.
 inline constexpr std::uint32_t kRowPagesMax = 32;
 
@@ -287,6 +293,7 @@ struct CudaApi {
 
   int (*attend_decode)(const AttendArgs&, CudaStream);
   int (*attend_prefill)(const AttendArgs&, CudaStream);
+  int (*attend_latent)(const AttendArgs&, CudaStream);
   int (*attend_merge)(const AttendArgs&, CudaStream);
   int (*seal)(const SealArgs&, CudaStream);
 

@@ -423,7 +423,7 @@ int attend_decode_sealed(const AttendArgs& a, CudaStream stream) {
       case CudaKvFormat::int8:
         return run<128, CudaKvFormat::int8, 8, 2>(a, stream);
       case CudaKvFormat::int4:
-        return run<128, CudaKvFormat::int4, 8, 5>(a, stream);
+        return run<128, CudaKvFormat::int4, 8, 3>(a, stream);
       case CudaKvFormat::int2:
         return run<128, CudaKvFormat::int2, 16, 2>(a, stream);
       default:

@@ -7,6 +7,7 @@ namespace quire::cuda {
 
 int attend_decode(const AttendArgs&, CudaStream);
 int attend_prefill(const AttendArgs&, CudaStream);
+int attend_latent(const AttendArgs&, CudaStream);
 int attend_merge(const AttendArgs&, CudaStream);
 int attend_decode_sealed(const AttendArgs&, CudaStream);
 int seal(const SealArgs&, CudaStream);

@@ -74,6 +74,11 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t at) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared(std::uint32_t at, const std::uint32_t (&v)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]),
+               "r"(v[3])
+               : "memory");
+}
 __device__ __forceinline__ uint2 load_shared2(std::uint32_t at) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
