@@ -50,6 +50,7 @@ typedef struct quire_options {
   uint64_t kv_cache_bytes;    /* 80 % of what is free */
   const char* kv_format;      /* "f16" ("f32" for F32 models) */
   const char* kv_budget;      /* everything stays; "snapkv:20%", see `quire kv methods` */
+  const char* kv_select;      /* everything is read; "quest:512": what answers read */
 } quire_options;
 
 /* Temperature 0 is greedy. Equal seeds draw equal tokens, whatever else is computed beside. */

@@ -73,22 +73,26 @@ double peak = 0;  // bytes per microsecond
 
 std::string first_field(bool& first) { return std::exchange(first, false) ? "" : ",\n"; }
 
+// Latent attention: `dim` is kLatentValues, `kv_heads` the groups of query heads.
 struct Decode {
   std::uint32_t query_heads, kv_heads, dim, batch, length, layers;
   CudaKvFormat format = CudaKvFormat::bf16;
 };
 
 const char* name_of(CudaKvFormat format) {
-  constexpr const char* kNames[] = {"bf16", "fp8", "int8", "int4"};
+  constexpr const char* kNames[] = {"bf16", "fp8", "int8", "int4", "int2"};
   return kNames[static_cast<int>(format)];
 }
 
 void bench_decode(const Decode& c, bool& first) {
   const std::uint32_t pages = (c.length + kCudaPage - 1) / kCudaPage;
-  const std::uint64_t page_bytes = c.format == CudaKvFormat::bf16
-                                       ? std::uint64_t{kCudaPage} * c.dim * 4
+  const bool latent = c.dim == kLatentValues;
+  const std::uint32_t stored = latent ? 1 : c.kv_heads, key_dim = latent ? kLatentKeys : c.dim;
+  const std::uint64_t page_bytes = latent ? kCudaPage * kLatentKeys * 2
+                                   : c.format == CudaKvFormat::bf16
+                                       ? kCudaPage * c.dim * 4
                                        : sealed_page_bytes(c.format, c.dim),
-                      block = (c.layers * c.kv_heads * page_bytes + 255) / 256 * 256,
+                      block = (c.layers * stored * page_bytes + 255) / 256 * 256,
                       blocks = std::uint64_t{c.batch} * pages;
   auto* arena = static_cast<std::byte*>(room(blocks * block));
   ok(api->random_bf16({arena, blocks * block / 2, 1, 1}, stream), "noise");
@@ -102,20 +106,21 @@ void bench_decode(const Decode& c, bool& first) {
   std::uint32_t partials = 0;
   const std::uint32_t split = cuda_split(c.dim);
   // As the model's plan has it: rows stay whole where there are enough of them.
-  const bool whole =
-      cuda_rows_stay_whole(c.batch * c.kv_heads, page_bytes, c.format, device_info.multiprocessors);
+  const bool whole = !latent && cuda_rows_stay_whole(c.batch * c.kv_heads, page_bytes, c.format,
+                                                     device_info.multiprocessors);
   for (std::uint32_t b = 0; b < c.batch; ++b) {
     const std::uint32_t splits = whole ? 1 : (c.length + split - 1) / split;
     for (std::uint32_t s = 0; s < splits; ++s)
       items.push_back({b * pages, b, c.length - 1, c.length - 1, s * split,
                        whole ? c.length : std::min(c.length, (s + 1) * split),
-                       splits == 1 ? kNoPartial : partials + s,
-                       static_cast<std::uint16_t>(c.format == CudaKvFormat::bf16), 0});
-    merges.push_back({b, partials, splits == 1 ? 0 : splits});
+                       splits == 1 && !latent ? kNoPartial : partials + s,
+                       c.format == CudaKvFormat::bf16 ? std::uint16_t{1} : sealed_row_count(1, 0),
+                       0});
+    merges.push_back({b, partials, splits == 1 && !latent ? 0 : splits});
     partials += splits;
   }
-  void* queries = room(std::size_t{c.batch} * c.query_heads * c.dim * 2);
-  ok(api->random_bf16({queries, std::size_t{c.batch} * c.query_heads * c.dim, 3, 0.1f}, stream),
+  void* queries = room(std::size_t{c.batch} * c.query_heads * key_dim * 2);
+  ok(api->random_bf16({queries, std::size_t{c.batch} * c.query_heads * key_dim, 3, 0.1f}, stream),
      "noise");
   AttendArgs a{};
   a.arena = arena;
@@ -130,23 +135,24 @@ void bench_decode(const Decode& c, bool& first) {
   a.query_heads = c.query_heads, a.kv_heads = c.kv_heads, a.head_dim = c.dim;
   a.page_bytes = page_bytes;
   a.format = c.format;
+  a.items_max = static_cast<std::uint32_t>(items.size());
   const auto layers = [&](bool merged) {
     return graph_us([&] {
              for (std::uint32_t l = 0; l < c.layers; ++l) {
-               a.layer_offset = l * c.kv_heads * page_bytes;
-               ok(api->attend_decode(a, stream), "attend");
+               a.layer_offset = l * stored * page_bytes;
+               ok(latent ? api->attend_latent(a, stream) : api->attend_decode(a, stream), "attend");
                if (merged && merges[0].count > 0) ok(api->attend_merge(a, stream), "merge");
              }
            }) /
            c.layers;
   };
   const double us = layers(true), alone = layers(false);
-  const double bytes = 1.0 * c.batch * pages * c.kv_heads * page_bytes;
+  const double bytes = 1.0 * c.batch * pages * stored * page_bytes;
   fmt::print(
       "{}{{\"attend\": \"decode\", \"format\": \"{}\", \"heads\": \"{}/{}/{}\", \"batch\": {}, "
       "\"context\": {}, \"us\": {:.2f}, \"share\": {:.4f}, \"share_without_merge\": {:.4f}}}",
-      first_field(first), name_of(c.format), c.query_heads, c.kv_heads, c.dim, c.batch, c.length,
-      us, bytes / us / peak, bytes / alone / peak);
+      first_field(first), name_of(c.format), c.query_heads, stored, key_dim, c.batch, c.length, us,
+      bytes / us / peak, bytes / alone / peak);
   for (const void* p : {static_cast<const void*>(arena), static_cast<const void*>(a.tables),
                         static_cast<const void*>(a.items), static_cast<const void*>(a.item_count),
                         static_cast<const void*>(a.merges), a.queries,
@@ -206,7 +212,7 @@ void bench_linear(std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind
   void* x = room(std::size_t{kMost} * inputs * 2);
   ok(api->random_bf16({x, std::size_t{kMost} * inputs, 2, 1}, stream), "noise");
   void* y = room(std::size_t{kMost} * outputs * (kind == LinearOutput::rows_f32 ? 4 : 2));
-  for (const std::uint32_t rows : {1u, 8u, 16u, 17u, 64u, 128u, 256u, 8192u}) {
+  for (const std::uint32_t rows : {1u, 8u, 16u, 32u, 64u, 128u, 256u, 512u, 8192u}) {
     if (rows > 256 && kind == LinearOutput::rows_f32) continue;
     {
       LinearArgs a{
@@ -264,9 +270,12 @@ int run() {
                           {32, 8, 128, 32, 4096, 32, CudaKvFormat::int8},
                           {32, 8, 128, 32, 4096, 32, CudaKvFormat::int4},
                           {32, 8, 128, 128, 2048, 32, CudaKvFormat::int4},
+                          {32, 8, 128, 32, 4096, 32, CudaKvFormat::int2},
                           {9, 3, 64, 32, 4096, 30},
                           {9, 3, 64, 128, 2048, 30},
-                          {9, 3, 64, 8, 8192, 30}})
+                          {9, 3, 64, 8, 8192, 30},
+                          {16, 1, kLatentValues, 32, 4096, 27},
+                          {128, 8, kLatentValues, 32, 4096, 27}})
     bench_decode(c, first);
   bench_prefill(32, 8, 128, 8192, 0, first);
   bench_prefill(32, 8, 128, 2048, 0, first);

@@ -67,12 +67,14 @@ Sequence with_context(Runtime& r, std::uint32_t depth, std::uint32_t extra, std:
   return s;
 }
 
-void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth) {
+// `shared`: all sequences have the same context.
+void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth, bool shared = false) {
   constexpr std::uint32_t kSteps = 12, kWarm = 4;
   r.cache().clear(true);
   std::vector<Sequence> sequences;
   for (std::uint32_t b = 0; b < batch; ++b)
-    sequences.push_back(with_context(r, depth, kSteps + kWarm, 100 + b));
+    sequences.push_back(b == 0 || !shared ? with_context(r, depth, kSteps + kWarm, 100 + b)
+                                          : need(r.cache().fork(sequences[0])));
   std::vector<TokenId> next(batch, 17);
   std::vector<StepItem> items(batch);
   std::vector<double> times;
@@ -85,9 +87,9 @@ void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth) {
     if (step >= kWarm) times.push_back(ms_since(start));
   }
   fmt::print(
-      "{{\"step\": \"decode\", \"format\": \"{}\", \"batch\": {}, \"context\": {}, \"ms\": "
+      "{{\"step\": \"{}\", \"format\": \"{}\", \"batch\": {}, \"context\": {}, \"ms\": "
       "{:.3f}}}\n",
-      r.kv_format(), batch, depth, median(times));
+      shared ? "shared" : "decode", r.kv_format(), batch, depth, median(times));
   std::fflush(stdout);
 }
 
@@ -153,7 +155,7 @@ struct SilentSink final : RequestSink {
 };
 
 // Requests that come all at once, through the engine: 64 to 1,024 tokens each, 256 answered.
-void requests(Runtime& r, std::uint32_t count) {
+void requests(Runtime& r, std::uint32_t count, const char* how, const SamplingOptions& sampling) {
   r.cache().clear(true);
   const ServiceOptions options{
       .step_tokens = 8192, .sequences_max = count, .queue_max = count, .told = {}};
@@ -167,6 +169,8 @@ void requests(Runtime& r, std::uint32_t count) {
     q.prompt = filler(r, 64 + static_cast<std::uint32_t>(random.below(961)), 1000 + i);
     q.tokens_max = 256;
     q.ignore_end = true;
+    q.sampling = sampling;
+    q.sampling.seed = i;
     prompt_tokens += q.prompt.size();
     PreparedJob p = prepare_job(r, options, std::move(q), std::make_shared<SilentSink>());
     p.job->id = static_cast<JobId>(i);
@@ -178,19 +182,23 @@ void requests(Runtime& r, std::uint32_t count) {
   const double seconds = ms_since(start) / 1000;
   const ServiceStats& stats = engine.stats();
   fmt::print(
-      "{{\"step\": \"requests\", \"count\": {}, \"prompt_tokens\": {}, \"tokens\": {}, \"s\": "
-      "{:.2f}, \"tokens_per_s\": {:.0f}, \"steps\": {}, \"forward_s\": {:.2f}, \"sample_s\": "
-      "{:.2f}}}\n",
-      count, prompt_tokens, stats.tokens_generated, seconds,
+      "{{\"step\": \"requests\", \"sampling\": \"{}\", \"count\": {}, \"prompt_tokens\": {}, "
+      "\"tokens\": {}, \"s\": {:.2f}, \"tokens_per_s\": {:.0f}, \"steps\": {}, \"forward_s\": "
+      "{:.2f}, "
+      "\"sample_s\": {:.2f}}}\n",
+      how, count, prompt_tokens, stats.tokens_generated, seconds,
       static_cast<double>(stats.tokens_generated) / seconds, stats.steps, stats.forward_seconds,
       stats.sample_seconds);
   std::fflush(stdout);
 }
 
-std::unique_ptr<Runtime> open(const std::string& config, const std::string& format) {
-  return need(Runtime::open(
-      config,
-      {.device = DeviceKind::cuda, .random_weights = true, .kv_format = format, .rows_max = 8192}));
+std::unique_ptr<Runtime> open(const std::string& config, const std::string& format,
+                              bool fast = false) {
+  return need(Runtime::open(config, {.device = DeviceKind::cuda,
+                                     .random_weights = true,
+                                     .fast = fast,
+                                     .kv_format = format,
+                                     .rows_max = 8192}));
 }
 
 int speed(const std::string& config) {
@@ -209,27 +217,95 @@ int speed(const std::string& config) {
       ms_since(start) / 1000, static_cast<double>(r.model().weight_bytes()) / 0x1p30,
       static_cast<double>(r.kv_cache_bytes()) / 0x1p30);
   std::fflush(stdout);
-  for (const auto& [batch, context] : {std::pair{1u, 128u},
-                                       {1u, 32768u},
-                                       {8u, 8192u},
-                                       {16u, 1024u},
-                                       {32u, 1024u},
-                                       {128u, 1024u},
-                                       {256u, 512u},
-                                       {64u, 8192u}})
-    decode(r, batch, context);
-  prefill(r, 2048);
-  prefill(r, 8192);
-  cached(r, 32768, 68);
-  requests(r, 512);
-  for (const char* format : {"fp8-e4m3", "int8", "hadamard-int4"}) {
+  const auto most = [&](Runtime& of) {
+    for (const auto& [batch, context] : {std::pair{1u, 128u},
+                                         {1u, 32768u},
+                                         {8u, 8192u},
+                                         {16u, 1024u},
+                                         {32u, 1024u},
+                                         {128u, 1024u},
+                                         {256u, 512u},
+                                         {64u, 8192u}})
+      decode(of, batch, context);
+    prefill(of, 2048);
+    prefill(of, 8192);
+    cached(of, 32768, 68);
+  };
+  most(r);
+  decode(r, 64, 8192, true);
+  requests(r, 512, "greedy", {});
+  requests(r, 512, "temperature 1, top-k 40", {.temperature = 1, .top_k = 40});
+  for (const char* format : {"fp8-e4m3", "int8", "hadamard-int4", "hadamard-int2"}) {
     runtime = {};  // there is room for one
     runtime = open(config, format);
     decode(*runtime, 64, 8192);
     decode(*runtime, 128, 1024);
     prefill(*runtime, 2048);
+    prefill(*runtime, 8192);
   }
+  runtime = {};
+  runtime = open(config, "bf16", true);
+  fmt::print("{{\"step\": \"fast\"}}\n");  // what follows is
+  most(*runtime);
+  requests(*runtime, 512, "greedy", {});
   return 0;
+}
+
+struct KeepingSink final : RequestSink {
+  std::vector<TokenId> tokens;
+  void token(std::uint32_t, const Choice& c) override { tokens.push_back(c.token); }
+  void finished(std::uint32_t, Finish) override {}
+  void done(const Done&) override {}
+  void failed(const Failure& f) override {
+    fmt::print(stderr, "{}\n", f.message);
+    std::exit(1);
+  }
+};
+
+// Requests of every kind of sampling, together and alone: each must draw the same tokens.
+void drawn(Runtime& r) {
+  const SamplingOptions kinds[] = {{.temperature = 0},
+                                   {.temperature = 0.8f},
+                                   {.temperature = 1, .top_k = 40},
+                                   {.temperature = 1, .top_p = 0.9f},
+                                   {.temperature = 1.2f, .min_p = 0.05f},
+                                   {.temperature = 1, .top_k = 60, .typical_p = 0.8f},
+                                   {.temperature = 0.9f, .top_p = 0.95f, .presence_penalty = 0.5f},
+                                   {.temperature = 0, .repetition_penalty = 1.2f},
+                                   {.temperature = 1, .top_p = 0.8f, .logit_bias = {{20, 3.0f}}}};
+  constexpr std::uint32_t kCount = 36;
+  const ServiceOptions options{
+      .step_tokens = 8192, .sequences_max = kCount, .queue_max = kCount, .told = {}};
+  const std::vector<TokenId> text = r.tokenizer().encode("A quire is four sheets of paper, folded");
+  const auto answers = [&](std::uint32_t first, std::uint32_t count) {
+    RequestLog log(64);
+    SteadyClock clock;
+    Engine engine(r, options, log, clock);
+    std::vector<std::shared_ptr<KeepingSink>> sinks;
+    for (std::uint32_t i = first; i < first + count; ++i) {
+      Request q;
+      q.prompt = text;
+      q.prompt.push_back(static_cast<TokenId>(100 + i));
+      q.tokens_max = 40;
+      q.ignore_end = true;
+      q.sampling = kinds[i % std::size(kinds)];
+      q.sampling.seed = i;
+      sinks.push_back(std::make_shared<KeepingSink>());
+      PreparedJob p = prepare_job(r, options, std::move(q), sinks.back());
+      p.job->id = static_cast<JobId>(i);
+      p.job->submitted = clock.now();
+      engine.submit(std::move(p.job));
+    }
+    while (engine.step()) continue;
+    std::vector<std::vector<TokenId>> all;
+    for (const auto& sink : sinks) all.push_back(sink->tokens);
+    return all;
+  };
+  const auto together = answers(0, kCount);
+  std::uint32_t different = 0;
+  for (std::uint32_t i = 0; i < kCount; ++i)
+    different += together[i].size() != 40 || answers(i, 1)[0] != together[i];
+  fmt::print("{{\"step\": \"drawn\", \"requests\": {}, \"different\": {}}}\n", kCount, different);
 }
 
 // KL divergence of the GPU's distribution from the CPU's, over a prompt.
@@ -255,6 +331,7 @@ int same(const std::string& model) {
                      .kv_cache_bytes = std::uint64_t{1} << 30};
     if (side == 1) o = gpu;
     std::unique_ptr<Runtime> r = need(Runtime::open(model, o));
+    if (side == 1 && !random) drawn(*r);
     const std::vector<TokenId> prompt = r->tokenizer().encode(
         "The history of printing begins with seals and stamps. Books were copied by hand, "
         "one quire of parchment after another, until movable type made copies cheap. A quire "

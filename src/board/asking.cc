@@ -42,7 +42,8 @@ double divergence(const Distribution& full, std::span<const float> logits, doubl
 }  // namespace
 
 Status Asking::add(Sequence s, std::vector<TokenId> lead, const Question& q,
-                   std::vector<Distribution>* full, bool keep, Reply* reply) {
+                   std::vector<Distribution>* full, bool keep, Reply* reply,
+                   const std::optional<Selecting>& select) {
   reply->nll.resize(q.candidates.size());
   lead.insert(lead.end(), q.prompt.begin(), q.prompt.end());
   const bool every = q.candidates.size() > 1 && q.candidates[0].size() == 1;
@@ -60,7 +61,7 @@ Status Asking::add(Sequence s, std::vector<TokenId> lead, const Question& q,
     rows_ += tokens.size();
     items_.push_back({std::move(own), std::move(tokens),
                       static_cast<std::uint32_t>(candidate.size()), &q, every ? kEvery : c, full,
-                      keep, reply});
+                      keep, reply, select});
   }
   const bool enough = rows_ >= runtime_.model().options().rows_max || items_.size() >= 64;
   return enough ? run() : Status();
@@ -75,6 +76,7 @@ Status Asking::run() {
       if (rows + item.tokens.size() > runtime_.model().options().rows_max) break;
       rows += item.tokens.size();
       step.push_back({&item.sequence, item.tokens, item.scored == 1 ? Logits::last : Logits::all});
+      step.back().select = item.select ? &*item.select : nullptr;
     }
     if (step.empty())
       return Error{Code::invalid, "a question is longer than a step; raise --batch-rows"};
@@ -91,6 +93,36 @@ Status Asking::run() {
   }
   rows_ = 0;
   return {};
+}
+
+Result<double> Asking::stream(Sequence& s, Retaining* retain, const Sample& sample,
+                              std::uint32_t rows, std::vector<Distribution>& full, bool keep,
+                              Reply& reply) {
+  const std::size_t vocabulary = runtime_.config().vocabulary;
+  std::vector<TokenId> tokens = sample.context;
+  const std::vector<TokenId>& text = sample.questions[0].candidates[0];
+  tokens.insert(tokens.end(), text.begin(), text.end());
+  reply.nll.resize(1);
+  double most = 0;
+  for (std::size_t at = 0; at + 1 < tokens.size(); at += rows) {
+    const auto part =
+        std::span(tokens).subspan(at, std::min<std::size_t>(rows, tokens.size() - 1 - at));
+    const StepItem item{&s, part, Logits::all, retain};
+    TRY(const std::span<float> logits, runtime_.step({&item, 1}));
+    most = std::max(most, static_cast<double>(runtime_.cache().bytes(s)));
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      if (at + i + 1 < sample.context.size()) continue;
+      const auto row = logits.subspan(i * vocabulary, vocabulary);
+      const std::size_t place = reply.top.size();
+      const double sum = log_sum_exp(runtime_.vector(), row);
+      reply.nll[0].push_back(static_cast<float>(sum - row[tokens[at + i + 1]]));
+      reply.top.push_back(
+          runtime_.vector().argmax(row.data(), static_cast<std::uint32_t>(vocabulary)));
+      if (keep) full.push_back(distribution(row, sum));
+      reply.kl.push_back(keep ? 0 : static_cast<float>(divergence(full[place], row, sum)));
+    }
+  }
+  return most;
 }
 
 void Asking::score(const Item& item, std::span<const float> logits, std::uint32_t first_row) {

@@ -5,12 +5,15 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "board/stats.h"
 #include "board/task.h"
+#include "engine/retain.h"
 #include "engine/runtime.h"
+#include "engine/selecting.h"
 
 namespace quire {
 
@@ -28,8 +31,14 @@ class Asking {
   // `s` has read the context as the row stores it; `lead` comes first (the last token of the context,
   // and what of the question was not read yet). `full` is compared with, or filled where `keep`.
   Status add(Sequence s, std::vector<TokenId> lead, const Question& question,
-             std::vector<Distribution>* full, bool keep, Reply* reply);
+             std::vector<Distribution>* full, bool keep, Reply* reply,
+             const std::optional<Selecting>& select = {});
   Status run();  // what was added and is not done
+
+  // One long candidate, so many tokens at a time, with what stays decided in between. Returns the
+  // most bytes that the sequence held.
+  Result<double> stream(Sequence& s, Retaining* retain, const Sample& sample, std::uint32_t rows,
+                        std::vector<Distribution>& full, bool keep, Reply& reply);
 
  private:
   struct Item {
@@ -41,6 +50,7 @@ class Asking {
     std::vector<Distribution>* full;
     bool keep;
     Reply* reply;
+    std::optional<Selecting> select;
   };
   static constexpr std::uint32_t kEvery = 0xffffffffu;
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -22,12 +23,13 @@ struct Tier {
   std::string_view name;
   std::uint32_t samples;
   std::uint32_t levels;                // of each task, from the easiest
+  std::uint32_t timed;                 // tokens of the context at which speed is measured
   std::vector<std::string_view> only;  // ids; empty: all
 };
-// S9 wants methods that act while decoding: not for rows that compress once.
-const std::vector<std::string_view> kOnce = {"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8"};
-const Tier kTiers[] = {
-    {"smoke", 4, 1, {"S1", "S3", "S4"}}, {"standard", 6, 1, kOnce}, {"full", 40, 9, kOnce}};
+const Tier kTiers[] = {{"smoke", 4, 1, 512, {"S1", "S3", "S4"}},
+                       {"standard", 6, 1, 2048, {}},
+                       {"full", 40, 9, 4096, {}}};
+constexpr std::uint32_t kStreams = 2;  // samples of S9: each is long
 
 Result<const Tier*> find_tier(const std::string& name) {
   for (const Tier& t : kTiers)
@@ -53,6 +55,10 @@ std::vector<Cell> cells_of(const Tier& tier) {
   return cells;
 }
 
+std::uint32_t samples_of(const Tier& tier, const Cell& cell) {
+  return cell.task->id == "S9" ? std::min(kStreams, tier.samples) : tier.samples;
+}
+
 std::string hex_of(const Digest& digest) {
   std::string hex;
   for (std::uint8_t byte : digest) hex += fmt::format("{:02x}", byte);
@@ -74,6 +80,7 @@ Json manifest_of(const Subject& subject, const Vocabulary& vocabulary, const Tie
           {"seed", seed},
           {"tier", tier.name},
           {"samples", tier.samples},
+          {"timed", tier.timed},
           {"cells", cells},
           {"rows", names},
           {"text_sha256", digest_of(vocabulary.text)},
@@ -84,10 +91,13 @@ Json manifest_of(const Subject& subject, const Vocabulary& vocabulary, const Tie
 // What one row made of one sample.
 struct Outcome {
   double score = 0, kl = 0, bytes = 0, constant = 0, peak = 0, prefill_s = 0, compress_s = 0;
+  double decode_s = 0;
+
+  bool asked() const { return !std::isnan(score); }  // a row that cannot do a task is not asked
 };
-constexpr double Outcome::*kFields[] = {&Outcome::score,     &Outcome::kl,   &Outcome::bytes,
-                                        &Outcome::constant,  &Outcome::peak, &Outcome::prefill_s,
-                                        &Outcome::compress_s};
+constexpr double Outcome::*kFields[] = {
+    &Outcome::score, &Outcome::kl,        &Outcome::bytes,      &Outcome::constant,
+    &Outcome::peak,  &Outcome::prefill_s, &Outcome::compress_s, &Outcome::decode_s};
 
 double mean_kl(std::span<const Reply> replies) {
   double sum = 0;
@@ -153,8 +163,9 @@ class Progress {
     std::size_t at = 0;
     for (Outcome& o : outcomes)
       for (double Outcome::*field : kFields) {
-        if (!numbers[at].is_number()) return false;
-        o.*field = numbers[at++].get<double>();
+        const Json& x = numbers[at++];
+        if (!x.is_number() && !x.is_null()) return false;
+        o.*field = x.is_null() ? std::nan("") : x.get<double>();
       }
     done_[line["key"].get<std::string>()] = outcomes;
     return true;
@@ -191,6 +202,7 @@ Json cell_json(const Cell& cell, const Grid& grid, std::span<const RowSpec> rows
   const Gate passed = gate(cell.task->metric, {full, none, random, oracle}, chance);
   const double f = mean_of(full), n = mean_of(none);
   for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (!grid[r].empty() && !grid[r][0].asked()) continue;
     const std::vector<double> own = scores_of(grid[r]);
     const Interval less = paired_difference(own, full, seed);
     Json& out = row_scores[r][name];
@@ -212,7 +224,8 @@ Json cell_json(const Cell& cell, const Grid& grid, std::span<const RowSpec> rows
   return out;
 }
 
-Json row_json(const RowSpec& row, const Json& scores, const std::vector<Outcome>& all) {
+Json row_json(const RowSpec& row, const Json& scores, std::vector<Outcome> all, double decode_s) {
+  std::erase_if(all, [](const Outcome& o) { return !o.asked(); });
   Outcome sum;
   for (const Outcome& o : all)
     for (double Outcome::*field : kFields) sum.*field += o.*field / static_cast<double>(all.size());
@@ -234,9 +247,28 @@ Json row_json(const RowSpec& row, const Json& scores, const std::vector<Outcome>
               {"kl", sum.kl},
               {"scores", scores}};
   out["prefill_overhead"] = sum.prefill_s > 0 ? sum.compress_s / sum.prefill_s : 0;
+  if (decode_s > 0) out["decode_tps"] = 1 / decode_s;
   out["mean"] = count == 0 ? Json() : Json(mean / static_cast<double>(count));
   out["worst"] = count == 0 ? Json() : Json(worst);
   return out;
+}
+// Seconds for one token of an answer, by row; 0: not measured.
+Result<std::vector<double>> decode_times(Subject& subject, const Vocabulary& vocabulary,
+                                         std::span<const RowSpec> rows, const Tier& tier,
+                                         std::uint64_t seed, Progress& progress) {
+  const std::string key = fmt::format("E4/{}", tier.timed);
+  if (!progress.find(key)) {
+    const Level level{"timed", tier.timed, 2, 0};
+    Sample sample = make_sample(suite_tasks()[0], level, vocabulary, seed, 0);
+    sample.timed = true;
+    TRY(const std::vector<Measured> measured, subject.answer(sample, rows));
+    std::vector<Outcome> outcomes(rows.size());
+    for (std::size_t r = 0; r < rows.size(); ++r) outcomes[r].decode_s = measured[r].decode_s;
+    TRY_STATUS(progress.add(key, outcomes));
+  }
+  std::vector<double> seconds;
+  for (const Outcome& o : *progress.find(key)) seconds.push_back(o.decode_s);
+  return seconds;
 }
 }  // namespace
 
@@ -272,13 +304,18 @@ Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
   Json cell_list = Json::array();
   std::vector<Json> scores(rows.size(), Json::object());
   Grid all(rows.size());
-  std::size_t done = 0;
+  std::size_t done = 0, all_samples = 1;
+  for (const Cell& cell : cells) all_samples += samples_of(*tier, cell);
+  TRY(const std::vector<double> decode_s,
+      decode_times(subject, vocabulary, rows, *tier, options.seed, progress));
+  if (options.progress) options.progress(++done, all_samples);
   for (const Cell& cell : cells) {
     Grid grid(rows.size());
     double chances = 0;
-    for (std::uint32_t i = 0; i < tier->samples; ++i) {
+    const std::uint32_t samples = samples_of(*tier, cell);
+    for (std::uint32_t i = 0; i < samples; ++i) {
       const Sample sample = make_sample(*cell.task, *cell.level, vocabulary, options.seed, i);
-      chances += chance(*cell.task, sample) / tier->samples;
+      chances += chance(*cell.task, sample) / samples;
       const std::string key = fmt::format("{}/{}/{}", cell.task->id, cell.level->name, i);
       const std::vector<Outcome>* known = progress.find(key);
       if (!known) {
@@ -286,9 +323,11 @@ Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
         CHECK(measured.size() == rows.size());
         std::vector<Outcome> outcomes;
         for (const Measured& m : measured)
-          outcomes.push_back({score_replies(*cell.task, sample, m.replies, measured[full].replies),
+          outcomes.push_back({m.replies.empty() ? std::nan("")
+                                                : score_replies(*cell.task, sample, m.replies,
+                                                                measured[full].replies),
                               mean_kl(m.replies), m.bytes_per_token, m.bytes_constant, m.bytes_peak,
-                              m.prefill_s, m.compress_s});
+                              m.prefill_s, m.compress_s, m.decode_s});
         TRY_STATUS(progress.add(key, outcomes));
         known = progress.find(key);
       }
@@ -296,13 +335,13 @@ Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
         grid[r].push_back((*known)[r]);
         all[r].push_back((*known)[r]);
       }
-      if (options.progress) options.progress(++done, cells.size() * tier->samples);
+      if (options.progress) options.progress(++done, all_samples);
     }
     cell_list.push_back(cell_json(cell, grid, rows, chances, options.seed, scores));
   }
   Json row_list = Json::array();
   for (std::size_t r = 0; r < rows.size(); ++r)
-    row_list.push_back(row_json(rows[r], scores[r], all[r]));
+    row_list.push_back(row_json(rows[r], scores[r], all[r], decode_s[r]));
   Json result = {{"manifest", manifest},
                  {"manifest_sha256", hash},
                  {"machine", subject.machine()},

@@ -39,6 +39,7 @@ struct Measured {
   double bytes_constant = 0;   // that do not grow with the context (window layers)
   double bytes_peak = 0;       // most at any time while reading and compressing, per token
   double prefill_s = 0, compress_s = 0;
+  double decode_s = 0;  // of one token, where the sample is timed
 };
 
 class Subject {

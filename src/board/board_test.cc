@@ -67,13 +67,28 @@ TEST(Board, AsksEverySampleOnceForAllRows) {
   std::size_t last = 0;
   const auto progress = [&](std::size_t done, std::size_t all) {
     EXPECT_EQ(done, last + 1);
-    EXPECT_EQ(all, 12u);
+    EXPECT_EQ(all, 13u);
     last = done;
   };
   ASSERT_TRUE(
       run_board(subject, toy_vocabulary(), kRows, {.tier = "smoke", .progress = progress}).ok());
-  EXPECT_EQ(subject.asked, 12u);  // three tasks, four samples
-  EXPECT_EQ(last, 12u);
+  EXPECT_EQ(subject.asked, 13u);  // three tasks, four samples; and one for speed
+  EXPECT_EQ(last, 13u);
+}
+
+// Speed is that of a sample of its own; rows that cannot do a task are not asked, and have no score.
+TEST(Board, TellsSpeedsAndLeavesOutWhoCannot) {
+  ToySubject subject;
+  subject.cannot = "streaming";
+  const Json result = run_board(subject, toy_vocabulary(), kRows, {.tier = "smoke"}).value();
+  auto rows = rows_of(result);
+  EXPECT_DOUBLE_EQ(rows["full"]["decode_tps"], 50);
+  EXPECT_FALSE(rows["none"].contains("decode_tps"));
+  for (const Json& row : result["rows"]) {
+    if (row["method"] != "streaming") continue;
+    EXPECT_TRUE(row["mean"].is_null());
+    EXPECT_TRUE(row["scores"].empty() || row["scores"].is_null()) << row.dump();
+  }
 }
 
 TEST(Board, GoesOnWhereItStopped) {
@@ -85,7 +100,7 @@ TEST(Board, GoesOnWhereItStopped) {
   std::ofstream(folder.path + "/progress.jsonl", std::ios::app) << "{\"key\": \"S4/4/0\", \"numb";
   ToySubject resumes;
   const Json result = run_board(resumes, toy_vocabulary(), kRows, options).value();
-  EXPECT_EQ(resumes.asked, 2u);
+  EXPECT_EQ(resumes.asked, 3u);
   EXPECT_EQ(result.dump(), result_of().dump());
   ToySubject again;
   ASSERT_TRUE(run_board(again, toy_vocabulary(), kRows, options).ok());

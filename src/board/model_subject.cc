@@ -10,9 +10,11 @@
 #include "base/check.h"
 #include "board/asking.h"
 #include "board/way.h"
+#include "engine/blend.h"
 #include "engine/compaction.h"
 #include "engine/observer.h"
 #include "engine/plan.h"
+#include "engine/retain.h"
 #include "kernels/storage.h"
 
 namespace quire {
@@ -20,6 +22,9 @@ namespace {
 
 constexpr std::uint32_t kWindow = 64;  // last queries that are kept for all methods
 constexpr std::size_t kWords = 2000;
+constexpr std::uint32_t kTimed = 15;       // tokens
+constexpr double kStreamShare = 0.3;       // rows that keep more are not asked to stream
+constexpr std::uint32_t kStreamNone = 32;  // tokens that are seen without context, there
 
 double seconds_since(Nanoseconds start) {
   return static_cast<double>(SteadyClock().now() - start) * 1e-9;
@@ -45,8 +50,14 @@ class Reader {
         asking_(runtime),
         context_(std::span(sample.context).first(sample.context.size() - 1)) {}
 
-  Status run(const Format* format) {
-    if (format != nullptr) storage_.emplace(format);
+  Status run() {
+    const Way& way = asked_.front().way;  // all of them store and read the context alike
+    if (way.format != nullptr) storage_.emplace(way.format);
+    if (const SparsePrefill prefill = prefill_of(way, rows_[asked_.front().row].share);
+        prefill.way != SparsePrefill::Way::none) {
+      if (!storage_) storage_.emplace(runtime_.storage());
+      storage_->prefill = prefill;
+    }
     TRY(root_, runtime_.tenant_root("", storage_ ? &*storage_ : nullptr));
     for (const Asked& a : asked_)
       if (a.way.method) needs_ = needs_ | a.way.method->needs;
@@ -65,7 +76,17 @@ class Reader {
  private:
   bool aware(const Asked& a) const { return rows_[a.row].aware; }
 
-  Result<Sequence> open() {
+  // How much of the context its own blocks read.
+  SparsePrefill prefill_of(const Way& way, double share) const {
+    const auto half = static_cast<std::uint32_t>(share * static_cast<double>(context_.size()) / 2);
+    if (way.selects == "xattention")
+      return {.way = SparsePrefill::Way::antidiagonals, .threshold = static_cast<float>(share)};
+    if (way.selects == "vertical-slash")
+      return {.way = SparsePrefill::Way::vertical_slash, .columns = half, .diagonals = half};
+    return {};
+  }
+
+  Result<Sequence> open(std::span<const TokenId> prompt = {}) {
     std::size_t longest = 0;
     for (const Question& q : sample_.questions)
       longest = std::max(longest, q.prompt.size() + q.candidates[0].size());
@@ -75,8 +96,26 @@ class Reader {
                                            .reuse = false,
                                            .publish = false,
                                            .recomputable = false}));
-    runtime_.cache().attach(s, {});
+    runtime_.cache().attach(s, prompt);
     return s;
+  }
+
+  // The second half of the context is read by itself, and found again behind the first.
+  Status read_blended(double recompute) {
+    runtime_.cache().clear(true);  // nothing else is there to be found
+    const std::size_t half = context_.size() / 2;
+    TRY(Sequence alone,
+        runtime_.cache().open(
+            {.root = root_, .token_capacity = static_cast<std::uint32_t>(context_.size())}));
+    runtime_.cache().attach(alone, context_.subspan(half));
+    TRY_STATUS(runtime_.prefill(alone, static_cast<std::uint32_t>(context_.size() - half)));
+    alone.close();
+    const SequenceOptions options{.root = root_, .token_capacity = 1};
+    if (auto blend = find_blend(runtime_, base_, recompute, options)) {
+      TRY_STATUS(blend->lay(runtime_));
+      while (!blend->done()) TRY_STATUS(blend->advance(runtime_, 512));
+    }
+    return runtime_.prefill(base_, static_cast<std::uint32_t>(context_.size()));
   }
 
   Status feed(Sequence& s, std::span<const TokenId> tokens, Observer* observer) {
@@ -94,11 +133,16 @@ class Reader {
 
   Status read_context() {
     const Nanoseconds began = SteadyClock().now();
-    TRY(base_, open());
+    const Way& way = asked_.front().way;
+    const bool whole =
+        way.blends || (storage_ && storage_->prefill.way != SparsePrefill::Way::none);
+    TRY(base_, open(whole ? context_ : std::span<const TokenId>()));
     observer_.emplace(runtime_, root_, needs_, kWindow,
                       static_cast<std::uint32_t>(context_.size()));
     observer_->set_output_weights(output_);
-    TRY_STATUS(feed(base_, context_, &*observer_));
+    const RowSpec& row = rows_[asked_.front().row];
+    TRY_STATUS(way.blends ? read_blended(row.method == "cacheblend" ? 1 - row.share : 0)
+                          : feed(base_, context_, &*observer_));
     prefill_s_ = seconds_since(began) - observer_->seconds();
     if (asks(needs_, Signal::peak_mass)) {
       const Nanoseconds again = SteadyClock().now();
@@ -184,11 +228,33 @@ class Reader {
       TRY(s, compressed(a, *observer_, base_, scores_, seconds));
       measure(m, s, seconds);
     }
+    std::optional<Selecting> select;
+    if (a.way.selects == "quest")
+      select.emplace(runtime_, SelectPolicy{.name = "quest", .share = rows_[a.row].share},
+                     s.length(), root_);
+    if (sample_.timed) TRY_STATUS(time_decode(m, s, select));
     for (std::size_t q = 0; q < sample_.questions.size(); ++q) {
       TRY(Sequence fork, runtime_.cache().fork(s));
       TRY_STATUS(asking_.add(std::move(fork), {sample_.context.back()}, sample_.questions[q],
-                             &full_[q], rows_[a.row].method == "full", &m.replies[q]));
+                             &full_[q], rows_[a.row].method == "full", &m.replies[q], select));
     }
+    return {};
+  }
+
+  // The median over some tokens of an answer by itself.
+  Status time_decode(Measured& m, const Sequence& s, std::optional<Selecting> select) {
+    if (s.length() == 0) return {};
+    TRY(Sequence fork, runtime_.cache().fork(s));
+    std::vector<double> seconds;
+    for (std::uint32_t i = 0; i < kTimed + 2; ++i) {
+      StepItem item{&fork, {&sample_.context.back(), 1}, Logits::last};
+      item.select = select ? &*select : nullptr;
+      const Nanoseconds began = SteadyClock().now();
+      TRY([[maybe_unused]] const auto logits, runtime_.step({&item, 1}));
+      if (i >= 2) seconds.push_back(seconds_since(began));  // the first ones fill caches
+    }
+    std::ranges::nth_element(seconds, seconds.begin() + kTimed / 2);
+    m.decode_s = seconds[kTimed / 2];
     return {};
   }
 
@@ -216,6 +282,7 @@ class Reader {
       double seconds = 0;
       TRY(Sequence s, compressed(a, observer, seen, known, seconds));
       if (index == 0) measure(out_[a.row], s, seconds);
+      if (index == 0 && sample_.timed) TRY_STATUS(time_decode(out_[a.row], s, {}));
       TRY_STATUS(asking_.add(std::move(s), lead, questions_.back(), &full_[index], false,
                              &out_[a.row].replies[index]));
     }
@@ -269,15 +336,59 @@ Json ModelSubject::machine() const {
           {"build", std::string("quire, ") + __VERSION__}};
 }
 
+// Reads what is scored a block at a time, compacting between blocks: the same as token by token.
+Result<std::vector<Measured>> ModelSubject::stream(const Sample& sample,
+                                                   std::span<const RowSpec> rows) {
+  const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
+  const std::vector<TokenId>& text = sample.questions[0].candidates[0];
+  const auto all = static_cast<double>(sample.context.size() + text.size());
+  std::vector<Measured> out(rows.size());
+  std::vector<Distribution> full;
+  TRY(const RootId root, runtime_.tenant_root(""));
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    TRY(const Way way, parse_way(rows[r].method));
+    const bool anchor = rows[r].method == "full" || rows[r].method == "none" ||
+                        (rows[r].method == "random" && rows[r].share == 0.5);
+    const bool decodes = way.method && way.method->when != RetainWhen::prompt_end && !way.merger;
+    if (way.format || (!anchor && (!decodes || rows[r].share > kStreamShare))) continue;
+    std::optional<Retaining> retain;
+    if (rows[r].method != "full") {
+      const std::uint32_t cap =
+          way.no_context ? kStreamNone : static_cast<std::uint32_t>(rows[r].share * all);
+      TRY(RetainPolicy policy, parse_retain_policy(fmt::format(
+                                   "{}:{}", way.no_context ? "window" : rows[r].method, cap)));
+      retain.emplace(runtime_, std::make_shared<RetainPolicy>(std::move(policy)),
+                     static_cast<std::uint32_t>(sample.context.size()), root);
+    }
+    TRY(Sequence s, runtime_.cache().open({.root = root,
+                                           .token_capacity = static_cast<std::uint32_t>(all) + 1,
+                                           .reuse = false,
+                                           .publish = false,
+                                           .recomputable = false}));
+    runtime_.cache().attach(s, {});
+    Asking asking(runtime_);
+    out[r].replies.resize(1);
+    TRY(const double most, asking.stream(s, retain ? &*retain : nullptr, sample, per_block, full,
+                                         rows[r].method == "full", out[r].replies[0]));
+    out[r].bytes_per_token = static_cast<double>(runtime_.cache().bytes(s)) / all;
+    out[r].bytes_peak = most / all;
+  }
+  return out;
+}
+
 Result<std::vector<Measured>> ModelSubject::answer(const Sample& sample,
                                                    std::span<const RowSpec> rows) {
+  if (sample.stream) return stream(sample, rows);
   std::vector<Measured> out(rows.size());
   std::vector<std::vector<Distribution>> full(sample.questions.size());
-  std::map<std::string_view, std::vector<Asked>> by_format;  // "" is what the model is opened with
+  // By how the context is stored and read; "" is what the model is opened with.
+  std::map<std::string, std::vector<Asked>> by_format;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     out[r].replies.resize(sample.questions.size());
     TRY(Way way, parse_way(rows[r].method));
-    const std::string_view name = way.format ? way.format->name : "";
+    std::string name(way.format ? way.format->name : "");
+    if (way.blends || (!way.selects.empty() && way.selects != "quest"))
+      name += ' ' + rows[r].name();
     std::vector<Asked>& list = by_format[name];
     // What the whole cache says is what all others are compared with.
     const bool first = rows[r].method == "full";
@@ -285,7 +396,7 @@ Result<std::vector<Measured>> ModelSubject::answer(const Sample& sample,
   }
   for (const auto& [name, asked] : by_format) {  // "" comes first
     Reader reader(runtime_, sample, rows, asked, full, out);
-    TRY_STATUS(reader.run(asked.front().way.format));
+    TRY_STATUS(reader.run());
   }
   return out;
 }
@@ -337,6 +448,13 @@ std::vector<RowSpec> model_rows(const Runtime& runtime, std::span<const double> 
     if (f->exact) continue;
     const StoragePolicy storage(f);
     if (runtime.check_storage(storage).ok()) rows.push_back({std::string(f->name)});
+  }
+  for (const double share : shares) rows.push_back({"quest", share});
+  for (const double share : {0.95, 0.9, 0.8}) rows.push_back({"xattention", share});
+  for (const double share : {0.5, 0.28}) rows.push_back({"vertical-slash", share});
+  if (check_blend(runtime.geometry(), false).ok()) {
+    for (const double share : {0.85, 0.7}) rows.push_back({"cacheblend", share});
+    rows.push_back({"key-rotation"});
   }
   for (const char* both : {"snapkv+hadamard-int4", "snapkv+int8"})
     rows.push_back({both, 0.5, true});

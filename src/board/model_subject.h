@@ -26,6 +26,8 @@ class ModelSubject : public Subject {
                                        std::span<const RowSpec> rows) override;
 
  private:
+  Result<std::vector<Measured>> stream(const Sample& sample, std::span<const RowSpec> rows);
+
   Runtime& runtime_;
 };
 

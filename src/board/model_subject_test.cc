@@ -99,7 +99,55 @@ TEST(ModelSubject, KeepingEverythingIsTheWholeCache) {
   EXPECT_GT(measured.value()[2].replies[0].kl[3], 1e-6);
 }
 
+// Rows that read, or reuse, everything are the whole cache; with less they are not.
+TEST(ModelSubject, SelectingAndReusingRowsAreWhatTheySay) {
+  TinyRuntime runtime(tiny(), {.tokens_per_block = 16});
+  ModelSubject subject(*runtime);
+  const std::vector<RowSpec> all = {
+      {"full", 1},          {"quest", 1},        {"xattention", 1},
+      {"cacheblend", 0},    {"quest", 0.2},      {"xattention", 0.4},
+      {"cacheblend", 0.85}, {"key-rotation", 1}, {"vertical-slash", 0.12}};
+  const auto measured = subject.answer(sample(false), all);
+  ASSERT_TRUE(measured.ok()) << measured.error().message;
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    const Reply &full = measured.value()[0].replies[0], &own = measured.value()[i].replies[0];
+    EXPECT_EQ(own.nll == full.nll, i < 4) << all[i].name();
+    EXPECT_NEAR(measured.value()[i].bytes_per_token, measured.value()[0].bytes_per_token, 1);
+  }
+}
+
+// A stream is read by those who drop tokens as they go, in less memory; speed is that of one answer.
+TEST(ModelSubject, StreamsAndTimes) {
+  TinyRuntime runtime(tiny(), {.tokens_per_block = 16});
+  ModelSubject subject(*runtime);
+  const std::vector<RowSpec> all = {
+      {"full", 1}, {"none", 0}, {"streaming", 0.25}, {"h2o", 0.25, true}, {"snapkv", 0.25, true},
+      {"int8", 1}};
+  Sample s = sample(false);
+  s.stream = true;
+  s.questions[0].candidates[0] = s.context;
+  s.context.resize(32);
+  const auto streamed = subject.answer(s, all);
+  ASSERT_TRUE(streamed.ok()) << streamed.error().message;
+  const auto& m = streamed.value();
+  EXPECT_TRUE(m[4].replies.empty() && m[5].replies.empty());
+  for (const std::size_t i : {0u, 1u, 2u, 3u}) {
+    ASSERT_EQ(m[i].replies[0].nll[0].size(), 300u) << all[i].name();
+    EXPECT_EQ(m[i].replies[0].kl[250] == 0, i == 0) << all[i].name();
+    EXPECT_EQ(m[i].bytes_peak<m[0].bytes_peak / 2, i> 0) << all[i].name();
+  }
+  Sample timed = sample(false);
+  timed.timed = true;
+  const auto speeds = subject.answer(timed, all);
+  ASSERT_TRUE(speeds.ok());
+  for (std::size_t i = 0; i < all.size(); ++i)
+    EXPECT_EQ(speeds.value()[i].decode_s > 0, i != 1) << all[i].name();
+}
+
 TEST(Way, IsReadFromItsParts) {
+  EXPECT_EQ(parse_way("quest").value().selects, "quest");
+  EXPECT_TRUE(parse_way("cacheblend").value().blends);
+  EXPECT_FALSE(parse_way("quest+snapkv").ok());
   EXPECT_TRUE(parse_way("none").value().no_context);
   EXPECT_EQ(parse_way("h2o+cam").value().merger->name, "cam");
   EXPECT_EQ(parse_way("snapkv+hadamard-int4").value().format->name, "hadamard-int4");

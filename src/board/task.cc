@@ -213,7 +213,9 @@ Sample make_sample(const Task& task, const Level& level, const Vocabulary& vocab
                    std::uint64_t seed, std::uint32_t index) {
   const std::string name = std::string(task.id) + '/' + std::string(level.name);
   Random random(mix64(seed ^ hash64(name.data(), name.size())) + index);
-  return task.make(vocabulary, level, random);
+  Sample sample = task.make(vocabulary, level, random);
+  sample.stream = task.id == "S9";
+  return sample;
 }
 
 double chance(const Task& task, const Sample& sample) {

@@ -40,6 +40,8 @@ struct Question {
 struct Sample {
   std::vector<TokenId> context;
   std::vector<Question> questions;
+  bool timed = false;   // it is asked to see how fast answers come
+  bool stream = false;  // what is scored is read with a capped cache, by those who can
 };
 
 enum class Metric : std::uint8_t {

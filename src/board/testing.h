@@ -42,6 +42,8 @@ class ToySubject : public Subject {
       m.bytes_per_token = 100.0 * static_cast<double>(kept.size()) /
                           static_cast<double>(std::max<std::size_t>(1, sample.context.size()));
       m.bytes_peak = 100;
+      if (sample.timed && row.method != "none") m.decode_s = 0.02;
+      if (row.method == cannot) m.replies.clear();
       m.prefill_s = 2;
       m.compress_s = row.method == "full" ? 0 : 0.1;
       out.push_back(m);
@@ -50,6 +52,7 @@ class ToySubject : public Subject {
   }
 
   std::size_t asked = 0, answers_max = SIZE_MAX;
+  std::string cannot;  // a method
 
  private:
   static std::vector<std::uint32_t> keep(const Sample& sample, const RowSpec& row) {

@@ -1,6 +1,9 @@
 #include "board/way.h"
 
+#include <algorithm>
 #include <string>
+
+#include "kv/select/policy.h"
 
 namespace quire {
 
@@ -15,7 +18,12 @@ Result<Way> parse_way(std::string_view text) {
     const std::size_t end = std::min(text.find('+', at), text.size());
     const std::string_view part = text.substr(at, end - at);
     at = end + 1;
-    if (auto method = find_retain_method(part); method.ok()) {
+    const auto selector = std::ranges::find(select_methods(), part, &SelectMethod::name);
+    if (selector != select_methods().end()) {
+      way.selects = selector->name;
+    } else if (part == "cacheblend" || part == "key-rotation") {
+      way.blends = true;
+    } else if (auto method = find_retain_method(part); method.ok()) {
       way.method = method.value();
     } else if (auto merger = find_merger(part); merger.ok()) {
       way.merger = merger.value();
@@ -30,6 +38,8 @@ Result<Way> parse_way(std::string_view text) {
   }
   if (way.merger && !way.method)
     return Error{Code::invalid, "'" + std::string(text) + "': nothing leaves that could be merged"};
+  if (way.method && (way.blends || !way.selects.empty()))
+    return Error{Code::invalid, "'" + std::string(text) + "': one of the two says what is read"};
   return way;
 }
 

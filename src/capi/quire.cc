@@ -8,6 +8,7 @@
 
 #include "engine/retain.h"
 #include "engine/runtime.h"
+#include "engine/selecting.h"
 
 struct quire_model {
   std::unique_ptr<quire::Runtime> runtime;
@@ -24,8 +25,10 @@ struct quire_session {
       0;  // tokens fed before the first step; penalties tell them from the answer
   bool attached = false;
   std::optional<quire::Retaining> retain = {};
+  std::optional<quire::Selecting> select = {};
 
   quire::Retaining* retain_of() { return retain ? &*retain : nullptr; }
+  quire::Selecting* select_of() { return select ? &*select : nullptr; }
   void count_tokens() {
     counts = {};
     const auto prompt = std::min<std::size_t>(prompt_length, tokens.size());
@@ -88,6 +91,11 @@ quire::Status catch_up(quire_session& s) {
                                       .serve_max = s.retain->serve_max(),
                                       .recomputable = false}));
     }
+    if (r.select()) {
+      TRY(const quire::RootId root, r.tenant_root(""));
+      s.select.emplace(r, *r.select(), static_cast<std::uint32_t>(s.tokens.size()), root);
+      s.sequence.limit_purity(static_cast<std::uint32_t>(s.tokens.size()));
+    }
     s.cached = r.cache().attach(s.sequence, s.tokens).tokens;
     s.attached = true;
     s.prompt_length = static_cast<std::uint32_t>(s.tokens.size());
@@ -96,9 +104,13 @@ quire::Status catch_up(quire_session& s) {
   const std::uint32_t rows = r.model().options().rows_max;
   while (s.sequence.length() + 1 < s.tokens.size()) {
     const std::size_t at = s.sequence.length(),
-                      count = std::min<std::size_t>(rows, s.tokens.size() - 1 - at);
-    const quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, count),
-                               quire::Logits::none, s.retain_of()};
+                      end = at < s.prompt_length || !s.select ? s.tokens.size() - 1 : at + 1,
+                      count = std::min<std::size_t>(
+                          {rows, end - at,
+                           s.retain ? s.retain->rows_max(static_cast<std::uint32_t>(at)) : rows});
+    quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, count), quire::Logits::none,
+                         s.retain_of()};
+    item.select = s.select_of();
     TRY([[maybe_unused]] const auto logits, r.step({&item, 1}));
   }
   return {};
@@ -136,6 +148,13 @@ quire_model* quire_open(const char* path, const quire_options* options) {
     auto policy = quire::parse_retain_policy(o.kv_budget);
     if (!policy.ok()) return code_of(policy.error()), nullptr;
     r.kv_retain = std::make_shared<quire::RetainPolicy>(std::move(policy.value()));
+  }
+  if (o.kv_select) {
+    auto policy = quire::parse_select_policy(o.kv_select);
+    if (!policy.ok()) return code_of(policy.error()), nullptr;
+    if (!policy.value().answers())
+      return invalid("quire_open: kv_select is for answers: quest"), nullptr;
+    r.kv_select = std::make_shared<quire::SelectPolicy>(std::move(policy.value()));
   }
   if (o.block_size) r.tokens_per_block = o.block_size;
   if (r.tokens_per_block != 16 && r.tokens_per_block != 32 && r.tokens_per_block != 64)
@@ -204,6 +223,7 @@ int quire_step(quire_session* const* sessions, size_t count) {
     if (const auto done = catch_up(s); !done.ok()) return code_of(done.error());
     if (s.sequence.length() >= s.tokens.size()) continue;  // nothing new: its logits stand
     items.push_back({&s.sequence, std::span(s.tokens).last(1), quire::Logits::last, s.retain_of()});
+    items.back().select = s.select_of();
     owners.push_back(&s);
   }
   const std::size_t vocabulary = count ? quire_vocabulary(sessions[0]->model) : 0;
@@ -259,7 +279,8 @@ quire_session* quire_fork(quire_session* s) {
                            .cached = s->cached,
                            .prompt_length = s->prompt_length,
                            .attached = true,
-                           .retain = s->retain};
+                           .retain = s->retain,
+                           .select = s->select};
 }
 
 int quire_truncate(quire_session* s, uint32_t length) {
@@ -267,12 +288,16 @@ int quire_truncate(quire_session* s, uint32_t length) {
   if (s->retain && s->retain->acted())
     return code_of(
         Error{Code::unsupported, "quire_truncate: tokens that kv_budget dropped do not come back"});
+  if (s->select && s->attached && length <= s->prompt_length)
+    return code_of(
+        Error{Code::unsupported, "quire_truncate: kv_select begins where the prompt ends"});
   s->tokens.resize(length);
   s->logits.clear();
   if (s->attached) {
     // The last token is computed again, as its logits are what the next step is for.
     const std::uint32_t keep = length > 0 ? length - 1 : 0;
     if (s->sequence.length() > keep) s->model->runtime->cache().truncate(s->sequence, keep);
+    if (s->select) s->select->cut(s->sequence.length());
   }
   s->count_tokens();
   return QUIRE_OK;

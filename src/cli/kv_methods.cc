@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "kv/retain/policy.h"
+#include "kv/select/policy.h"
 #include "model/model.h"
 
 namespace quire::cli {
@@ -68,6 +69,15 @@ Json formats_json(const ModelConfig& config, std::uint32_t block_size) {
   return out;
 }
 
+Json rule_json(std::string_view with, bool refuses, std::string_view says) {
+  return {{"with", with}, {"legal", refuses ? "not always" : "always"}, {"says", says}};
+}
+
+void print_rules(const Json& rules) {
+  for (const Json& r : rules)
+    fmt::print("  {}: {}\n", r["with"].get<std::string>(), r["says"].get<std::string>());
+}
+
 int run(const DescribeCli& o) {
   const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
@@ -77,17 +87,23 @@ int run(const DescribeCli& o) {
   for (const RetainMethod* m : retain_methods()) methods.push_back(method_json(*m));
   for (const Merger* m : mergers())
     merging.push_back({{"merge", m->name}, {"source", m->source}, {"summary", m->summary}});
-  for (const RetainRule& r : retain_rules())
-    rules.push_back(
-        {{"with", r.with}, {"legal", r.refuses ? "not always" : "always"}, {"says", r.says}});
+  Json selecting = Json::array(), select_with = Json::array();
+  for (const SelectMethod& m : select_methods())
+    selecting.push_back(
+        {{"select", m.name}, {"source", m.source}, {"summary", m.summary}, {"when", m.when}});
+  for (const RetainRule& r : retain_rules()) rules.push_back(rule_json(r.with, r.refuses, r.says));
+  for (const SelectRule& r : select_rules())
+    select_with.push_back(rule_json(r.with, r.refuses, r.says));
   const Json by_format = formats_json(source.value().config(), o.block_size);
   if (o.json) {
     print_json({{"model", path.value()},
                 {"methods", methods},
                 {"wrappers", {"ada-", "critical-"}},
                 {"mergers", merging},
+                {"selectors", selecting},
                 {"formats", by_format},
-                {"composition", rules}});
+                {"composition", rules},
+                {"select_composition", select_with}});
     return kOk;
   }
   fmt::print("  {:<15}{:<16}{}\n", "method", "acts at", "keeps");
@@ -100,9 +116,14 @@ int run(const DescribeCli& o) {
       "merge=");
   for (const Json& m : merging)
     fmt::print("  {:<15}{}\n", m["merge"].get<std::string>(), m["summary"].get<std::string>());
-  fmt::print("\n  What goes together:\n");
-  for (const Json& r : rules)
-    fmt::print("  {}: {}\n", r["with"].get<std::string>(), r["says"].get<std::string>());
+  fmt::print("\n  {:<15}{:<16}what is read; everything stays\n", "select", "acts at");
+  for (const Json& m : selecting)
+    fmt::print("  {:<15}{:<16}{}\n", m["select"].get<std::string>(), m["when"].get<std::string>(),
+               m["summary"].get<std::string>());
+  fmt::print("\n  What goes together with keeping:\n");
+  print_rules(rules);
+  fmt::print("\n  and with selecting:\n");
+  print_rules(select_with);
   std::string can, cannot;
   for (const auto& [name, legal] : by_format.items())
     (legal["retain"].get<bool>() ? can : cannot) += ' ' + name;
@@ -124,6 +145,7 @@ extern const Command kKvMethods = {
     "examples:\n"
     "  quire kv methods\n"
     "  quire run model.gguf \"...\" --kv-budget snapkv:20% --allow-lossy\n"
+    "  quire run model.gguf \"...\" --kv-select quest:512 --allow-lossy\n"
     "  quire kv methods --json",
     declare};
 

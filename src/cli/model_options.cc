@@ -51,6 +51,9 @@ std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
 void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--kv-budget", o.kv.budget,
                  "tokens that stay, METHOD:SHARE% (kv methods), with --allow-lossy");
+  app.add_option("--kv-select", o.kv.select,
+                 "tokens that are read, METHOD:AMOUNT (kv methods), with --allow-lossy")
+      ->group(kRare);
   app.add_option("--window", o.kv.window, "SIZE[,SINK]: every layer sees the last tokens only")
       ->group(kRare);
 }
@@ -59,6 +62,8 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  app.add_flag("--fast", o.fast, "on a GPU: answers may differ in a bit from batch to batch")
+      ->group(kRare);
   app.add_option("--random-weights", o.random_weights,
                  "CONFIG.json: numbers nobody trained, to measure speed at any size")
       ->group(kRare);
@@ -68,7 +73,7 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
                  "format of cached keys and values (f16)");
   add_storage_options(app, o.kv, true);
   app.add_flag("--allow-lossy", o.kv.allow_lossy,
-               "needed by --kv-format planned, --kv-budget and --window")
+               "needed by --kv-format planned, --kv-budget, --kv-select and --window")
       ->group(kRare);
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
@@ -182,10 +187,21 @@ Status read_retention(const KvStorageCli& o, RuntimeOptions& r) {
   return {};
 }
 
+Status read_selection(const KvStorageCli& o, RuntimeOptions& r) {
+  if (o.select.empty()) return {};
+  if (!o.allow_lossy)
+    return Error{Code::invalid, "--kv-select may change answers: add --allow-lossy"};
+  auto made = parse_select_policy(o.select);
+  if (!made.ok()) return Error{Code::invalid, "--kv-select: " + made.error().message};
+  r.kv_select = std::make_shared<SelectPolicy>(std::move(made.value()));
+  return {};
+}
+
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   const bool cuda = o.device == "cuda" || (o.device == "auto" && open_cuda().ok());
   RuntimeOptions r{.device = cuda ? DeviceKind::cuda : DeviceKind::cpu,
                    .random_weights = !o.random_weights.empty(),
+                   .fast = o.fast,
                    .threads = o.threads,
                    .activations = o.activations == "int16" ? Activations::int16 : Activations::int8,
                    .kv_format = format_name(o.kv_format, o.kv),
@@ -206,6 +222,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
     TRY(r.kv_cache_bytes, parse_size(o.kv_cache_memory));
   }
   TRY_STATUS(read_retention(o.kv, r));
+  TRY_STATUS(read_selection(o.kv, r));
   if (r.kv_format == "planned" && !o.kv.allow_lossy)
     return Error{Code::invalid, "--kv-format planned may change answers: add --allow-lossy"};
   if (r.kv_format != "auto" && r.kv_format != "planned") {

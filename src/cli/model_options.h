@@ -15,7 +15,7 @@ struct KvStorageCli {
   std::string keys, values;
   std::uint32_t recent_exact = 0, sinks = 0;
   std::vector<std::uint32_t> skip_layers;
-  std::string window, budget;  // SIZE[,SINK]; METHOD:AMOUNT
+  std::string window, budget, select;  // SIZE[,SINK]; METHOD:AMOUNT; METHOD:AMOUNT
   bool allow_lossy = false;
 };
 void add_storage_options(CLI::App& app, KvStorageCli& options, bool rare);
@@ -26,6 +26,7 @@ struct ModelOptionsCli {
   std::string path;  // empty: the default model
   std::uint32_t threads = 0, context = 0, block_size = 32, batch_rows = 0;
   std::string device = "cpu", random_weights;
+  bool fast = false;
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
   KvStorageCli kv;
 };

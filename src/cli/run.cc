@@ -55,6 +55,8 @@ Json timings_json(const GenerateTimings& t, double load_seconds) {
           {"cached_tokens", t.cached_tokens},
           {"generated_tokens", t.decoded_tokens},
           {"kv_bytes", t.kv_bytes},
+          {"kv_bytes_read", t.kv_bytes_read},
+          {"kv_bytes_readable", t.kv_bytes_readable},
           {"prefill_tokens_per_second", rate(t.prompt_tokens - t.cached_tokens, t.prefill_seconds)},
           {"decode_tokens_per_second", rate(t.decoded_tokens, t.decode_seconds)}};
 }

@@ -2,11 +2,43 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <numeric>
 
 #include "engine/lane_rows.h"
 #include "kv/retain/policy.h"
 
 namespace quire {
+namespace {
+
+// Formats that store tokens of a block together keep or drop all of it: as many pages of each lane as
+// fit what it may keep, those with most of the slots that were chosen. The first one stays where the
+// method has first tokens; ties go to the lower page. Slots behind the last whole page stay.
+KeepSets whole_pages(const KeepSets& chosen, const LaneScores& lanes, std::uint32_t sinks,
+                     std::uint32_t per_page) {
+  KeepSets out;
+  out.begin = {0};
+  for (std::uint32_t lane = 0; lane + 1 < lanes.begin.size(); ++lane) {
+    const std::uint32_t slots = lanes.begin[lane + 1] - lanes.begin[lane];
+    const std::uint32_t pages = slots / per_page;
+    std::vector<std::uint32_t> held(pages), order(pages);
+    for (const std::uint32_t slot : chosen.lane(lane))
+      if (slot / per_page < pages) ++held[slot / per_page];
+    if (sinks > 0 && pages > 0) held[0] = per_page + 1;
+    std::iota(order.begin(), order.end(), 0u);
+    std::ranges::stable_sort(order, std::greater<>(), [&](std::uint32_t p) { return held[p]; });
+    const auto budget = static_cast<std::uint32_t>(chosen.lane(lane).size()) / per_page;
+    order.resize(std::min(pages, std::max(1u, budget)));
+    std::ranges::sort(order);
+    for (const std::uint32_t page : order)
+      for (std::uint32_t i = 0; i < per_page; ++i) out.slots.push_back(page * per_page + i);
+    for (std::uint32_t slot = pages * per_page; slot < slots; ++slot) out.slots.push_back(slot);
+    out.begin.push_back(static_cast<std::uint32_t>(out.slots.size()));
+  }
+  return out;
+}
+
+}  // namespace
 
 Compaction::Compaction(const Runtime& runtime, const Sequence& s,
                        std::span<const std::uint32_t> layers, RetainMethod method,
@@ -16,7 +48,11 @@ Compaction::Compaction(const Runtime& runtime, const Sequence& s,
   const std::uint32_t kv_heads = runtime.config().kv_heads;
   end_ = s.length() / per_block * per_block;
   method.recent = std::max(method.recent, s.length() - end_);
-  const KeepSets keep = choose(method, scored.view(), budget);
+  KeepSets keep = choose(method, scored.view(), budget);
+  const Geometry& geometry = runtime.cache().geometry(s.root());
+  const LayerGroup& g = geometry.groups[geometry.places[layers_[0]].group];
+  if (!g.format->slots_stand_alone(geometry.page_shape(g)))
+    keep = whole_pages(keep, scored.view(), method.sinks, per_block);
   tokens_.resize(layers_.size() * kv_heads);
   held_.begin = {0};
   for (std::uint32_t lane = 0; lane < tokens_.size(); ++lane) {

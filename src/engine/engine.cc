@@ -108,6 +108,7 @@ void Engine::admit(Job& job) {
   const std::optional<Attached> encoded =
       first && job.request.kv.convert ? convert(job) : std::nullopt;
   const Attached got = encoded ? *encoded : runtime_.cache().attach(*job.branch(at).sequence);
+  if (first && job.request.kv.blend) find_texts(job);
   job.lookup += clock_.now() - before;
   job.placed = false;
   --placed_;
@@ -170,8 +171,10 @@ void Engine::prompt_read(Job& job) {
     else
       job.lease_problem = lease.error().message;
   }
-  // At once, so that choices share what stays; without room it is done before the next step.
-  if (Retaining* const retain = job.branch(0).retain) (void)retain->act(runtime_, s);
+  // At once, so that choices share what stays; without room it is done before the next step. Reading
+  // the prompt again for a single answer is done between steps, so that nobody waits for it.
+  Retaining* const retain = job.branch(0).retain;
+  if (retain && (job.width() > 1 || !retain->reads_again(runtime_, s))) act(job);
   if (!job.prompt_logprobs.empty()) {
     told_ = true;
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));
@@ -183,7 +186,12 @@ void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
   Answer& a = job.answers[index];
   a.done = true;
   a.next = kNoToken;
-  job.kv_bytes = std::max(job.kv_bytes, runtime_.cache().bytes(a.sequence));
+  const std::uint64_t bounds = a.select ? a.select->bytes() : 0;
+  job.kv_bytes = std::max(job.kv_bytes, runtime_.cache().bytes(a.sequence) + bounds);
+  if (a.select) {
+    job.kv_bytes_read += a.select->bytes_read();
+    job.kv_bytes_readable += a.select->bytes_whole();
+  }
   job.kv_bytes_whole =
       std::max(job.kv_bytes_whole, sequence_bytes(geometry(job), a.sequence.length()));
   a.sequence.close();
@@ -203,12 +211,15 @@ void Engine::complete(Job& job) {
   const auto seconds = [](Nanoseconds t) { return static_cast<double>(t) * 1e-9; };
   Done done{.prompt_tokens = prompt,
             .cached_tokens = job.cached,
-            .computed_tokens = prompt - job.cached,
+            .approximate_tokens = job.approximate,
+            .computed_tokens = prompt - job.cached - job.approximate,
             .written_tokens = job.written,
             .generated_tokens = job.generated,
             .preemptions = job.preemptions,
             .kv_bytes = job.kv_bytes,
             .kv_bytes_whole = std::max(job.kv_bytes, job.kv_bytes_whole),
+            .kv_bytes_read = job.kv_bytes_read,
+            .kv_bytes_readable = job.kv_bytes_readable,
             .node = job.keys.empty() ? BlockKey{} : job.keys.back(),
             .reason = job.reason,
             .queue_seconds = seconds(job.admitted - job.submitted),
@@ -263,6 +274,7 @@ void Engine::end(Job& job, Reason reason) {
   if (job.reserved) reserved_bytes_ -= full_bytes(job);
   if (job.deadline > 0) deadlines_.erase({job.deadline, job.id});
   job.state = Job::State::over;
+  job.blend.reset();
   job.beams.reset();
   job.answers.clear();
   note(job, reason, job.generated);
@@ -310,19 +322,9 @@ bool Engine::step() {
   for (;;) {
     if (items_.empty()) {
       sweep();
-      return false;
+      return worked_;
     }
-    best_ = {};
-    Status ran;
-    if (runtime_.model().device() && best_will_do()) {
-      Result<std::span<const BestToken>> best = runtime_.step_greedy(items_);
-      if (best.ok()) best_ = best.value();
-      ran = best.ok() ? Status() : best.error();
-    } else {
-      Result<std::span<float>> all = runtime_.step(items_);
-      if (all.ok()) logits = all.value();
-      ran = all.ok() ? Status() : all.error();
-    }
+    const Status ran = run_step(logits);
     if (ran.ok()) break;
     if (ran.error().code == Code::unavailable) {  // the device is lost: nothing can go on
       fail_all(FailureKind::device, ran.error().message);

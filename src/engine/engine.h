@@ -10,9 +10,11 @@
 //   engine.cc         jobs: submitted, admitted, finished, failed
 //   engine_batch.cc   a step's rows, and room for them: admission, preemption
 //   engine_sample.cc  from logits to tokens, told to the sinks
+//   engine_draw.cc    the part of it that a GPU does
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <set>
 #include <span>
@@ -48,6 +50,7 @@ class Engine {
   bool told() { return std::exchange(told_, false); }
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
+  void drop_snapshots() { snapshots_.clear(); }
   std::vector<ActiveRequest> active() const;
 
  private:
@@ -58,6 +61,15 @@ class Engine {
     std::uint32_t past;         // tokens before its first row
     std::uint32_t first_logit;  // its rows of logits
     std::uint32_t logit_count;
+  };
+  // What a policy left of a text, for the next who wants just that.
+  struct Snapshot {
+    RootId root;
+    std::string policy, salt;
+    std::vector<TokenId> tokens;
+    Sequence sequence;
+    Retaining retain;
+    std::uint64_t bytes;
   };
   struct Task {  // one token to sample
     Job* job;
@@ -102,6 +114,11 @@ class Engine {
   void place(Job& job);
   SequenceOptions sequence_options(const Job& job, std::span<const KeyChange> changes) const;
   std::optional<Attached> convert(Job& job);
+  void find_texts(Job& job);
+  void act(Job& job);
+  Snapshot* find_snapshot(const Job& job);
+  bool place_snapshot(Job& job, const SequenceOptions& options);
+  bool goes_on(Job& job);
   Probe probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
@@ -111,8 +128,13 @@ class Engine {
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
 
-  // engine_sample.cc
+  // engine_draw.cc
+  Status run_step(std::span<float>& logits);
   bool best_will_do() const;
+  void describe_draws();
+  bool describe_draw(const Row& row, DrawRow& draw);
+
+  // engine_sample.cc
   void use_logits(std::span<float> logits);
   void score_prompt(const Row& row, std::span<const float> logits);
   void begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits);
@@ -133,9 +155,11 @@ class Engine {
   std::unordered_map<std::string, RootId> roots_;
   std::vector<RootId> tenant_roots_;  // in the order of ServiceStats::tenants
   std::vector<JobId> over_;           // to be swept
+  std::deque<Snapshot> snapshots_;    // last used first
   std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
+  bool worked_ = false;  // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
   double cost_told_ = 0;  // to the cache, of a token
@@ -155,6 +179,10 @@ class Engine {
   std::vector<std::uint32_t> order_;
   std::vector<Task> tasks_;
   std::span<const BestToken> best_;  // of the step at hand, if it has no logits
+  std::span<const Drawn> drawn_;     // likewise, if some rows of it have none
+  std::vector<DrawRow> draws_;
+  std::vector<DrawChange> changes_;
+  std::uint32_t draw_lists_ = 0;
   std::vector<Running> candidates_;
   std::vector<LaneScratch> lanes_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt

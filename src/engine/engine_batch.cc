@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/check.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
 #include "kernels/attend.h"
@@ -20,6 +21,7 @@ void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
   const Branch b = job.branch(branch);
   const std::uint32_t past = b.sequence->length(), unread = b.unread();
   StepItem item{b.sequence, {}, Logits::none, b.retain};
+  item.select = b.select;
   if (unread == 0) {
     item.tokens = {b.next, 1};
     item.logits = Logits::last;
@@ -37,19 +39,58 @@ void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
   rows_.push_back({&job, branch, past, first, logits});
 }
 
+// Texts of the prompt that are cached elsewhere.
+void Engine::find_texts(Job& job) {
+  const Request& r = job.request;
+  const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
+  job.blend = find_blend(runtime_, job.answers[0].sequence, *r.kv.blend,
+                         sequence_options(job, {&salt, r.kv.salt.empty() ? 0u : 1u}));
+  // Without room for all of it the prompt is read as any other, step by step.
+  if (job.blend && !job.blend->lay(runtime_).ok()) job.blend.reset();
+  job.converted = job.blend.has_value();
+}
+
+// Work on a job that has to be done before its rows, a little in each step. False: not now.
+bool Engine::goes_on(Job& job) {
+  const std::uint32_t rows = running_.size() > 1 ? prompt_tokens() : options_.step_tokens;
+  if (job.blend) {
+    CHECK(job.blend->advance(runtime_, rows).ok());  // exact, and no device
+    worked_ = true;
+    if (!job.blend->done()) return false;
+    job.approximate = job.blend->reused();
+    job.blend.reset();
+  }
+  if (job.state == Job::State::reading) act(job);
+  if (job.beams || job.width() > 1) return true;
+  const Branch b = job.branch(0);
+  // Who finds no room for it tries again in his step, where others can give way.
+  if (!b.retain || b.done || !b.retain->reads_again(runtime_, *b.sequence)) return true;
+  if (!b.retain->read_some(runtime_, *b.sequence, rows).ok()) return true;
+  worked_ = true;
+  if (b.retain->reads_again(runtime_, *b.sequence)) return false;
+  act(job);
+  return true;
+}
+
 // Rows of answers go into the step at once; prompts are noted, to share what is left. Returns the
 // rows taken.
 std::uint32_t Engine::collect(Job& job) {
+  if (!goes_on(job)) return 0;
   std::uint32_t taken = 0;
   bool lagging = job.attached < job.branch_count();
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);
     if (b.done || b.unread() == 0) continue;
     lagging = true;
+    const bool sparse = geometry(job).sparse();
+    const std::uint32_t prompt = b.sequence->prompt_length(), past = b.sequence->length();
     const bool scored = job.state == Job::State::reading && job.request.prompt_logprobs >= 0;
     readings_.push_back({.remaining = b.unread(),
-                         .rows_max = scored ? kScoredRows : 0xffffffffu,
-                         .steps = job.read_steps});
+                         .rows_max = std::min(scored ? kScoredRows : 0xffffffffu,
+                                              b.retain ? b.retain->rows_max(past) : 0xffffffffu),
+                         .steps = job.read_steps,
+                         .together = sparse ? geometry(job).tokens_per_block : 1,
+                         .loose = past < prompt ? b.unread() - (prompt - past) : b.unread()});
     reading_of_.emplace_back(&job, i);
   }
   if (job.beams && lagging) return 0;  // beams go on together
@@ -115,12 +156,15 @@ void Engine::choose_rows(bool admitting) {
   rows_.clear();
   readings_.clear();
   reading_of_.clear();
+  worked_ = false;
   std::uint32_t left = options_.step_tokens;
   for (Job* job : running_) {
     resume_branches(*job);
     left -= collect(*job);
   }
-  if (!items_.empty()) left = std::min(left, prompt_tokens());
+  // A block of a sparse prompt is read at once.
+  if (!items_.empty())
+    left = std::min(left, std::max(prompt_tokens(), runtime_.geometry().tokens_per_block));
   const auto share = [&] {
     share_rows(left, readings_, order_);
     for (const std::uint32_t i : order_) {
@@ -166,15 +210,17 @@ void Engine::resume_branches(Job& job) {
 
 SequenceOptions Engine::sequence_options(const Job& job, std::span<const KeyChange> changes) const {
   const Request& r = job.request;
-  return {.root = job.root,
-          .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
-          .reuse = r.kv.reuse,
-          .publish = r.kv.write != KvWrite::none,
-          .publish_generated = r.kv.write == KvWrite::all,
-          .priority = r.kv.priority,
-          .ttl = r.kv.ttl,
-          .changes = changes,
-          .request = static_cast<std::uint64_t>(job.id)};
+  return {
+      .root = job.root,
+      .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
+      .reuse = r.kv.reuse,
+      .publish = r.kv.write != KvWrite::none,
+      // What answers compute beside a sparse prompt, or from a part of it, is theirs.
+      .publish_generated = r.kv.write == KvWrite::all && !geometry(job).sparse() && !r.kv.select,
+      .priority = r.kv.priority,
+      .ttl = r.kv.ttl,
+      .changes = changes,
+      .request = static_cast<std::uint64_t>(job.id)};
 }
 
 // Gives a waiting job its cursor in the prefix index.
@@ -191,11 +237,16 @@ void Engine::place(Job& job) {
     options.serve_max = retain->serve_max();
     options.recomputable = false;
   }
+  if (r.kv.select) options.recomputable = false;
+  job.answers.reserve(r.choices);
+  if (place_snapshot(job, options)) return;
   Result<Sequence> opened = runtime_.cache().open(options);
   if (!opened.ok()) return;
-  job.answers.reserve(r.choices);
   job.answers.emplace_back().sequence = std::move(opened.value());
   job.answers[0].retain = std::move(retain);
+  if (r.kv.select)
+    job.answers[0].select.emplace(runtime_, *r.kv.select,
+                                  static_cast<std::uint32_t>(r.prompt.size()), job.root);
   runtime_.cache().place(job.answers[0].sequence, r.prompt, job.keys);
   job.lookup += clock_.now() - before;
   job.placed = true;
@@ -263,6 +314,10 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
 // The step found no room: somebody gives way. False: what could not go on alone has failed, and
 // there is nothing left to run.
 bool Engine::make_room() {
+  if (!snapshots_.empty()) {
+    snapshots_.pop_back();
+    return true;
+  }
   candidates_.clear();
   for (Job* job : running_)
     candidates_.push_back({line_.standing(job->id, job->entry),
@@ -289,10 +344,12 @@ void Engine::preempt(Job& job) {
     const Branch b = job.branch(i);
     if (b.done) continue;
     // What a compaction dropped, or a conversion did not compute, cannot be computed again.
-    const bool park = job.converted || (b.retain && b.retain->acted());
-    const Preempt how = park       ? Preempt::park
-                        : b.retain ? Preempt::recompute
-                                   : cheaper_preemption(*b.sequence, wanted);
+    // Answers that select read token by token.
+    const bool park = job.converted || (b.retain && b.retain->acted()) ||
+                      (b.select && b.sequence->length() > b.select->prompt_length());
+    const Preempt how = park                   ? Preempt::park
+                        : b.retain || b.select ? Preempt::recompute
+                                               : cheaper_preemption(*b.sequence, wanted);
     if (how == Preempt::recompute && b.retain) b.retain->reset();
     runtime_.cache().preempt(*b.sequence, how);
     ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);

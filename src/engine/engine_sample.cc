@@ -5,28 +5,6 @@
 #include "engine/plan.h"
 
 namespace quire {
-namespace {
-
-bool penalizes(const SamplingOptions& o) {
-  return o.repetition_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0;
-}
-
-}  // namespace
-
-// Whether all rows of the step want their most likely token and nothing else: then a GPU keeps the
-// logits to itself.
-bool Engine::best_will_do() const {
-  return std::ranges::all_of(rows_, [](const Row& row) {
-    const Request& r = row.job->request;
-    const SamplingOptions& o = r.sampling;
-    return row.logit_count == 0 ||
-           ((o.temperature == 0 || o.top_k == 1) && !penalizes(o) && o.logit_bias.empty() &&
-            o.logprobs == 0 && r.beams == 0 && r.prompt_logprobs < 0 && !r.mask &&
-            std::ranges::all_of(row.job->answers, [&](const Answer& a) {
-              return !a.mask && a.generated >= r.tokens_min;
-            }));
-  });
-}
 
 void Engine::use_logits(std::span<float> logits) {
   const std::size_t vocabulary = runtime_.config().vocabulary;
@@ -106,7 +84,7 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
                       std::move(job.answers[0].sequence));
     return advance_beams(job, logits.subspan(logit_row * vocabulary, vocabulary));
   }
-  if (penalizes(r.sampling)) job.answers[0].counts.add_prompt(r.prompt);
+  if (r.sampling.penalizes()) job.answers[0].counts.add_prompt(r.prompt);
   job.answers[0].mask = std::move(r.mask);
   for (std::uint32_t c = 1; c < r.choices; ++c) {
     // Shares the whole prompt; the first to write into its last block copies that one.
@@ -116,6 +94,7 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
     a.sequence = std::move(fork.value());
     a.counts = job.answers[0].counts;
     a.retain = job.answers[0].retain;
+    a.select = job.answers[0].select;
     if (job.answers[0].mask) a.mask = job.answers[0].mask->fork();
   }
   job.attached = r.choices;
@@ -163,6 +142,12 @@ void Engine::sample(std::span<float> logits) {
 void Engine::sample_one(Task& task, std::span<float> logits, LaneScratch& lane) {
   const Job& job = *task.job;
   Answer& a = task.job->answers[task.answer];
+  const auto position = static_cast<std::uint32_t>(job.request.prompt.size()) + a.generated;
+  if (!drawn_.empty() && drawn_[task.logit].mode != DrawMode::logits) {
+    task.choice =
+        lane.sampler.choose(drawn_[task.logit], job.request.sampling, task.answer, position);
+    return;
+  }
   const std::size_t vocabulary = runtime_.config().vocabulary;
   std::span<float> row = logits.subspan(task.logit * vocabulary, vocabulary);
   if (task.shared) {
@@ -172,7 +157,6 @@ void Engine::sample_one(Task& task, std::span<float> logits, LaneScratch& lane) 
   TokenLimits limits;
   if (a.generated < job.request.tokens_min) limits.banned = job.end_tokens;
   if (a.mask && a.mask->fill(lane.bits)) limits.allowed = lane.bits;
-  const auto position = static_cast<std::uint32_t>(job.request.prompt.size()) + a.generated;
   task.choice =
       lane.sampler.sample(row, job.request.sampling, a.counts, task.answer, position, limits);
   if (a.mask && task.choice.token != kNoToken) task.complete = !a.mask->accept(task.choice.token);
@@ -201,7 +185,7 @@ void Engine::accept(Task& task) {
   if (token == kNoToken) return end_answer(job, task.answer, Finish::mask);
   a.next = token;
   ++a.generated;
-  if (penalizes(job.request.sampling)) a.counts.add_generated(token);
+  if (job.request.sampling.penalizes()) a.counts.add_generated(token);
   tell_token(job, task.answer, task.choice, a.told);
   const bool end = std::ranges::find(job.end_tokens, token) != job.end_tokens.end();
   if (end)

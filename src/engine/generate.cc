@@ -5,6 +5,7 @@
 #include "engine/answer_text.h"
 #include "engine/beams.h"
 #include "engine/retain.h"
+#include "engine/selecting.h"
 
 namespace quire {
 namespace {
@@ -17,6 +18,7 @@ double seconds_since(Nanoseconds start) {
 struct Stream {
   Sequence sequence;
   std::optional<Retaining> retain;
+  std::optional<Selecting> select;
   Generated answer;
   AnswerText text;
   TokenCounts counts;
@@ -32,7 +34,8 @@ class Generator {
         prompt_(prompt),
         options_(options),
         events_(events),
-        policy_(options.retain ? options.retain : runtime.retain()) {}
+        policy_(options.retain ? options.retain : runtime.retain()),
+        selects_(options.select ? options.select : runtime.select()) {}
 
   Result<GenerateResult> run() {
     TRY_STATUS(check());
@@ -69,6 +72,8 @@ class Generator {
       return Error{Code::invalid, "beam search knows no stop strings; leave out stop or the beams"};
     if (policy_)
       TRY_STATUS(runtime_.check_retain(*policy_, nullptr, options_.choices, options_.beams));
+    if (selects_)
+      TRY_STATUS(runtime_.check_select(*selects_, nullptr, policy_ != nullptr, options_.beams));
     const bool endless = policy_ && policy_->endless() && prompt_.size() <= runtime_.context();
     if (prompt_.size() + options_.tokens_max > runtime_.context() && !endless)
       return Error{Code::invalid, "a prompt of " + std::to_string(prompt_.size()) + " tokens and " +
@@ -84,11 +89,14 @@ class Generator {
     const auto length = static_cast<std::uint32_t>(prompt_.size());
     TRY(const RootId root, runtime_.tenant_root(""));
     if (policy_) retain_.emplace(runtime_, policy_, length, root);
-    TRY(root_, runtime_.cache().open({.root = root,
-                                      .token_capacity = length + options_.tokens_max +
-                                                        (retain_ ? retain_->more_tokens() : 0),
-                                      .serve_max = retain_ ? retain_->serve_max() : 0xffffffffu,
-                                      .recomputable = !retain_}));
+    TRY(root_,
+        runtime_.cache().open({.root = root,
+                               .token_capacity = length + options_.tokens_max +
+                                                 (retain_ ? retain_->more_tokens() : 0),
+                               .publish_generated = !selects_ && !runtime_.geometry().sparse(),
+                               .serve_max = retain_ ? retain_->serve_max() : 0xffffffffu,
+                               .recomputable = !retain_ && !selects_}));
+    if (selects_) select_.emplace(runtime_, *selects_, length, root);
     result_.timings.prompt_tokens = length;
     result_.timings.cached_tokens = runtime_.cache().attach(root_, prompt_).tokens;
     TRY(logits_,
@@ -110,6 +118,7 @@ class Generator {
   Stream new_stream() const {
     Stream s{.sequence = {},
              .retain = retain_,
+             .select = select_,
              .answer = {},
              .text = AnswerText(runtime_.tokenizer(), stops_,
                                 {.skip_special = options_.skip_special,
@@ -150,6 +159,7 @@ class Generator {
                          {&streams[c].next, 1},
                          Logits::last,
                          streams[c].retain ? &*streams[c].retain : nullptr});
+        items.back().select = streams[c].select ? &*streams[c].select : nullptr;
         live.push_back(c);
       }
       if (items.empty()) break;
@@ -197,7 +207,12 @@ class Generator {
     s.answer.finish = how;
     s.done = true;
     if (result_.timings.kv_bytes == 0)
-      result_.timings.kv_bytes = runtime_.cache().bytes(s.sequence);
+      result_.timings.kv_bytes =
+          runtime_.cache().bytes(s.sequence) + (s.select ? s.select->bytes() : 0);
+    if (s.select) {
+      result_.timings.kv_bytes_read += s.select->bytes_read();
+      result_.timings.kv_bytes_readable += s.select->bytes_whole();
+    }
     s.sequence.close();
   }
 
@@ -248,8 +263,10 @@ class Generator {
   const GenerateEvents& events_;
   StopStrings stops_;
   const std::shared_ptr<const RetainPolicy> policy_;
+  const std::shared_ptr<const SelectPolicy> selects_;
   Sequence root_;
   std::optional<Retaining> retain_;
+  std::optional<Selecting> select_;
   std::span<float> logits_;
   GenerateResult result_;
 };

@@ -26,6 +26,7 @@ struct GenerateOptions {
   std::vector<std::string> stop = {};
   std::uint32_t chunk = 0;                          // rows per prefill step; 0: as many as fit
   std::shared_ptr<const RetainPolicy> retain = {};  // null: the runtime's, if it has one
+  std::shared_ptr<const SelectPolicy> select = {};  // likewise; of answers
 };
 
 struct Generated {
@@ -41,7 +42,8 @@ struct GenerateTimings {
   std::uint32_t prompt_tokens = 0, cached_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   std::uint32_t decoded_tokens = 0;
-  std::uint64_t kv_bytes = 0;  // that the first answer held at its end
+  std::uint64_t kv_bytes = 0;                              // that the first answer held at its end
+  std::uint64_t kv_bytes_read = 0, kv_bytes_readable = 0;  // by answers that select
 };
 
 struct GenerateEvents {

@@ -35,6 +35,26 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
             runtime.check_retain(*r.kv.retain, r.kv.storage.get(), r.choices, r.beams);
         !ok.ok())
       return invalid("kv.budget: " + ok.error().message);
+  if (r.kv.blend) {
+    if (const Status ok =
+            check_blend(runtime.geometry(r.kv.storage.get()), runtime.model().device() != nullptr);
+        !ok.ok())
+      return invalid("kv.reuse: " + ok.error().message);
+    if (r.kv.retain || r.kv.select || r.prompt_logprobs >= 0)
+      return invalid(
+          "kv.reuse approximate does not compute the whole prompt: leave kv.budget, kv.select and "
+          "prompt_logprobs out");
+  }
+  const StoragePolicy& stored = r.kv.storage ? *r.kv.storage : runtime.storage();
+  if (stored.prefill.way != SparsePrefill::Way::none &&
+      options.step_tokens < runtime.geometry().tokens_per_block)
+    return invalid(fmt::format("a sparse prompt is read in blocks of {} tokens, steps have {}",
+                               runtime.geometry().tokens_per_block, options.step_tokens));
+  if (r.kv.select)
+    if (const Status ok =
+            runtime.check_select(*r.kv.select, r.kv.storage.get(), r.kv.retain != nullptr, r.beams);
+        !ok.ok())
+      return invalid("kv.select: " + ok.error().message);
   if (r.beams > 0) {
     if (r.choices > r.beams)
       return invalid("beam search cannot return more choices than it has beams");

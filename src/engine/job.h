@@ -12,11 +12,13 @@
 
 #include "base/histogram.h"
 #include "engine/beams.h"
+#include "engine/blend.h"
 #include "engine/explain.h"
 #include "engine/request.h"
 #include "engine/retain.h"
 #include "engine/runtime.h"
 #include "engine/scheduler.h"
+#include "engine/selecting.h"
 #include "engine/service.h"
 
 namespace quire {
@@ -25,6 +27,7 @@ namespace quire {
 struct Answer {
   Sequence sequence;
   std::optional<Retaining> retain = {};  // where the request says what stays
+  std::optional<Selecting> select = {};  // and what is read
   TokenId next = kNoToken;               // sampled, not yet read
   std::uint32_t generated = 0;
   TokenCounts counts;
@@ -38,6 +41,7 @@ struct Branch {
   const TokenId* next;  // to be read after all that the sequence knows; null: nothing yet
   bool done;
   Retaining* retain = nullptr;
+  Selecting* select = nullptr;
 
   std::uint32_t unread() const {
     return static_cast<std::uint32_t>(sequence->tokens().size()) - sequence->length();
@@ -68,6 +72,7 @@ struct Job {
   RootId root{};
   std::vector<Answer> answers;
   std::optional<BeamSearch> beams;
+  std::optional<Blend> blend;  // of its prompt, in the making
   std::uint32_t attached = 0;  // branches before it hold blocks; those after are placed or parked
   bool placed = false;
   bool converted = false;  // its sequence begins with blocks that nothing but its own can replace
@@ -80,8 +85,8 @@ struct Job {
   std::uint64_t need_bytes = 0;  // what joining the batch would take, as last estimated
 
   Nanoseconds submitted = 0, deadline = 0, admitted = 0, first_token = 0;
-  std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
-  std::uint64_t kv_bytes = 0, kv_bytes_whole = 0;
+  std::uint32_t cached = 0, approximate = 0, waited = 0, written = 0, generated = 0;
+  std::uint64_t kv_bytes = 0, kv_bytes_whole = 0, kv_bytes_read = 0, kv_bytes_readable = 0;
   Nanoseconds lookup = 0;  // spent on finding its prefix
   GapSketch gaps;          // between the tokens of an answer
   Reason reason = Reason::none;
@@ -110,7 +115,7 @@ struct Job {
     }
     Answer& a = answers[i];
     return {&a.sequence, a.next == kNoToken ? nullptr : &a.next, a.done,
-            a.retain ? &*a.retain : nullptr};
+            a.retain ? &*a.retain : nullptr, a.select ? &*a.select : nullptr};
   }
   std::uint32_t generated_by(std::uint32_t i) {
     return beams ? static_cast<std::uint32_t>(beams->open()[i].tokens.size())

@@ -17,16 +17,18 @@ Nucleus::Nucleus(const VectorKernels& vector, std::uint32_t vocabulary)
       bins_(vocabulary + 1) {}
 
 // In the order of ids.
-void Nucleus::collect(std::span<const float> scaled, float floor) {
+void Nucleus::collect(std::span<const float> scaled, float floor, std::span<const TokenId> of) {
   CHECK(scaled.size() < values_.size());
   count_ = vector_.above(scaled.data(), floor, static_cast<std::uint32_t>(scaled.size()),
                          tokens_.data());
   for (std::size_t i = 0; i < count_; ++i) values_[i] = scaled[tokens_[i]];
+  for (std::size_t i = 0; !of.empty() && i < count_; ++i) tokens_[i] = of[tokens_[i]];
 }
 
 // The count-th largest of the maxima of runs is at most the count-th largest value: what is below
 // need not be looked at.
-void Nucleus::keep_best(std::span<const float> values, std::size_t count) {
+void Nucleus::keep_best(std::span<const float> values, std::size_t count,
+                        std::span<const TokenId> of) {
   constexpr std::size_t kRun = 64;
   const std::size_t runs = (values.size() + kRun - 1) / kRun;
   float floor = -INFINITY;
@@ -39,7 +41,7 @@ void Nucleus::keep_best(std::span<const float> values, std::size_t count) {
                      other_values_.begin() + static_cast<std::ptrdiff_t>(runs), std::greater<>());
     floor = *(at - 1);
   }
-  collect(values, floor);
+  collect(values, floor, of);
   sort(0, count_);
   count_ = std::min(count, count_);
 }
@@ -106,10 +108,10 @@ void Nucleus::cut(std::size_t from, std::size_t to, double mass) {
   }
 }
 
-void Nucleus::keep_mass(std::span<const float> scaled, double mass) {
+void Nucleus::keep_mass(std::span<const float> scaled, double mass, std::span<const TokenId> of) {
   // The head is looked at first, as most distributions are steep.
   for (float reach = 8;; reach *= 2) {
-    collect(scaled, -reach);
+    collect(scaled, -reach, of);
     if (reach > 100 || weigh(0, count_) >= mass) break;  // beyond, weights are nothing
   }
   constexpr std::size_t kFew = 64;

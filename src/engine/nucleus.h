@@ -9,6 +9,9 @@
 //   nucleus.keep_mass(scaled, 0.95 * total);       // top-p
 //   nucleus.keep_above(std::log(0.05f));           // then min-p
 //   nucleus.tokens()[i], nucleus.values()[i];      // an order that depends on the values alone
+//
+// Of a distribution whose unlikely tokens are missing (kernels/draw.h), `of` says which ones the
+// values belong to, in ascending order.
 #pragma once
 
 #include <array>
@@ -27,12 +30,15 @@ class Nucleus {
 
   // The `count` best tokens, best first; of equals the lowest ids first. All, where there are
   // fewer.
-  void keep_best(std::span<const float> values, std::size_t count);
+  void keep_best(std::span<const float> values, std::size_t count,
+                 std::span<const TokenId> of = {});
   // The fewest best tokens that together weigh at least `mass`; of equals the lowest ids. All that
   // weigh anything, where they weigh less.
-  void keep_mass(std::span<const float> scaled, double mass);
+  void keep_mass(std::span<const float> scaled, double mass, std::span<const TokenId> of = {});
   // The tokens whose value is at least `floor`, of all or of those kept before.
-  void keep_above(std::span<const float> scaled, float floor) { collect(scaled, floor); }
+  void keep_above(std::span<const float> scaled, float floor, std::span<const TokenId> of = {}) {
+    collect(scaled, floor, of);
+  }
   void keep_above(float floor);
 
   std::span<const TokenId> tokens() const { return {tokens_.data(), count_}; }
@@ -41,7 +47,7 @@ class Nucleus {
  private:
   static constexpr std::size_t kBins = 256;
 
-  void collect(std::span<const float> scaled, float floor);
+  void collect(std::span<const float> scaled, float floor, std::span<const TokenId> of);
   void order_by_bins();
   double weigh(std::size_t from, std::size_t to) const;
   void sort(std::size_t from, std::size_t to);

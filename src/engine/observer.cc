@@ -20,6 +20,7 @@ constexpr Signal kLastQueries = Signal::window_mass | Signal::below_counts;
 struct Observer::Gathered {
   std::vector<std::uint32_t> tokens;
   std::vector<float> keys, values, window, below, total, peak, mean, covariance, norms;
+  std::vector<double> cosines, sines;
   std::vector<std::uint8_t> marks;
   RetainInput in;
 };
@@ -221,12 +222,15 @@ void Observer::gather_moments(const Runtime& runtime, std::uint32_t index, std::
   to.covariance.resize(to.covariance.size() + squared);
   const QueryMoments& moments = moments_[std::size_t{index} * query_heads_ + query_head];
   if (moments.count() == 0) return;
-  const std::span<const double> frequencies = runtime.model().rotation(layers_[index]);
-  std::vector<double> cosines(frequencies.size()), sines(frequencies.size());
-  mean_rotation(frequencies, prompt_length_, kAhead, cosines, sines);
-  cosines.resize(head_dim_ / 2, 1.0);  // dimensions that are not rotated
-  sines.resize(head_dim_ / 2, 0.0);
-  moments.turned(cosines, sines, std::span(to.mean).last(head_dim_),
+  if (to.cosines.empty()) {  // the same for all heads of a layer
+    const std::span<const double> frequencies = runtime.model().rotation(layers_[index]);
+    to.cosines.resize(frequencies.size());
+    to.sines.resize(frequencies.size());
+    mean_rotation(frequencies, prompt_length_, kAhead, to.cosines, to.sines);
+    to.cosines.resize(head_dim_ / 2, 1.0);  // dimensions that are not rotated
+    to.sines.resize(head_dim_ / 2, 0.0);
+  }
+  moments.turned(to.cosines, to.sines, std::span(to.mean).last(head_dim_),
                  std::span(to.covariance).last(squared));
 }
 

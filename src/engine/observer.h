@@ -61,8 +61,11 @@ class Observer {
   // Everything that was seen counts, also of the open block.
   void finish(Runtime& runtime, const Sequence& s);
 
-  // The context is read again, in a fork, to see what that looks at (Signal::peak_mass).
-  Status read_again(Runtime& runtime, const Sequence& s);
+  // The context is read again, in a fork, to see what that looks at (Signal::peak_mass): so many
+  // rows of it at a time. True: all of it.
+  Result<bool> read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows);
+  Status read_again(Runtime& runtime, const Sequence& s);  // all at once
+  bool has_read_again() const { return has_read_again_; }
   void set_marks(std::vector<std::uint8_t> by_token) { marks_ = std::move(by_token); }
   void set_output_weights(std::shared_ptr<const OutputWeights> w) { output_ = std::move(w); }
 
@@ -77,6 +80,7 @@ class Observer {
   void kept(const KeepSets& keep);
 
  private:
+  struct Rereading;                                     // where it stands
   using ByQueryHead = std::vector<std::vector<float>>;  // [layer index * query heads + head][slot]
   struct Gathered;  // one layer's RetainInput and what it points to
 
@@ -101,6 +105,8 @@ class Observer {
   std::vector<QueryMoments> moments_;  // [layer index * query heads + head]
   std::vector<std::uint8_t> marks_;    // by token
   std::shared_ptr<const OutputWeights> output_;
+  std::shared_ptr<Rereading> rereading_;
+  bool has_read_again_ = false;
 };
 
 // Most tokens that Observer::read_again reads at a time.

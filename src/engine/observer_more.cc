@@ -31,51 +31,79 @@ std::vector<TokenId> request(const Runtime& runtime, std::span<const TokenId> co
 
 std::uint32_t repeat_tokens(std::uint32_t context) { return std::min(context, kChunk) + kRequest; }
 
-Status Observer::read_again(Runtime& runtime, const Sequence& s) {
-  if (layers_.empty()) return {};
+struct Observer::Rereading {
+  std::uint32_t begin = 0;  // of the chunk that is being repeated
+  std::vector<TokenId> repeat;
+  std::uint32_t at = 0;  // tokens of it that have been read
+  Sequence again;
+  std::optional<Tap> tap;
+  std::uint32_t worked = 0;  // tokens whose queries were looked at
+};
+
+Result<bool> Observer::read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows) {
   const std::uint32_t context = s.length();
-  const std::vector<TokenId> tokens(s.tokens().begin(), s.tokens().begin() + context);
   const Geometry& geometry = runtime.cache().geometry(s.root());
-  peak_.clear();
-  for (std::uint32_t begin = 0; begin < context; begin += kChunk) {
-    const std::uint32_t end = std::min(context, begin + kChunk);
-    std::vector<TokenId> repeat = request(runtime, tokens, begin);
-    CHECK(repeat.size() <= kRequest);
-    repeat.insert(repeat.end(), tokens.begin() + begin, tokens.begin() + end);
-    TRY(Sequence again, runtime.cache().fork(s));
-    again.limit_purity(context);
-    const std::uint32_t rows_max = runtime.model().options().rows_max;
-    Tap tap(runtime.config(), geometry, geometry.places[layers_[0]].group);
+  if (layers_.empty()) has_read_again_ = true;
+  if (has_read_again_) return true;
+  if (!rereading_) {
+    rereading_ = std::make_shared<Rereading>();
+    peak_.clear();
+  }
+  Rereading& r = *rereading_;
+  const std::uint32_t per_block = geometry.tokens_per_block,
+                      rows_max = runtime.model().options().rows_max;
+  const std::uint32_t end = std::min(context, r.begin + kChunk);
+  if (!r.again.is_open()) {
+    const auto tokens = s.tokens().first(context);
+    r.repeat = request(runtime, tokens, r.begin);
+    CHECK(r.repeat.size() <= kRequest);
+    r.repeat.insert(r.repeat.end(), tokens.begin() + r.begin, tokens.begin() + end);
+    TRY(r.again, runtime.cache().fork(s));
+    runtime.cache().truncate(r.again, context);  // what the prompt goes on with comes later
+    r.again.limit_purity(context);
     // A query sees its own block as it is when all of it is there, however the reading was cut.
-    const std::uint32_t per_block = geometry.tokens_per_block;
-    tap.watch(context, rows_max + per_block);
-    std::uint32_t worked = context;
-    for (std::uint32_t at = 0; at < repeat.size();) {
-      const auto count =
-          std::min<std::uint32_t>(rows_max, static_cast<std::uint32_t>(repeat.size()) - at);
-      const StepItem item{.sequence = &again,
-                          .tokens = std::span(repeat).subspan(at, count),
-                          .logits = Logits::none,
-                          .tap = &tap};
-      TRY([[maybe_unused]] const auto none, runtime.step({&item, 1}));
-      at += count;
-      const std::uint32_t upto =
-          at == repeat.size() ? again.length() : again.length() / per_block * per_block;
-      if (upto <= worked) continue;
-      add_mass(runtime, again, tap,
-               {.rule = MassRule::peak,
-                .first = worked,
-                .rows = upto - worked,
-                .repeat = true,
-                .sinks = std::min(kSinks, begin),
-                .begin = begin,
-                .end = end,
-                .own = context},
-               peak_);
-      worked = upto;
-      tap.advance(worked);
-    }
-    for (std::vector<float>& of : peak_) of.resize(context);
+    r.tap.emplace(runtime.config(), geometry, geometry.places[layers_[0]].group);
+    r.tap->watch(context, rows_max + per_block);
+    r.at = 0;
+    r.worked = context;
+  }
+  const auto count = std::min<std::uint32_t>(
+      {std::max(rows, 1u), rows_max, static_cast<std::uint32_t>(r.repeat.size()) - r.at});
+  const StepItem item{.sequence = &r.again,
+                      .tokens = std::span(r.repeat).subspan(r.at, count),
+                      .logits = Logits::none,
+                      .tap = &*r.tap};
+  TRY([[maybe_unused]] const auto none, runtime.step({&item, 1}));
+  r.at += count;
+  const bool whole = r.at == r.repeat.size();
+  const std::uint32_t upto = whole ? r.again.length() : r.again.length() / per_block * per_block;
+  if (upto > r.worked) {
+    add_mass(runtime, r.again, *r.tap,
+             {.rule = MassRule::peak,
+              .first = r.worked,
+              .rows = upto - r.worked,
+              .repeat = true,
+              .sinks = std::min(kSinks, r.begin),
+              .begin = r.begin,
+              .end = end,
+              .own = context},
+             peak_);
+    r.worked = upto;
+    r.tap->advance(upto);
+  }
+  if (!whole) return false;
+  for (std::vector<float>& of : peak_) of.resize(context);
+  r.again.close();
+  r.begin = end;
+  if (end < context) return false;
+  rereading_.reset();
+  has_read_again_ = true;
+  return true;
+}
+
+Status Observer::read_again(Runtime& runtime, const Sequence& s) {
+  for (bool done = false; !done;) {
+    TRY(done, read_some(runtime, s, 0xffffffffu));
   }
   return {};
 }

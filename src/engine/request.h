@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "kv/cache.h"
 #include "kv/reason.h"
 #include "kv/retain/policy.h"
+#include "kv/select/policy.h"
 
 namespace quire {
 
@@ -58,6 +60,11 @@ struct KvPolicy {
   std::string salt = {};                              // part of every key, besides the tenant
   std::shared_ptr<const StoragePolicy> storage = {};  // part of the root; null: the server's
   std::shared_ptr<const RetainPolicy> retain = {};    // null: everything stays
+  // What answers read of it; null: everything. What prompts read is in `storage`.
+  std::shared_ptr<const SelectPolicy> select = {};
+  // Texts of the prompt that are cached behind other prefixes are reused, and this share of their
+  // tokens is computed again (engine/blend.h); none: prefixes only.
+  std::optional<double> blend = {};
   bool convert =
       false;  // in a lossy format: exact blocks that are cached are encoded, not computed
   std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
@@ -149,13 +156,16 @@ struct PromptLogprob {
 
 struct Done {
   std::uint32_t prompt_tokens = 0, cached_tokens = 0;
-  std::uint32_t computed_tokens = 0;   // prompt tokens that were computed, once for all choices
-  std::uint32_t written_tokens = 0;    // of whole blocks that this request left in the cache
-  std::uint32_t generated_tokens = 0;  // of all choices, as sampled
+  std::uint32_t approximate_tokens = 0;  // reused off the prefix
+  std::uint32_t computed_tokens = 0;     // prompt tokens that were computed, once for all choices
+  std::uint32_t written_tokens = 0;      // of whole blocks that this request left in the cache
+  std::uint32_t generated_tokens = 0;    // of all choices, as sampled
   std::uint32_t preemptions = 0;
   std::uint64_t kv_bytes = 0;        // of its longest choice, shared blocks included
   std::uint64_t kv_bytes_whole = 0;  // the same if every token had stayed
-  BlockKey node;                     // of the last whole block of its prompt; zero: there is none
+  std::uint64_t kv_bytes_read = 0;   // by answers that select, and what there was to read
+  std::uint64_t kv_bytes_readable = 0;
+  BlockKey node;  // of the last whole block of its prompt; zero: there is none
   Reason reason = Reason::none;
   double queue_seconds = 0, prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
   Nanoseconds submitted = 0;                      // on the engine's clock

@@ -6,14 +6,22 @@
 #include "engine/lane_rows.h"
 
 namespace quire {
+namespace {
+
+std::uint32_t cut_of(const RetainPolicy& policy, std::uint32_t prompt_length) {
+  return policy.cut > 0 ? std::min(policy.cut, prompt_length) : prompt_length;
+}
+
+}  // namespace
 
 Retaining::Retaining(const Runtime& runtime, std::shared_ptr<const RetainPolicy> policy,
                      std::uint32_t prompt_length, RootId root)
     : policy_(std::move(policy)),
-      observer_(runtime, root, policy_->needs(), policy_->method.window, prompt_length),
+      observer_(runtime, root, policy_->needs(), policy_->method.window,
+                cut_of(*policy_, prompt_length)),
       fresh_(std::make_shared<Observer>(observer_)),
-      prompt_length_(prompt_length),
-      budget_(policy_->budget(prompt_length)),
+      prompt_length_(cut_of(*policy_, prompt_length)),
+      budget_(policy_->budget(prompt_length_)),
       merge_states_(policy_->merger ? observer_.layers().size() * runtime.config().kv_heads : 0) {}
 
 std::uint32_t Retaining::serve_max() const {
@@ -54,14 +62,27 @@ Status Retaining::act(Runtime& runtime, Sequence& s) {
   return {};
 }
 
-Status Retaining::decide(Runtime& runtime, Sequence& s) {
+bool Retaining::all_stay(const Runtime& runtime, const Sequence& s) const {
   const std::uint32_t kv_heads = runtime.config().kv_heads;
   std::uint64_t slots = 0, lanes = 0;
   for (const std::uint32_t layer : observer_.layers())
     for (std::uint32_t h = 0; h < kv_heads; ++h, ++lanes)
       slots += lane_tokens(runtime, s, layer, h).size();
-  if (s.length() < runtime.geometry().tokens_per_block || slots <= budget_ * lanes)
-    return {};  // everything stays
+  return s.length() < runtime.geometry().tokens_per_block || slots <= budget_ * lanes;
+}
+
+bool Retaining::reads_again(const Runtime& runtime, const Sequence& s) const {
+  return asks(policy_->needs(), Signal::peak_mass) && !prompt_done_ && !compaction_ &&
+         due(runtime, s) && !observer_.has_read_again() && !all_stay(runtime, s);
+}
+
+Status Retaining::read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows) {
+  TRY([[maybe_unused]] const bool done, observer_.read_some(runtime, s, rows));
+  return {};
+}
+
+Status Retaining::decide(Runtime& runtime, Sequence& s) {
+  if (all_stay(runtime, s)) return {};
   const Signal needs = policy_->needs();
   if (asks(needs, Signal::peak_mass)) TRY_STATUS(observer_.read_again(runtime, s));
   if (asks(needs, Signal::marks)) observer_.set_marks(token_marks(runtime.tokenizer(), s.tokens()));

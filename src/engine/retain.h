@@ -32,6 +32,12 @@ class Retaining {
   Observer& observer() { return observer_; }
   // The first tokens of the prompt that may come from the cache: queries of the others are looked at.
   std::uint32_t serve_max() const;
+  // Rows that a step may read after so many tokens: it acts where the policy cuts the prompt.
+  std::uint32_t rows_max(std::uint32_t length) const {
+    return length < prompt_length_ ? prompt_length_ - length : 0xffffffffu;
+  }
+  const RetainPolicy& policy() const { return *policy_; }
+  std::uint32_t cut() const { return prompt_length_; }  // tokens that it looks at
   // Tokens that a sequence must have room for besides its own: the context, read again.
   std::uint32_t more_tokens() const;
   std::uint32_t position_shift() const {
@@ -40,11 +46,17 @@ class Retaining {
   bool acted() const { return acted_; }  // something was dropped: it cannot be computed again
   void reset();                          // nothing was read yet
 
+  // Whether the prompt must be read again before it can act; that may be done beforehand, so many
+  // rows at a time.
+  bool reads_again(const Runtime& runtime, const Sequence& s) const;
+  Status read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows);
+
   bool due(const Runtime& runtime, const Sequence& s) const;
   // Does what is due. No room changes nothing, or leaves the rest for the next time.
   Status act(Runtime& runtime, Sequence& s);
 
  private:
+  bool all_stay(const Runtime& runtime, const Sequence& s) const;
   Status decide(Runtime& runtime, Sequence& s);
   Status rebase(Runtime& runtime, Sequence& s);
 

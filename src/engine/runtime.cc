@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "engine/retain.h"
+#include "engine/selecting.h"
 #include "engine/text_parts.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
@@ -94,7 +95,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                    .activations = options.activations,
                    .rows_max = options.rows_max ? options.rows_max
                                : on_device      ? 8192u
-                                                : 512u});
+                                                : 512u,
+                   .fast = options.fast});
   reader.join();
   if (!model.ok()) return model.error();
   if (!text.ok()) return text.error();
@@ -130,10 +132,15 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->storage_->sinks = options.kv_sinks;
   r->storage_->skip_layers = options.kv_skip_layers;
   r->storage_->window = options.kv_window;
+  if (options.kv_select && !options.kv_select->answers())
+    r->storage_->prefill = options.kv_select->prefill;
   r->kv_format_ = r->storage_->name();
   TRY_STATUS(r->check_storage(*r->storage_));
   r->retain_ = options.kv_retain;
   if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
+  if (options.kv_select)
+    TRY_STATUS(r->check_select(*options.kv_select, nullptr, r->retain_ != nullptr));
+  if (options.kv_select && options.kv_select->answers()) r->select_ = options.kv_select;
   const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
@@ -186,6 +193,15 @@ Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* st
                                       .context = context_});
 }
 
+Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* storage, bool retains,
+                             std::uint32_t beams) const {
+  const Geometry stored = geometry(storage);
+  return quire::check_select(policy, {.geometry = &stored,
+                                      .retains = retains,
+                                      .beams = beams,
+                                      .device = model_->device() != nullptr});
+}
+
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
   Geometry made = model_->geometry(tokens_per_block_, storage ? *storage : *storage_);
   // Those that are not calibrated are refused by check_storage.
@@ -228,7 +244,7 @@ void Runtime::copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes) {
 
 Result<std::span<float>> Runtime::step(std::span<const StepItem> items) {
   TRY(const std::size_t rows, run(items, false));
-  return std::span<float>(logits_.data(), rows * config().vocabulary);
+  return std::span<float>(logits_.at.get(), rows * config().vocabulary);
 }
 
 Result<std::span<const BestToken>> Runtime::step_greedy(std::span<const StepItem> items) {
@@ -236,7 +252,13 @@ Result<std::span<const BestToken>> Runtime::step_greedy(std::span<const StepItem
   return std::span<const BestToken>(greedy_.data(), rows);
 }
 
-Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
+Result<Runtime::DrawnRows> Runtime::step_drawn(std::span<const StepItem> items,
+                                               const Draws& draws) {
+  TRY(const std::size_t rows, run(items, false, &draws));
+  return DrawnRows{{drawn_.data(), rows}, {logits_.at.get(), rows * config().vocabulary}};
+}
+
+Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy, const Draws* draws) {
   for (const StepItem& item : items)
     if (item.retain) TRY_STATUS(item.retain->act(*this, *item.sequence));
   needs_.clear();
@@ -253,6 +275,7 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
     return Error{Code::invalid, "a step of " + std::to_string(rows) + " rows does not fit " +
                                     std::to_string(model_->options().rows_max) +
                                     "; raise --batch-rows"};
+  TRY_STATUS(check_parts(items));
   TRY(Reservation room, cache_->reserve(needs_));
   const std::size_t vocabulary = config().vocabulary;
   if (greedy && greedy_.size() < wanted) greedy_.resize(wanted);
@@ -278,15 +301,16 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
     for (std::size_t i = 0; i < items.size(); ++i) room.commit(i, items[i].tokens);
     return wanted;
   }
-  if (logits_.size() < wanted * vocabulary) logits_.resize(wanted * vocabulary);
+  float* const logits = logits_.cover(wanted * vocabulary);
+  if (draws) drawn_.assign(wanted, {});
   if (geometries_.size() == 1) {
-    TRY_STATUS(forward(room, items, *geometries_[0], logits_.data(), nullptr));
+    TRY_STATUS(forward(room, items, *geometries_[0], logits, nullptr, draws));
   } else {
-    if (pass_logits_.size() < wanted * vocabulary) pass_logits_.resize(wanted * vocabulary);
+    float* const pass = pass_logits_.cover(wanted * vocabulary);
     for (const Geometry* g : geometries_) {
-      TRY_STATUS(forward(room, items, *g, pass_logits_.data(), nullptr));
-      const float* from = pass_logits_.data();
-      float* to = logits_.data();
+      TRY_STATUS(forward(room, items, *g, pass, nullptr));
+      const float* from = pass;
+      float* to = logits;
       for (const StepItem& item : items) {
         const std::size_t count = logit_count(item) * vocabulary;
         if (&cache_->geometry(item.sequence->root()) == g) {
@@ -298,17 +322,19 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy) {
     }
   }
   for (std::size_t i = 0; greedy && i < wanted; ++i) {
-    const std::span<const float> of(logits_.data() + i * vocabulary, vocabulary);
+    const std::span<const float> of(logits + i * vocabulary, vocabulary);
     const TokenId best = vector_->argmax(of.data(), config().vocabulary);
     greedy_[i] = {best, static_cast<float>(of[best] - sampler_->log_sum_exp(of, of[best]))};
   }
 
   // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
   // published.
-  const float* row = logits_.data();
+  const float* row = logits;
+  std::size_t of = 0;
   for (const StepItem& item : items)
-    for (std::size_t i = 0; i < logit_count(item); ++i, row += config().vocabulary)
-      if (!std::isfinite(*row)) item.sequence->mark_faulted();
+    for (std::size_t i = 0; i < logit_count(item); ++i, ++of, row += config().vocabulary)
+      if (draws && drawn_[of].mode != DrawMode::logits ? !drawn_[of].finite : !std::isfinite(*row))
+        item.sequence->mark_faulted();
   for (std::size_t i = 0; i < items.size(); ++i) {
     room.commit(i, items[i].tokens);
     if (items[i].retain) items[i].retain->observer().after_step(*this, *items[i].sequence);
@@ -364,13 +390,16 @@ Status Runtime::forward_by_block(const Reservation& room, std::span<const StepIt
 }
 
 Status Runtime::forward(const Reservation& room, std::span<const StepItem> items,
-                        const Geometry& geometry, float* logits, BestToken* greedy) {
+                        const Geometry& geometry, float* logits, BestToken* greedy,
+                        const Draws* draws) {
   if (geometry.by_block() && passed_.empty())
     return forward_by_block(room, items, geometry, logits);
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
   taps_.clear();
+  page_reads_.clear();
+  reads_.clear();
   bool tapped = false;
   const std::size_t group_count = geometry.groups.size();
   if (sequence_views_.size() < group_count) sequence_views_.resize(group_count);
@@ -380,19 +409,29 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
     if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     if (items[i].tokens.empty()) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
-    const std::uint32_t passed = passed_.empty() ? 0 : passed_[i];
+    const std::uint32_t begin = room.past(i) + (passed_.empty() ? 0 : passed_[i]),
+                        end = begin + static_cast<std::uint32_t>(items[i].tokens.size());
     Retaining* const retain = items[i].retain;
     const std::uint32_t first_position =
-        room.past(i) + passed - (retain ? retain->position_shift() : items[i].position_shift);
-    taps_.push_back(!retain
-                        ? items[i].tap
-                        : retain->observer().before_step(
-                              room.past(i), static_cast<std::uint32_t>(items[i].tokens.size())));
-    tapped |= taps_.back() != nullptr;
-    for (std::uint32_t g = 0; g < group_count; ++g) {
-      KvSequenceView& view = sequence_views_[g].emplace_back(room.view(i, g, first_row));
-      view.past += passed;
-      view.row_count = static_cast<std::uint32_t>(items[i].tokens.size());
+        begin - (retain ? retain->position_shift() : items[i].position_shift);
+    Tap* const tap = !retain ? items[i].tap : retain->observer().before_step(begin, end - begin);
+    tapped |= tap != nullptr;
+    const std::uint32_t prompt = items[i].sequence->prompt_length();
+    for (std::uint32_t at = begin, stop; at < end; at = stop) {
+      stop = part_end(items[i], geometry, at, end);
+      taps_.push_back(tap);
+      reads_.push_back(nullptr);
+      if (items[i].select && at >= items[i].select->prompt_length())
+        reads_.back() = &page_reads_.emplace_back(items[i].select->reads());
+      else if (geometry.sparse() && at < prompt)
+        reads_.back() = &page_reads_.emplace_back();
+      if (reads_.back() && items[i].chosen) page_reads_.back().chosen = &(*items[i].chosen)[at];
+      for (std::uint32_t g = 0; g < group_count; ++g) {
+        KvSequenceView view = room.view(i, g, first_row + at - begin);
+        view.past = at;
+        view.row_count = stop - at;
+        sequence_views_[g].push_back(view);
+      }
     }
     for (const TokenId token : items[i].tokens) {
       positions_.push_back(first_position + static_cast<std::uint32_t>(tokens_.size()) - first_row);
@@ -417,38 +456,14 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
                        .groups = views_,
                        .logit_rows = logit_rows_,
                        .greedy = greedy,
-                       .taps = tapped ? std::span<Tap* const>(taps_) : std::span<Tap* const>()},
+                       .draws = draws,
+                       .drawn = draws ? drawn_.data() : nullptr,
+                       .taps = tapped ? std::span<Tap* const>(taps_) : std::span<Tap* const>(),
+                       .reads = page_reads_.empty() ? std::span<const PageReads* const>()
+                                                    : std::span<const PageReads* const>(reads_)},
                       logits));
   forward_time_ += clock_.now() - started;
   return {};
-}
-
-Status Runtime::prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk,
-                        const std::function<bool(std::uint32_t)>& progress, Retaining* retain) {
-  const std::uint32_t rows =
-      std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
-  while (s.length() < end) {
-    const std::uint32_t count = std::min(rows, end - s.length());
-    const StepItem item{&s, s.tokens().subspan(s.length(), count), Logits::none, retain};
-    const auto done = step({&item, 1});
-    if (!done.ok()) return done.error();
-    if (progress && !progress(s.length()))
-      return Error{Code::cancelled, "stopped while reading the prompt"};
-  }
-  return {};
-}
-
-Result<std::span<float>> Runtime::read(Sequence& s, std::uint32_t chunk,
-                                       const std::function<bool(std::uint32_t)>& progress,
-                                       Retaining* retain) {
-  const auto end = static_cast<std::uint32_t>(s.tokens().size());
-  CHECK(s.length() < end);
-  const std::uint32_t rows =
-      std::min(chunk ? chunk : model_->options().rows_max, model_->options().rows_max);
-  const std::uint32_t last_rows = (end - s.length() - 1) % rows + 1;
-  TRY_STATUS(prefill(s, end - last_rows, chunk, progress, retain));
-  const StepItem last{&s, s.tokens().last(last_rows), Logits::last, retain};
-  return step({&last, 1});
 }
 
 }  // namespace quire

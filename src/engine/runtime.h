@@ -11,7 +11,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +26,7 @@
 #include "engine/sampler.h"
 #include "kv/cache.h"
 #include "kv/retain/policy.h"
+#include "kv/select/policy.h"
 #include "model/model.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -31,10 +34,12 @@
 namespace quire {
 
 class Retaining;
+class Selecting;
 
 struct RuntimeOptions {
   DeviceKind device = DeviceKind::cpu;
   bool random_weights = false;  // the path is a config.json; numbers are made up
+  bool fast = false;            // model/model.h
   std::uint32_t threads = 0;    // 0: one per core
   Isa isa = best_isa();
   Activations activations = Activations::int8;
@@ -46,6 +51,7 @@ struct RuntimeOptions {
   std::vector<Calibration> calibrations = {};  // of this model (engine/calibrate.h)
   std::uint32_t kv_window = 0;                 // tokens that layers see which see all; 0: all
   std::shared_ptr<const RetainPolicy> kv_retain = {};  // unless a request says otherwise
+  std::shared_ptr<const SelectPolicy> kv_select = {};  // likewise; of prompts: for all
   std::uint32_t tokens_per_block = 32;
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
                                      // may be resized to four times as much
@@ -53,6 +59,9 @@ struct RuntimeOptions {
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
 };
+
+// By first token of what chose together (a token, or a block of a prompt), by lane.
+using ChosenPages = std::map<std::uint32_t, std::vector<std::vector<std::uint32_t>>>;
 
 enum class Logits : std::uint8_t { none, last, all };
 
@@ -64,6 +73,8 @@ struct StepItem {
   Retaining* retain = nullptr;       // decides what stays; brings tap and shift (engine/retain.h)
   Tap* tap = nullptr;                // what is to be written down about it (model/tap.h)
   std::uint32_t position_shift = 0;  // a token's position is its index less this
+  Selecting* select = nullptr;       // chooses what answers read (engine/selecting.h)
+  ChosenPages* chosen = nullptr;     // for tests: what was chosen
 };
 
 class Runtime {
@@ -89,6 +100,8 @@ class Runtime {
   const StoragePolicy& storage() const { return *storage_; }   // unless a request says otherwise
   const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }        // "planned"
   const std::shared_ptr<const RetainPolicy>& retain() const { return retain_; }  // likewise
+  // Of answers, likewise; what is selected of prompts is in storage().
+  const std::shared_ptr<const SelectPolicy>& select() const { return select_; }
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
 
   // Bytes from one block of the cache to another, wherever they lie.
@@ -102,6 +115,9 @@ class Runtime {
   // Whether such a sequence can be compacted.
   Status check_retain(const RetainPolicy& policy, const StoragePolicy* storage = nullptr,
                       std::uint32_t choices = 1, std::uint32_t beams = 0) const;
+  // Whether such a sequence can choose what it reads.
+  Status check_select(const SelectPolicy& policy, const StoragePolicy* storage = nullptr,
+                      bool retains = false, std::uint32_t beams = 0) const;
   Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
 
@@ -117,6 +133,17 @@ class Runtime {
   Result<std::span<float>> step(std::span<const StepItem> items);
   // The same, but only the best token of each wanted row comes back: on a GPU logits stay there.
   Result<std::span<const BestToken>> step_greedy(std::span<const StepItem> items);
+  // Computes tokens that a sequence holds already once more, in the layers up to `last_layer`, from
+  // what is there now: ascending, rows of one step. Their blocks are the sequence's alone, and exact.
+  Status compute_again(Sequence& s, std::span<const std::uint32_t> tokens,
+                       std::uint32_t last_layer);
+  // The same on a GPU, with tokens drawn there as far as `draws` (one for each wanted row) say. Rows
+  // that come back as DrawMode::logits have their logits, at their place among all.
+  struct DrawnRows {
+    std::span<const Drawn> drawn;
+    std::span<float> logits;
+  };
+  Result<DrawnRows> step_drawn(std::span<const StepItem> items, const Draws& draws);
   Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
 
   // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
@@ -125,6 +152,8 @@ class Runtime {
   Status prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk = 0,
                  const std::function<bool(std::uint32_t done)>& progress = {},
                  Retaining* retain = nullptr);
+  // Rows that a step of a prompt may have: in a sparse layout, whole blocks.
+  std::uint32_t chunk_rows(const Sequence& s, std::uint32_t chunk) const;
   // The same to the end of what it knows, and the logits of its last token.
   Result<std::span<float>> read(Sequence& s, std::uint32_t chunk = 0,
                                 const std::function<bool(std::uint32_t done)>& progress = {},
@@ -133,10 +162,17 @@ class Runtime {
  private:
   Runtime() = default;
   // Runs all items; leaves the wanted logits in logits_, or, if greedy, the best tokens in greedy_.
-  Result<std::size_t> run(std::span<const StepItem> items, bool greedy);  // rows wanted
+  Result<std::size_t> run(std::span<const StepItem> items, bool greedy,
+                          const Draws* draws = nullptr);  // rows wanted
   // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
   Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
-                 float* logits, BestToken* greedy);
+                 float* logits, BestToken* greedy, const Draws* draws = nullptr);
+  // Whether every item can be cut into such parts.
+  Status check_parts(std::span<const StepItem> items) const;
+  // Where the part of an item ends that begins at this token: those that choose what they read do so
+  // block by block of a prompt, token by token of an answer.
+  std::uint32_t part_end(const StepItem& item, const Geometry& geometry, std::uint32_t first,
+                         std::uint32_t end) const;
   // The same in as many passes as the longest has blocks.
   Status forward_by_block(const Reservation& room, std::span<const StepItem> items,
                           const Geometry& geometry, float* logits);
@@ -152,6 +188,7 @@ class Runtime {
   std::string kv_format_;
   std::optional<StoragePolicy> storage_, plan_;
   std::shared_ptr<const RetainPolicy> retain_;
+  std::shared_ptr<const SelectPolicy> select_;
   std::vector<Calibration> calibrations_;  // never grows: geometries point to them
   std::uint64_t kv_cache_bytes_ = 0;
   std::unique_ptr<Sampler> sampler_;
@@ -169,11 +206,23 @@ class Runtime {
   std::vector<std::vector<KvSequenceView>> sequence_views_;  // by group
   std::vector<KvView> views_;
   std::vector<Tap*> taps_;
+  std::deque<PageReads> page_reads_;  // of those that choose, and by part of an item
+  std::vector<const PageReads*> reads_;
   std::vector<const Geometry*> geometries_;
   std::vector<StepItem> parts_;        // what one pass of several takes of the items,
   std::vector<std::uint32_t> passed_;  // and their rows before it; empty where there is one
-  std::vector<float> logits_, pass_logits_;
+  // Never filled: rows that nobody asks for are not touched.
+  struct Floats {
+    std::unique_ptr<float[]> at;
+    std::size_t count = 0;
+    float* cover(std::size_t wanted) {
+      if (count < wanted) at = std::make_unique_for_overwrite<float[]>(count = wanted);
+      return at.get();
+    }
+  };
+  Floats logits_, pass_logits_;
   std::vector<BestToken> greedy_, pass_greedy_;
+  std::vector<Drawn> drawn_;
 };
 
 }  // namespace quire

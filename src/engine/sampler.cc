@@ -70,8 +70,9 @@ double Sampler::log_sum_exp(std::span<const float> logits, float max) const {
 }
 
 // Fills candidates_ with the `count` best (or all), best first; ties by id.
-void Sampler::take_best(std::span<const float> logits, std::size_t count) {
-  nucleus_.keep_best(logits, count);
+void Sampler::take_best(std::span<const float> logits, std::size_t count,
+                        std::span<const TokenId> of) {
+  nucleus_.keep_best(logits, count, of);
   candidates_.clear();
   for (std::size_t i = 0; i < nucleus_.tokens().size(); ++i)
     candidates_.push_back({nucleus_.values()[i], nucleus_.tokens()[i], 0});
@@ -89,7 +90,7 @@ std::vector<TokenLogprob> Sampler::top(std::span<const float> logits, std::uint3
 void Sampler::shape(std::span<float> logits, const SamplingOptions& o,
                     const TokenCounts& counts) const {
   for (const auto& [token, bias] : o.logit_bias) logits[token] += bias;
-  if (o.repetition_penalty == 1 && o.presence_penalty == 0 && o.frequency_penalty == 0) return;
+  if (!o.penalizes()) return;
   for (const auto& [token, count] : counts.counts_) {
     float& logit = logits[token];
     logit = logit > 0 ? logit / o.repetition_penalty : logit * o.repetition_penalty;
@@ -106,8 +107,7 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
   const std::uint32_t best = vector_.argmax(logits.data(), n);
   const double sum = options.logprob ? log_sum_exp(logits, logits[best]) : 0;
   if (options.logprobs > 0) chosen.alternatives = top(logits, options.logprobs);
-  const bool shaped = !options.logit_bias.empty() || options.repetition_penalty != 1 ||
-                      options.presence_penalty != 0 || options.frequency_penalty != 0;
+  const bool shaped = !options.logit_bias.empty() || options.penalizes();
   // The logprob is the model's own, so remember the raw logits that shaping is about to change.
   std::vector<std::pair<TokenId, float>> raw;
   if (shaped) {
@@ -127,7 +127,10 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
     const bool raw_best = !shaped && limits.banned.empty() && limits.allowed.empty();
     chosen.token = raw_best ? best : vector_.argmax(logits.data(), n);
   } else {
-    chosen.token = draw(logits, options, counter_unit(options.seed, choice, position));
+    scaled_.resize(n);
+    vector_.shifted(logits.data(), vector_.max(logits.data(), n),
+                    std::min(1 / options.temperature, 1e30f), n, scaled_.data());
+    chosen.token = draw({scaled_}, options, counter_unit(options.seed, choice, position));
   }
   float logit = logits[chosen.token];
   if (logit == -INFINITY) {
@@ -174,25 +177,25 @@ std::size_t Sampler::draw_from(std::span<const float> values, double unit) {
   return static_cast<std::size_t>(std::ranges::max_element(values) - values.begin());
 }
 
-TokenId Sampler::draw(std::span<const float> logits, const SamplingOptions& o, double unit) {
-  const auto n = static_cast<std::uint32_t>(logits.size());
-  scaled_.resize(n);
-  vector_.shifted(logits.data(), vector_.max(logits.data(), n), std::min(1 / o.temperature, 1e30f),
-                  n, scaled_.data());
+TokenId Sampler::draw(const Scaled& scaled, const SamplingOptions& o, double unit) {
+  const std::span<const float> values = scaled.values;
+  const auto n = static_cast<std::uint32_t>(values.size());
   if (o.top_k == 0 && o.typical_p >= 1) {
-    if (o.top_p >= 1 && o.min_p == 0) return static_cast<TokenId>(draw_from(scaled_, unit));
+    if (o.top_p >= 1 && o.min_p == 0) return static_cast<TokenId>(draw_from(values, unit));
     const float floor = std::log(o.min_p);
     if (o.top_p < 1) {
-      nucleus_.keep_mass(scaled_, o.top_p * vector_.sum_exp(scaled_.data(), 0, n));
+      const float total =
+          scaled.tokens.empty() ? vector_.sum_exp(values.data(), 0, n) : scaled.total;
+      nucleus_.keep_mass(values, o.top_p * total, scaled.tokens);
       nucleus_.keep_above(floor);
     } else {
-      nucleus_.keep_above(scaled_, floor);
+      nucleus_.keep_above(values, floor, scaled.tokens);
     }
     if (nucleus_.tokens().empty()) return 0;  // nothing may be drawn
     return nucleus_.tokens()[draw_from(nucleus_.values(), unit)];
   }
 
-  take_best(scaled_, o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : n);
+  take_best(values, o.top_k > 0 ? std::min<std::size_t>(o.top_k, n) : n, scaled.tokens);
   if (candidates_.empty()) return 0;  // as above
   double total = 0;
   for (Candidate& c : candidates_) total += c.weight = weight(c.logit);

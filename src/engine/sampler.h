@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "base/token.h"
 #include "engine/nucleus.h"
+#include "kernels/draw.h"
 #include "kernels/vector.h"
 
 namespace quire {
@@ -31,6 +32,9 @@ struct SamplingOptions {
   bool logprob = true;         // report the chosen token's; false spares a look at all others
   std::uint32_t logprobs = 0;  // how many alternatives to report
 
+  bool penalizes() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+  }
   Status check(std::uint32_t vocabulary) const;  // names the field that makes no sense
 };
 
@@ -75,6 +79,16 @@ class Sampler {
   Choice sample(std::span<float> logits, const SamplingOptions& options, const TokenCounts& counts,
                 std::uint32_t choice, std::uint32_t position, const TokenLimits& limits = {});
 
+  // The part of sample() that a device does before: false leaves all of it to sample(). Appends what
+  // happens to logits.
+  static bool describe(const SamplingOptions& options, const TokenCounts& counts,
+                       std::uint32_t choice, std::uint32_t position,
+                       std::span<const TokenId> banned, DrawRow& row,
+                       std::vector<DrawChange>& changes);
+  // The rest of it: what sample() would have chosen.
+  Choice choose(const Drawn& drawn, const SamplingOptions& options, std::uint32_t choice,
+                std::uint32_t position);
+
   // The `count` most likely tokens with their log-probabilities, most likely first.
   std::vector<TokenLogprob> top(std::span<const float> logits, std::uint32_t count);
   double log_sum_exp(std::span<const float> logits) const;
@@ -86,10 +100,17 @@ class Sampler {
     TokenId token;
     double weight;  // exp(logit - max), unnormalized
   };
-  void take_best(std::span<const float> logits, std::size_t count);
+  // Logits less the largest, over temperature: of all tokens, or of these.
+  struct Scaled {
+    std::span<const float> values;
+    std::span<const TokenId> tokens = {};
+    float total = 0;  // of these: the sum of exp over all
+  };
+  void take_best(std::span<const float> logits, std::size_t count,
+                 std::span<const TokenId> of = {});
   void shape(std::span<float> logits, const SamplingOptions& options,
              const TokenCounts& counts) const;
-  TokenId draw(std::span<const float> logits, const SamplingOptions& options, double unit);
+  TokenId draw(const Scaled& scaled, const SamplingOptions& options, double unit);
   std::size_t draw_from(std::span<const float> values, double unit);
   double weight(float scaled) const {  // exp, the same on every machine
     return vector_.sum_exp(&scaled, 0, 1);

@@ -136,6 +136,7 @@ void share_rows(std::uint32_t budget, std::span<Reading> readings,
   for (const std::uint32_t i : order) {
     Reading& r = readings[i];
     r.rows = std::min({r.remaining, r.rows_max, left});
+    if (r.rows + r.loose < r.remaining) r.rows = r.rows / r.together * r.together;
     left -= r.rows;
   }
 }

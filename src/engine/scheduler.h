@@ -146,7 +146,9 @@ struct Reading {
   std::uint32_t remaining = 0;
   std::uint32_t rows_max = 0xffffffffu;
   std::uint32_t steps = 0;  // since it began
-  std::uint32_t rows = 0;   // the answer
+  // But for the last `loose`, rows are read so many at a time (blocks of a sparse prompt).
+  std::uint32_t together = 1, loose = 0;
+  std::uint32_t rows = 0;  // the answer
 };
 
 // Shortest first, so that a long prompt does not hold up short ones; every step makes a prompt

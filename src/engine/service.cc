@@ -17,7 +17,8 @@
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kPreparedBytesMax = std::uint64_t{256} << 20;
+constexpr std::uint64_t kPreparedBytes = std::uint64_t{128} << 20;
+constexpr auto kPrepareAfter = std::chrono::milliseconds(20);  // idle
 
 struct Cancel {
   JobId job;
@@ -119,19 +120,23 @@ void Service::State::run() {
     ended.store(taken - engine.job_count(), std::memory_order_release);
     if (engine.told() && options.told) options.told();
   };
-  // While nobody asks for anything: as much memory again as is used now, for those who come next.
-  const auto prepare = [&] {
-    return runtime->cache().prepare(
-        std::min(runtime->cache().stats().slab_bytes, kPreparedBytesMax));
+  // While nobody asks for anything, memory for those who come next; not at once, as whoever comes
+  // while a page is made ready waits for it.
+  const auto has_work = [&] { return !inbox.empty() || stopping || engine.has_jobs(); };
+  const auto wait_for_work = [&](std::unique_lock<std::mutex>& lock) {
+    if (wake.wait_for(lock, kPrepareAfter, has_work)) return;
+    lock.unlock();
+    while (!has_mail.load(std::memory_order_relaxed) && runtime->cache().prepare(kPreparedBytes)) {
+    }
+    lock.lock();
+    wake.wait(lock, has_work);
   };
   for (bool over = false; !over;) {
-    while (!engine.has_jobs() && !has_mail.load(std::memory_order_relaxed) && prepare()) {
-    }
     // The lock only when there is something behind it, or nothing else to do.
     if (has_mail.load(std::memory_order_relaxed) || !engine.has_jobs()) {
       std::unique_lock lock(mutex);
       const Nanoseconds since = clock.now();
-      wake.wait(lock, [&] { return !inbox.empty() || stopping || engine.has_jobs(); });
+      wait_for_work(lock);
       engine.counters().idle_seconds += static_cast<double>(clock.now() - since) * 1e-9;
       over = stopped = stopping;
       mail.swap(inbox);

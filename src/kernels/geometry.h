@@ -57,16 +57,30 @@ struct LayerPlace {
   std::uint32_t group, index;  // index within the group; lane = index * kv_heads + head
 };
 
+// How much of its prompt a block of queries reads (kernels/select.h). What is computed from that is an
+// approximation: part of the layout, and only for rows of prompts.
+struct SparsePrefill {
+  enum class Way : std::uint8_t { none, antidiagonals, vertical_slash };
+  Way way = Way::none;
+  float threshold = 1;                       // antidiagonals: share of attention that is read
+  std::uint32_t columns = 0, diagonals = 0;  // vertical_slash: how many
+
+  bool operator==(const SparsePrefill&) const = default;
+};
+
 struct Geometry {
   std::uint32_t tokens_per_block = 32;
   std::vector<LayerGroup> groups;
   std::vector<LayerPlace> places;  // by model layer
   std::vector<LayerPlace> rows;    // where its rows are written; empty: every layer's in its place
+  SparsePrefill prefill = {};
 
   LayerPlace row_place(std::uint32_t layer) const {
     return rows.empty() ? places[layer] : rows[layer];
   }
   bool exact() const;  // no group is lossy
+  // Rows of a prompt's block were computed together: it is served whole or not at all.
+  bool sparse() const { return prefill.way != SparsePrefill::Way::none; }
   // A block is encoded once all layers of a page have computed it: a step must not go beyond.
   bool by_block() const;
 

@@ -46,7 +46,7 @@ inline SplitNumbers split_numbers(const KvSequenceView& s) {
 
 inline KvRun lane_run(const KvSequenceView& s, std::uint32_t lane) {
   if (s.lanes == nullptr) return {nullptr, 0, 0, 0, 0};
-  return {s.lanes[lane].pages, 0, 0, s.lanes[lane].slots, 0};
+  return {s.lanes[lane].pages, s.lanes[lane].offset, 0, s.lanes[lane].slots, 0};
 }
 // As far as anybody sees [begin, end) of the table.
 inline KvRun table_run(const KvSequenceView& s, std::uint32_t lane, std::size_t page_bytes,

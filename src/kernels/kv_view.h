@@ -18,10 +18,12 @@ inline std::byte* arena_at(std::byte* arena, ArenaOffset offset) {
 }
 
 // What one lane (layer of a group, KV head) kept of a sequence's first tokens: slot i of the lane is
-// slot i % P of the lane page pages[i / P], which holds nothing but this lane.
+// slot i % P of the page that begins `offset` bytes after pages[i / P]: a page that holds nothing but
+// this lane, or, for what a query chose to read, the lane's part of a block.
 struct KvLane {
   const ArenaOffset* pages;
   std::uint32_t slots;
+  std::uint32_t offset = 0;
 };
 
 // One sequence of a step in one layer group. Slots are absolute token positions in the sequence:

@@ -77,6 +77,10 @@ struct MassKernels {
   // products[i][j] = fma(row[i], row[j], products[i][j]) and sums[i] += row[i], row after row.
   void (*moments)(const float* rows, std::size_t stride, std::uint32_t count, std::uint32_t dim,
                   float* sums, float* products);
+  // out[r] = row^T matrix row, for rows side by side: t[j] = fma over i in order of row[i] *
+  // matrix[i][j], from 0; then the sum of t[j] * row[j], fma by 16 lanes (j mod 16) and the tree.
+  void (*quadratic)(const float* rows, std::uint32_t count, std::uint32_t dim, const float* matrix,
+                    float* out);
 };
 const MassKernels& mass_kernels(Isa isa);
 

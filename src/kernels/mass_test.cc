@@ -185,5 +185,26 @@ TEST(Mass, MomentsAreAddedRowByRow) {
   }
 }
 
+TEST(Mass, QuadraticFormsAgree) {
+  for (const std::uint32_t dim : {16u, 64u, 72u}) {
+    Random random(dim);
+    std::vector<float> rows(std::size_t{13} * dim), matrix(std::size_t{dim} * dim), want(13);
+    for (float& x : rows) x = static_cast<float>(random.unit() - 0.5);
+    for (float& x : matrix) x = static_cast<float>(random.unit() - 0.5);
+    kMassScalar.quadratic(rows.data(), 13, dim, matrix.data(), want.data());
+    double plain = 0;
+    for (std::uint32_t i = 0; i < dim; ++i)
+      for (std::uint32_t j = 0; j < dim; ++j)
+        plain += double{rows[7 * dim + i]} * matrix[std::size_t{i} * dim + j] * rows[7 * dim + j];
+    EXPECT_NEAR(want[7], plain, 1e-5);
+    for (const Isa isa : kIsas) {
+      if (!cpu_has(isa)) continue;
+      std::vector<float> got(13);
+      mass_kernels(isa).quadratic(rows.data(), 13, dim, matrix.data(), got.data());
+      EXPECT_EQ(got, want) << isa_name(isa) << ' ' << dim;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire

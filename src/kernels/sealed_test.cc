@@ -286,12 +286,17 @@ TEST(Sealed, ReadsEarlierBlocksDecodedAndItsOwnAsRows) {
 }
 
 TEST(Sealed, NeitherChunksNorThreadsNorInstructionsMatter) {
+#ifdef QUIRE_SANITIZED  // minutes
+  constexpr std::uint32_t kChunks[] = {7, 1000};
+#else
+  constexpr std::uint32_t kChunks[] = {1, 7, 32, 100, 1000};
+#endif
   for (const Case& c : kCases) {
     World world(c);
     const std::vector<float> want = world.run(Isa::scalar, 1);
     for (const Isa isa : kIsas) {
       if (!cpu_has(isa)) continue;
-      for (const std::uint32_t chunk : {1u, 7u, 32u, 100u, 1000u})
+      for (const std::uint32_t chunk : kChunks)
         EXPECT_EQ(world.run(isa, chunk), want)
             << c.format << ' ' << isa_name(isa) << " in chunks of " << chunk;
     }

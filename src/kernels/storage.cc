@@ -96,6 +96,10 @@ std::string StoragePolicy::name() const {
   if (sinks > 0) text += fmt::format(" sinks={}", sinks);
   if (!skip_layers.empty()) text += fmt::format(" skip={}", fmt::join(skip_layers, "+"));
   if (window > 0) text += fmt::format(" window={}", window);
+  if (prefill.way == SparsePrefill::Way::antidiagonals)
+    text += fmt::format(" xattention={:g}", prefill.threshold);
+  if (prefill.way == SparsePrefill::Way::vertical_slash)
+    text += fmt::format(" vertical-slash={}+{}", prefill.columns, prefill.diagonals);
   return text;
 }
 
@@ -109,6 +113,7 @@ Geometry build_geometry(std::span<const LayerShape> given, std::uint32_t tokens_
     }
   Geometry geometry;
   geometry.tokens_per_block = tokens_per_block;
+  geometry.prefill = policy.prefill;
   bool merges = false;
   for (std::uint32_t l = 0; l < layers.size(); ++l)
     merges = merges || is_merged(layers, policy, l, policy.of_layer(l));

@@ -29,6 +29,7 @@ struct StoragePolicy {
   std::vector<std::uint32_t> skip_layers;  // stay in the row type of the format
   std::uint32_t window = 0;  // layers that see everything see so many tokens instead; 0: all
   std::vector<const Format*> by_layer;  // a plan: instead of `format`, for each layer
+  SparsePrefill prefill = {};           // how much of itself a prompt reads
 
   const Format* of_layer(std::uint32_t layer) const;
   const Format* rows() const;  // the exact format of what is not encoded

@@ -284,10 +284,11 @@ void CacheCore::preempt(SequenceState& s, Preempt how) {
   store.follow(s.cursor);
 }
 
-Result<SequenceState*> CacheCore::fork(const SequenceState& s) {
+Result<SequenceState*> CacheCore::fork(const SequenceState& s, std::uint32_t token_capacity) {
   CHECK(s.steps == 0 && (s.phase == Phase::running || s.phase == Phase::parked));
   SequenceOptions o = s.options;
   o.changes = s.changes;
+  if (token_capacity > 0) o.token_capacity = std::max(token_capacity, s.length);
   TRY(SequenceState * made, open(o));
   SequenceState& f = *made;
   f.tokens.assign(s.tokens.begin(), s.tokens.end());

@@ -96,7 +96,7 @@ Result<RootId> CacheCore::root(const RootIdentity& identity, const Geometry& geo
        : g.kind == GroupKind::state                               ? made->state
                                                                   : made->chain) |= bit;
     }
-    made->exact = geometry.exact();
+    made->exact = geometry.exact() && !geometry.sparse();
     layout = made.get();
     layouts.push_back(std::move(made));
     needed.resize(arena.class_count());
@@ -236,10 +236,18 @@ Result<Reservation> KvCache::reserve(std::span<const StepNeed> needs) {
   TRY(const std::uint32_t step, core_->reserve(needs));
   return Reservation(core_.get(), step);
 }
-Result<Sequence> KvCache::fork(const Sequence& s) {
+Result<Sequence> KvCache::fork(const Sequence& s, std::uint32_t token_capacity) {
   core_->tick();
-  TRY(SequenceState * state, core_->fork(*s.state_));
+  TRY(SequenceState * state, core_->fork(*s.state_, token_capacity));
   return Sequence(state);
+}
+void KvCache::extend(Sequence& s, std::span<const TokenId> tokens) {
+  SequenceState& state = *s.state_;
+  CHECK(state.phase == Phase::running && state.steps == 0 && state.length == state.tokens.size());
+  CHECK(state.length + tokens.size() <= state.options.token_capacity);
+  state.tokens.insert(state.tokens.end(), tokens.begin(), tokens.end());
+  state.prompt_length = static_cast<std::uint32_t>(state.tokens.size());
+  if (state.options.inline_keys) core_->compute_keys(state);
 }
 std::uint32_t KvCache::truncate(Sequence& s, std::uint32_t length) {
   core_->tick();
@@ -322,6 +330,10 @@ std::uint32_t Sequence::keys_known() const {
 }
 void Sequence::limit_purity(std::uint32_t token) {
   state_->pure_until = std::min(state_->pure_until, token);
+  // Nobody waits for blocks that will not be published.
+  if (state_->phase == Phase::running)
+    state_->core->set_path(*state_,
+                           std::max(state_->published, token / state_->tokens_per_block()));
 }
 void Sequence::mark_faulted() {
   state_->faulted = true;

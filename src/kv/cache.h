@@ -195,7 +195,9 @@ class KvCache {
 
   // A copy that shares every block; the first to write into a shared tail copies it. Free of
   // copying until then.
-  Result<Sequence> fork(const Sequence& s);
+  Result<Sequence> fork(const Sequence& s, std::uint32_t token_capacity = 0);  // 0: as before
+  // These tokens come next: the prompt goes on. All that it knows is in the cache.
+  void extend(Sequence& s, std::span<const TokenId> tokens);
   // Forgets tokens from `length` on. Returns how many still have their K/V: less than `length`
   // where a window or a recurrent state cannot go back that far; the rest is to be computed again.
   std::uint32_t truncate(Sequence& s, std::uint32_t length);

@@ -65,7 +65,7 @@ class CacheCore {
   void place(SequenceState& s, std::span<const TokenId> prompt, std::span<const BlockKey> keys);
   Attached peek(const SequenceState& s) const;
   Attached attach(SequenceState& s);
-  Result<SequenceState*> fork(const SequenceState& s);
+  Result<SequenceState*> fork(const SequenceState& s, std::uint32_t token_capacity);
   std::uint32_t truncate(SequenceState& s, std::uint32_t length);
   bool look_back(SequenceState& s, std::uint32_t length);
   void preempt(SequenceState& s, Preempt how);

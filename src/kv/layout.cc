@@ -1,5 +1,7 @@
 #include "kv/layout.h"
 
+#include <bit>
+
 #include "format/calibration.h"
 
 namespace quire {
@@ -44,6 +46,12 @@ std::string encode_layout(const Geometry& geometry) {
       put(out, p.group);
       put(out, p.index);
     }
+  }
+  if (geometry.sparse()) {
+    put(out, static_cast<std::uint64_t>(geometry.prefill.way));
+    put(out, std::bit_cast<std::uint32_t>(geometry.prefill.threshold));
+    put(out, geometry.prefill.columns);
+    put(out, geometry.prefill.diagonals);
   }
   return out;
 }

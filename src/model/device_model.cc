@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -14,7 +15,7 @@
 namespace quire {
 namespace {
 
-constexpr std::uint32_t kDeviceNumerics = 2;  // bumped when the bits of an answer may change
+constexpr std::uint32_t kDeviceNumerics = 4;  // bumped when the bits of an answer may change
 }  // namespace
 
 Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source,
@@ -22,12 +23,11 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source
   TRY(const CudaDevice* device, open_cuda());
   const ModelConfig& c = source.config();
   const std::uint32_t heads = c.query_heads / c.kv_heads;
-  const bool tiles = c.head_dim == 64 || c.head_dim == 128;
-  if ((!tiles && c.head_dim != 256) || heads > 8 || c.hidden % 64 != 0 || c.hidden > 8192 ||
-      c.feed_forward % 64 != 0 || c.vocabulary % 16 != 0)
+  if (c.head_dim > 256 || c.head_dim % 2 != 0 || heads > 8 || c.hidden % 64 != 0 ||
+      c.hidden > 8192 || c.feed_forward % 64 != 0 || c.vocabulary % 16 != 0)
     return Error{
         Code::unsupported,
-        fmt::format("{}: the CUDA kernels take heads of 64, 128 or 256, up to 8 query heads "
+        fmt::format("{}: the CUDA kernels take heads of up to 256, up to 8 query heads "
                     "per KV head, widths in multiples of 64; this model has heads of {}, {} "
                     "per KV head, widths {} and {}; use --device cpu",
                     source.path(), c.head_dim, heads, c.hidden, c.feed_forward)};
@@ -49,11 +49,13 @@ DeviceModel::~DeviceModel() {
   device_.api->wait(stream_);
   forget_graphs();
   if (host_) device_.api->free_host(host_);
+  if (draw_host_) device_.api->free_host(draw_host_);
 }
 
 std::uint64_t DeviceModel::numerics_id() const {
   return mix64(mix64(0x63756461u ^ kDeviceNumerics) ^
-               (static_cast<std::uint64_t>(device_.info.major) << 8 | device_.info.minor));
+               (static_cast<std::uint64_t>(options_.fast) << 16 |
+                static_cast<std::uint64_t>(device_.info.major) << 8 | device_.info.minor));
 }
 
 Status DeviceModel::grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what) {
@@ -120,7 +122,8 @@ Status DeviceModel::tune() {
                                                  .rows = rows,
                                                  .outputs = s.outputs,
                                                  .inputs = s.inputs,
-                                                 .kind = s.kind},
+                                                 .kind = s.kind,
+                                                 .fast = options_.fast},
                                                 stream_),
                        "choosing matrix kernels (is libcublasLt.so.13 there?)"));
     }
@@ -142,9 +145,9 @@ Status DeviceModel::cover(std::uint32_t positions) {
   std::vector<float> rows(std::size_t{positions - covered_} * dim);
   for (std::size_t i = 0; i < ropes_.size(); ++i) {
     for (std::uint32_t p = covered_; p < positions; ++p) {
-      float* to = rows.data() + std::size_t{p - covered_} * dim;
-      std::copy_n(ropes_[i].cosines(p), dim / 2, to);
-      std::copy_n(ropes_[i].sines(p), dim / 2, to + dim / 2);
+      float* to = rows.data() + std::size_t{p - covered_} * dim;  // padding: any number
+      std::copy_n(ropes_[i].cosines(p), head_dim_ / 2, to);
+      std::copy_n(ropes_[i].sines(p), head_dim_ / 2, to + dim / 2);
     }
     TRY_STATUS(
         check(device_.api->copy_to_device(angles_[i].as<float>() + std::size_t{covered_} * dim,
@@ -163,7 +166,8 @@ Status DeviceModel::linear(const DeviceBuffer& w, const void* in, void* out, std
                                     .rows = rows,
                                     .outputs = outputs,
                                     .inputs = inputs,
-                                    .kind = kind},
+                                    .kind = kind,
+                                    .fast = options_.fast},
                                    stream_));
 }
 
@@ -182,8 +186,7 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
                       row_page_bytes = geometry.page_bytes(row_shape),
                       row_layer_offset =
                           std::uint64_t{row_place.index} * c.kv_heads * row_page_bytes;
-  const bool sealed = group.format != CudaKvFormat::bf16,
-             rotated = group.format == CudaKvFormat::int4;
+  const bool sealed = group.format != CudaKvFormat::bf16, rotated = cuda_rotates(group.format);
   const auto meta = [&](std::size_t offset) {
     return reinterpret_cast<const std::uint32_t*>(meta_.data() + offset);
   };
@@ -203,7 +206,7 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
                                     .query_heads = c.query_heads,
                                     .kv_heads = c.kv_heads,
                                     .head_dim = c.head_dim,
-                                    .rope_dim = c.head_dim,
+                                    .norm_dim = head_dim_,
                                     .query_scale = c.attention_scale * 1.4426950408889634f,
                                     .epsilon = c.norm_epsilon,
                                     .layer_offset = row_layer_offset,
@@ -242,7 +245,7 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
       .kv_heads = c.kv_heads,
       .head_dim = c.head_dim,
       .window = shape.window,
-      .items_max = static_cast<std::uint32_t>(group.plan.items.size()) - group.plan.decode_count,
+      .items_max = step.tiles,
       .layer_offset = layer_offset,
       .page_bytes = page_bytes,
       .format = group.format,
@@ -254,8 +257,8 @@ Status DeviceModel::run_layer(const Geometry& geometry, const Step& step, std::u
       .rotated = rotated};
   if (step.decode_only || group.plan.decode_count > 0)
     TRY_STATUS(check(cuda.attend_decode(a, stream_)));
-  if (!step.decode_only && a.items_max > 0) {
-    a.items += group.plan.decode_count;
+  if (step.tiles > 0) {
+    a.items = group.tiles;
     a.item_count += 1;
     TRY_STATUS(check(cuda.attend_prefill(a, stream_)));
   }
@@ -366,23 +369,28 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
           .logit_rows = wanted,
           .greedy = step.greedy != nullptr,
           .merge = false,
-          .decode_only = true};
+          .decode_only = true,
+          .tiles = 0};
   for (const Group& group : groups_) {
     as.merge = as.merge || group.plan.partials > 0;
-    as.decode_only = as.decode_only && group.plan.decode_count == group.plan.items.size();
+    as.tiles = std::max(
+        as.tiles, static_cast<std::uint32_t>(group.plan.items.size()) - group.plan.decode_count);
   }
   for (std::uint32_t s = 0; s < step.groups[0].sequence_count; ++s)  // several rows may fill blocks
-    as.decode_only =
-        as.decode_only && (geometry.exact() || step.groups[0].sequences[s].row_count == 1);
+    as.decode_only = as.decode_only && ((geometry.exact() && as.tiles == 0) ||
+                                        step.groups[0].sequences[s].row_count == 1);
   as.decode_only = as.decode_only && wanted == rows;
-  if (as.decode_only)
+  if (as.decode_only) {
+    as.tiles = as.tiles == 0 ? 0 : std::bit_ceil(as.tiles);
     as.rows = as.logit_rows = std::min(row_class(rows), std::max(options_.rows_max, 1u));
+  }
   const std::size_t logit_rows = std::max(as.logit_rows, kLibraryRows);
   TRY_STATUS(grow(logits_, logit_rows * config_.vocabulary * 4, "logits"));
   TRY_STATUS(grow(tail_x_, logit_rows * config_.hidden * 4, "the scratch of a step"));
   TRY_STATUS(upload(step, as));
+  if (step.draws) TRY_STATUS(start_draws(*step.draws));
   if (as.decode_only) {
-    const GraphKey key{&geometry, as.rows, as.logit_rows, as.greedy, as.merge};
+    const GraphKey key{&geometry, as.rows, as.logit_rows, as.greedy, as.merge, as.tiles};
     auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       TRY_STATUS(
@@ -400,6 +408,7 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
   } else {
     TRY_STATUS(run(geometry, as));
   }
+  if (step.draws) return finish_draws(step, logits);
   if (wanted > 0 && step.greedy)
     TRY_STATUS(check(
         device_.api->copy_to_host(step.greedy, best_.data(), wanted * sizeof(BestToken), stream_)));

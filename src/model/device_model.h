@@ -41,7 +41,10 @@ class DeviceModel {
 
  private:
   DeviceModel(const CudaDevice& device, const ModelSource& source, ModelOptions options)
-      : device_(device), config_(source.config()), options_(options) {}
+      : device_(device),
+        config_(device_config(source.config())),
+        head_dim_(source.config().head_dim),
+        options_(options) {}
 
   // Where a step's numbers lie in the uploaded memory. Offsets depend on the row class alone, so
   // that a captured graph finds them again.
@@ -50,14 +53,16 @@ class DeviceModel {
     bool attended = true;  // rows beside a sealed group are read with that
     CudaPlan plan;
     std::uint32_t *tables = nullptr, *row_tables = nullptr;  // on the device
-    AttendItem* items = nullptr;
+    AttendItem *items = nullptr, *tiles = nullptr;
     SealPair* seals = nullptr;
   };
   struct Step {
     std::uint32_t rows, logit_rows;  // as run, padding included
     bool greedy, merge, decode_only;
+    std::uint32_t tiles;  // of the group with the most, rounded up where a graph is to serve others
   };
-  using GraphKey = std::tuple<const Geometry*, std::uint32_t, std::uint32_t, bool, bool>;
+  using GraphKey =
+      std::tuple<const Geometry*, std::uint32_t, std::uint32_t, bool, bool, std::uint32_t>;
 
   Status size_buffers();
   Status tune();
@@ -71,11 +76,14 @@ class DeviceModel {
   Status check(int error, std::string_view doing = "a forward pass") {
     return cuda_status(device_, error, doing);
   }
+  Status start_draws(const Draws& draws);  // before the pass
+  Status finish_draws(const StepRows& step, float* logits);
   void forget_graphs();
   Status grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what);
 
   const CudaDevice& device_;
-  const ModelConfig config_;
+  const ModelConfig config_;      // heads as the kernels have them
+  const std::uint32_t head_dim_;  // as the model has them
   const ModelOptions options_;
   CudaStream stream_ = nullptr;
   DeviceWeights weights_;
@@ -86,6 +94,10 @@ class DeviceModel {
   DeviceBuffer x_, tail_x_, hidden_, qkv_, queries_, attended_, y_, inner_, gate_up_, head_in_,
       logits_, best_, partials_;
   std::byte* host_ = nullptr;  // pinned; a step's upload is put together here
+  DeviceBuffer draw_scratch_, draw_raw_;
+  std::byte* draw_host_ = nullptr;  // pinned; the device reads and writes it
+  std::size_t draw_host_bytes_ = 0;
+  DrawArgs drawing_{};
   DeviceBuffer meta_;
   std::size_t meta_bytes_ = 0, items_capacity_ = 0, tables_capacity_ = 0;
   std::vector<Group> groups_;

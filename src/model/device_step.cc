@@ -17,7 +17,8 @@ constexpr std::uint32_t kNoPlace = 0xffffffffu;
 std::optional<CudaKvFormat> sealed_format(const Format& format) {
   for (const auto& [name, known] : {std::pair{std::string_view("fp8-e4m3"), CudaKvFormat::fp8},
                                     {"int8", CudaKvFormat::int8},
-                                    {"hadamard-int4", CudaKvFormat::int4}})
+                                    {"hadamard-int4", CudaKvFormat::int4},
+                                    {"hadamard-int2", CudaKvFormat::int2}})
     if (format.name == name) return known;
   return {};
 }
@@ -29,8 +30,8 @@ Status DeviceModel::check_storage(const StoragePolicy& storage, const Geometry& 
     const std::string_view name = group.format->name;
     if (group.sealed() ? !sealed_format(*group.format) : name != "bf16" && !storage.lossy())
       return Error{Code::unsupported,
-                   fmt::format("KV format '{}' on a GPU; there are bf16, fp8-e4m3, int8 and "
-                               "hadamard-int4",
+                   fmt::format("KV format '{}' on a GPU; there are bf16, fp8-e4m3, int8, "
+                               "hadamard-int4 and hadamard-int2",
                                name)};
     if (group.sealed() && group.key_dim > 128)
       return Error{
@@ -85,7 +86,7 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
   const std::size_t largest_front =
       Front(std::max(row_class(options_.rows_max), kLibraryRows), groups_.size()).end;
   const auto group_bytes = [&] {
-    return align(items_capacity_ * sizeof(AttendItem)) + 2 * align(tables_capacity_ * 4) +
+    return 2 * align(items_capacity_ * sizeof(AttendItem)) + 2 * align(tables_capacity_ * 4) +
            align(tables_capacity_ * sizeof(SealPair));
   };
   if (items > items_capacity_ || tables > tables_capacity_ ||
@@ -108,7 +109,7 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
   for (std::uint32_t i = static_cast<std::uint32_t>(step.logit_rows.size()); i < as.logit_rows; ++i)
     reinterpret_cast<std::uint32_t*>(host_ + front.select)[i] = i;  // padding picks padding
   std::size_t at = largest_front;
-  const auto send = [&]<class T>(T*& to, const std::vector<T>& from, std::size_t capacity) {
+  const auto send = [&]<class T>(T*& to, std::span<const T> from, std::size_t capacity) {
     to = reinterpret_cast<T*>(meta_.data() + at);
     const std::size_t here = at, bytes = from.size() * sizeof(T);
     at += align(capacity * sizeof(T));
@@ -133,10 +134,12 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     }
     std::memcpy(host_ + front.merges(g, as.rows), plan.merges.data(),
                 plan.merges.size() * sizeof(AttendMerge));
-    TRY_STATUS(check(send(group.items, plan.items, items_capacity_)));
-    TRY_STATUS(check(send(group.tables, plan.tables, tables_capacity_)));
-    TRY_STATUS(check(send(group.row_tables, plan.row_tables, tables_capacity_)));
-    TRY_STATUS(check(send(group.seals, plan.seals, tables_capacity_)));
+    const std::span items_all(plan.items);
+    TRY_STATUS(check(send(group.items, items_all.first(plan.decode_count), items_capacity_)));
+    TRY_STATUS(check(send(group.tiles, items_all.subspan(plan.decode_count), items_capacity_)));
+    TRY_STATUS(check(send(group.tables, std::span(plan.tables), tables_capacity_)));
+    TRY_STATUS(check(send(group.row_tables, std::span(plan.row_tables), tables_capacity_)));
+    TRY_STATUS(check(send(group.seals, std::span(plan.seals), tables_capacity_)));
   }
   return check(device_.api->copy_to_device(meta_.data(), host_, front.end, stream_));
 }

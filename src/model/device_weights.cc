@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/half.h"
@@ -14,7 +15,11 @@ namespace {
 class Loader {
  public:
   Loader(const ModelSource& source, const CudaDevice& device, CudaStream stream)
-      : source_(source), c_(source.config()), device_(device), stream_(stream) {}
+      : source_(source),
+        c_(source.config()),
+        wide_(device_config(c_).head_dim),
+        device_(device),
+        stream_(stream) {}
 
   Result<DeviceWeights> load() {
     DeviceWeights w;
@@ -32,16 +37,17 @@ class Loader {
   }
 
  private:
-  // Source row of an output: which tensor, and which of its rows.
+  // Source row of an output: which tensor, and which of its rows; or none, where it is padding.
   struct Row {
     std::size_t tensor;
     std::uint64_t row;
   };
+  static constexpr std::uint64_t kPadding = ~std::uint64_t{0};
 
   Result<DeviceLayer> load_layer(const std::string& at) {
     DeviceLayer w;
     TRY(w.qkv, qkv(at));
-    TRY(w.out, matrix({at + "attn_output.weight"}));
+    TRY(w.out, out(at + "attn_output.weight"));
     const std::uint64_t units = c_.feed_forward;
     TRY(w.gate_up, matrix(
                        {at + "ffn_gate.weight", at + "ffn_up.weight"},
@@ -54,8 +60,8 @@ class Loader {
     TRY(w.attention_norm, vector(at + "attn_norm.weight"));
     TRY(w.feed_forward_norm, vector(at + "ffn_norm.weight"));
     if (c_.qk_norm) {
-      TRY(w.q_norm, vector(at + "attn_q_norm.weight"));
-      TRY(w.k_norm, vector(at + "attn_k_norm.weight"));
+      TRY(w.q_norm, head_norm(at + "attn_q_norm.weight"));
+      TRY(w.k_norm, head_norm(at + "attn_k_norm.weight"));
     }
     if (c_.sandwich_norms) {
       TRY(w.post_attention_norm, vector(at + "post_attention_norm.weight"));
@@ -67,32 +73,87 @@ class Loader {
     return w;
   }
 
-  std::uint64_t unrotated(std::uint64_t row, std::size_t tensor) const {
+  // The source's row of a row of a padded head of queries (tensor 0), keys or values.
+  std::uint64_t source_row(std::uint64_t row, std::size_t tensor) const {
+    const std::uint64_t head = row / wide_, part = tensor < 2 ? 2 : 1, width = wide_ / part,
+                        kept = c_.head_dim / part, d = row % wide_;
+    if (d % width >= kept) return kPadding;
+    const std::uint64_t from = head * c_.head_dim + d / width * kept + d % width;
     return c_.interleaved_rope && tensor < 2
-               ? half_split_row(static_cast<std::uint32_t>(row), c_.head_dim)
-               : row;
+               ? half_split_row(static_cast<std::uint32_t>(from), c_.head_dim)
+               : from;
   }
 
   Result<DeviceBuffer> qkv(const std::string& at) {
-    const std::uint64_t queries = std::uint64_t{c_.query_heads} * c_.head_dim,
-                        keys = std::uint64_t{c_.kv_heads} * c_.head_dim;
-    return matrix({at + "attn_q.weight", at + "attn_k.weight", at + "attn_v.weight"},
-                  [=, this](std::uint64_t o) -> Row {
-                    const std::size_t tensor = o < queries ? 0 : o < queries + keys ? 1 : 2;
-                    const std::uint64_t row = tensor == 0 ? o : (o - queries) % keys;
-                    return {tensor, unrotated(row, tensor)};
-                  });
+    const std::uint64_t queries = std::uint64_t{c_.query_heads} * wide_,
+                        keys = std::uint64_t{c_.kv_heads} * wide_;
+    const std::string names[] = {at + "attn_q.weight", at + "attn_k.weight", at + "attn_v.weight"};
+    if (source_.is_random() && wide_ != c_.head_dim) {
+      TRY(DeviceBuffer all, padded((queries + 2 * keys) * c_.hidden * 2));
+      const std::uint64_t first[] = {0, queries, queries + keys};
+      for (std::size_t i = 0; i < 3; ++i) {
+        const std::uint64_t parts = i < 2 ? 2 : 1;
+        TRY_STATUS(random(names[i], all.as<std::uint16_t>() + first[i] * c_.hidden,
+                          c_.head_dim / parts * c_.hidden, wide_ / parts * c_.hidden));
+      }
+      return all;
+    }
+    return matrix(
+        {names[0], names[1], names[2]},
+        [=, this](std::uint64_t o) -> Row {
+          const std::size_t tensor = o < queries ? 0 : o < queries + keys ? 1 : 2;
+          return {tensor, source_row(tensor == 0 ? o : (o - queries) % keys, tensor)};
+        },
+        0, queries + 2 * keys);
+  }
+  // A column for each dimension of each head.
+  Result<DeviceBuffer> out(const std::string& name) {
+    if (wide_ == c_.head_dim) return matrix({name});
+    const std::uint64_t columns = std::uint64_t{c_.query_heads} * wide_;
+    TRY(DeviceBuffer all, padded(c_.hidden * columns * 2));
+    if (source_.is_random()) {
+      TRY_STATUS(random(name, all.as<std::uint16_t>(), c_.head_dim, wide_));
+      return all;
+    }
+    TRY(const TensorView t, source_.tensor(name));
+    std::vector<float> row(t.columns());
+    std::vector<std::uint16_t> bits(c_.hidden * columns);
+    for (std::uint64_t o = 0; o < c_.hidden; ++o) {
+      dequantize_row(t.type, t.row(o), t.columns(), row.data());
+      for (std::uint64_t i = 0; i < row.size(); ++i)
+        bits[o * columns + i / c_.head_dim * wide_ + i % c_.head_dim] = f32_to_bf16(row[i]);
+    }
+    TRY_STATUS(send(all, bits.data()));
+    source_.drop_pages(t);
+    return all;
+  }
+  Result<DeviceBuffer> padded(std::size_t bytes) {
+    TRY(DeviceBuffer zeros, take(bytes));
+    TRY_STATUS(check(device_.api->fill(zeros.data(), 0, bytes, stream_)));
+    return zeros;
+  }
+  // A tensor of made-up numbers, so many at a time, so far apart; 0: one after the other.
+  Status random(const std::string& name, std::uint16_t* to, std::uint64_t run,
+                std::uint64_t stride) {
+    TRY(const std::vector<std::uint64_t> shape, source_.shape(name));
+    return check(device_.api->random_bf16({.to = to,
+                                           .count = shape[0] * shape[1],
+                                           .seed = hash64(name.data(), name.size()),
+                                           .spread = kRandomSpread,
+                                           .run = run,
+                                           .stride = stride},
+                                          stream_));
   }
 
   // Rows of some tensors, in the order that `row_of` gives, as bf16: one tensor after the other, or
-  // so many rows of each in turn.
+  // so many rows of each in turn. `padded_rows`: more than the tensors have.
   Result<DeviceBuffer> matrix(
       const std::vector<std::string>& names,
       const std::function<Row(std::uint64_t)>& row_of =
           [](std::uint64_t o) {
             return Row{0, o};
           },
-      std::uint64_t rows_in_turn = 0) {
+      std::uint64_t rows_in_turn = 0, std::uint64_t padded_rows = 0) {
     std::uint64_t rows = 0, columns = 0;
     std::vector<TensorView> tensors;
     std::vector<std::uint64_t> counts;
@@ -105,17 +166,12 @@ class Loader {
       TRY(TensorView t, source_.tensor(name));
       tensors.push_back(std::move(t));
     }
+    rows = std::max(rows, padded_rows);
     TRY(DeviceBuffer out, take(rows * columns * 2));
     std::uint64_t first = 0;
     for (std::size_t i = 0; source_.is_random() && i < names.size(); ++i) {
       const std::uint64_t run = rows_in_turn * columns;
-      TRY_STATUS(check(device_.api->random_bf16({.to = out.as<std::uint16_t>() + first,
-                                                 .count = counts[i],
-                                                 .seed = hash64(names[i].data(), names[i].size()),
-                                                 .spread = kRandomSpread,
-                                                 .run = run,
-                                                 .stride = run * names.size()},
-                                                stream_)));
+      TRY_STATUS(random(names[i], out.as<std::uint16_t>() + first, run, run * names.size()));
       first += run ? run : counts[i];
     }
     if (source_.is_random()) return out;
@@ -123,6 +179,7 @@ class Loader {
     std::vector<std::uint16_t> bits(rows * columns);
     for (std::uint64_t o = 0; o < rows; ++o) {
       const Row from = row_of(o);
+      if (from.row == kPadding) continue;
       const TensorView& t = tensors[from.tensor];
       dequantize_row(t.type, t.row(from.row), columns, row.data());
       for (std::uint64_t i = 0; i < columns; ++i) bits[o * columns + i] = f32_to_bf16(row[i]);
@@ -145,12 +202,24 @@ class Loader {
       for (float& x : values) x += 1;
     return upload(values);
   }
+  Result<DeviceBuffer> head_norm(const std::string& name) {
+    if (wide_ == c_.head_dim) return vector(name);
+    TRY(const std::vector<float> values, floats(name));
+    std::vector<float> wide(wide_);
+    for (std::uint32_t d = 0; d < c_.head_dim; ++d)
+      wide[d / (c_.head_dim / 2) * (wide_ / 2) + d % (c_.head_dim / 2)] =
+          values[d] + (c_.norm_plus_one ? 1.0f : 0.0f);
+    return upload(wide);
+  }
   Result<DeviceBuffer> bias(const std::string& at) {
     std::vector<float> all;
     std::size_t tensor = 0;
     for (const char* name : {"attn_q.bias", "attn_k.bias", "attn_v.bias"}) {
       TRY(const std::vector<float> values, floats(at + name));
-      for (std::uint64_t o = 0; o < values.size(); ++o) all.push_back(values[unrotated(o, tensor)]);
+      for (std::uint64_t o = 0; o < values.size() / c_.head_dim * wide_; ++o) {
+        const std::uint64_t from = source_row(o, tensor);
+        all.push_back(from == kPadding ? 0.0f : values[from]);
+      }
       ++tensor;
     }
     return upload(all);
@@ -173,6 +242,7 @@ class Loader {
 
   const ModelSource& source_;
   const ModelConfig& c_;
+  const std::uint32_t wide_;  // heads as the kernels have them
   const CudaDevice& device_;
   CudaStream stream_;
   std::uint64_t bytes_ = 0;
@@ -189,7 +259,14 @@ Result<DeviceBuffer> DeviceBuffer::allocate(const CudaDevice& device, std::size_
   return b;
 }
 
-std::uint64_t device_weight_bytes(const ModelConfig& c) {
+ModelConfig device_config(const ModelConfig& config) {
+  ModelConfig wide = config;
+  wide.head_dim = config.head_dim <= 64 ? 64 : config.head_dim <= 128 ? 128 : 256;
+  return wide;
+}
+
+std::uint64_t device_weight_bytes(const ModelConfig& config) {
+  const ModelConfig c = device_config(config);
   const std::uint64_t queries = std::uint64_t{c.query_heads} * c.head_dim,
                       keys = std::uint64_t{c.kv_heads} * c.head_dim, hidden = c.hidden;
   const std::uint64_t layer =

@@ -57,6 +57,11 @@ struct DeviceWeights {
   std::uint64_t bytes = 0;
 };
 
+// The model as the kernels see it: heads are 64, 128 or 256 wide, what is missing is zero. Pairs that
+// are rotated together lie half a head apart, so each half of a key or query is padded by itself;
+// values at their end.
+ModelConfig device_config(const ModelConfig& config);
+
 // What the matrices of such a model take on a device: two bytes for each number.
 std::uint64_t device_weight_bytes(const ModelConfig& config);
 

@@ -19,6 +19,9 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool
     TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
     return std::unique_ptr<Model>(new Model(nullptr, std::move(device)));
   }
+  if (options.fast)
+    return Error{Code::unsupported,
+                 "--fast is for --device cuda: on a CPU the exact order of sums costs nothing"};
   TRY(Weights weights, load_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
   TRY_STATUS(state->size_scratch());

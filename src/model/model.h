@@ -19,12 +19,14 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "base/token.h"
+#include "kernels/draw.h"
 #include "kernels/encoded.h"
 #include "kernels/geometry.h"
 #include "kernels/kv_view.h"
 #include "kernels/linear.h"
 #include "kernels/storage.h"
 #include "model/config.h"
+#include "model/page_reads.h"
 #include "model/tap.h"
 #include "model/weights_source.h"
 
@@ -37,6 +39,7 @@ struct ModelOptions {
   Isa isa = best_isa();
   Activations activations = Activations::int8;
   std::uint32_t rows_max = 512;  // rows of one step; scratch is sized by it
+  bool fast = false;             // on a GPU: bits may depend on how many rows a step has
 };
 
 // One step: rows of all sequences one after the other. `groups` has one view per layer group of the
@@ -46,8 +49,15 @@ struct StepRows {
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
+  std::uint32_t last_layer = 0xffffffffu;     // keys and values up to this one; all others stay
   BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
+  // On a device, instead: what is to be drawn there, and where what came of it goes. Rows that want
+  // their logits get them.
+  const Draws* draws = nullptr;
+  Drawn* drawn = nullptr;
   std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
+  // By sequence, null where everything is read; or empty. Not on a device.
+  std::span<const PageReads* const> reads = {};
 };
 
 class DeviceModel;

@@ -56,13 +56,14 @@ void Pass::meet_after_columns() const {
 
 void Pass::run() {
   embed();
-  const std::uint32_t last = c_.layers - 1;
+  const std::uint32_t last = std::min(c_.layers - 1, step_.last_layer);
   for (std::uint32_t l = 0; l < last; ++l) {
     keys_and_values(l);
     attention(l);
     feed_forward(l);
   }
   keys_and_values(last);
+  if (last + 1 < c_.layers) return;
   if (sharing_ != Sharing::few && step_.logit_rows.size() < row_count_) {
     if (!step_.logit_rows.empty()) finish_tail(last);
   } else {
@@ -135,6 +136,23 @@ void Pass::keys_and_values(std::uint32_t layer) {
     seal(layer);
     lane_.barrier();  // and every block that is full is encoded
   }
+  if (s_.choosing.active() && s_.choosing.group() == geometry_.places[layer].group) {
+    choose_pages(layer);
+    lane_.barrier();  // every lane knows what it reads
+  }
+}
+
+void Pass::choose_pages(std::uint32_t layer) {
+  const LayerPlace rows = geometry_.row_place(layer);
+  const GroupStep& written = s_.groups[rows.group];
+  const ChoosingLayer at{.layer = layer,
+                         .index = geometry_.places[layer].index,
+                         .places = written.places.data(),
+                         .row_index = rows.index,
+                         .row_page_bytes = written.shape.page_bytes,
+                         .queries = floats(s_.queries)};
+  for (std::uint32_t task = lane_.index; task < s_.choosing.tasks(); task += lane_.count)
+    s_.choosing.run(at, task, own_.select);
 }
 
 void Pass::tap(std::uint32_t layer) {
@@ -286,7 +304,7 @@ void Pass::finish_head(std::uint32_t layer, std::uint32_t head, Range rows) {
 
 void Pass::attend(std::uint32_t layer) {
   const LayerPlace place = geometry_.places[layer];
-  const GroupStep& group = is_tail_ ? s_.tail : s_.groups[place.group];
+  const GroupStep& group = is_tail_ ? s_.tail : s_.step_of(geometry_, layer);
   if (group.sealed) return attend_sealed(layer);
   AttendStep step{.kv = group.view,
                   .shape = group.shape,
@@ -308,7 +326,7 @@ void Pass::attend(std::uint32_t layer) {
 // Encoded blocks first, they take longest; then the rows that are not.
 void Pass::attend_sealed(std::uint32_t layer) {
   const LayerPlace place = geometry_.places[layer], row_place = geometry_.rows[layer];
-  const GroupStep& group = is_tail_ ? s_.tail : s_.groups[place.group];
+  const GroupStep& group = is_tail_ ? s_.tail : s_.step_of(geometry_, layer);
   const SealedPlan& plan = group.sealed_plan;
   SealedStep step = s_.sealed_step(group);
   step.shape.layer_index = place.index;

@@ -50,6 +50,7 @@ class Pass {
   void tap_moments(std::uint32_t layer, const KvSequenceView& sequence, Tap& tap);
   void project_qkv(std::uint32_t layer, const ActivationRows& in);
   void finish_head(std::uint32_t layer, std::uint32_t head, Range rows);
+  void choose_pages(std::uint32_t layer);
   void attend(std::uint32_t layer);
   void seal(std::uint32_t layer);
   void attend_sealed(std::uint32_t layer);

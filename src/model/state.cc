@@ -68,6 +68,7 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
       attend(attend_kernels(o.isa)),
       encoded(encoded_kernels(o.isa)),
       mass(mass_kernels(o.isa)),
+      choosing(config, select_kernels(o.isa), mass),
       next_task(config.layers),
       next_seal(config.layers) {
   each_matrix(weights, [&](const PackedMatrix& m) {
@@ -112,9 +113,12 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
 
   groups.resize(step.groups.size());
   std::size_t partial_bytes = 0, scratch_bytes = 0;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
+  choosing.clear();
+  for (std::uint32_t g = 0; g < groups.size(); ++g) {
     const LayerGroup& group = geometry.groups[g];
-    const KvView& view = step.groups[g];
+    KvView view = step.groups[g];
+    if (!step.reads.empty() && group.kind == GroupKind::full && !choosing.active())
+      choosing.prepare(geometry, g, step.reads, view);
     GroupStep& at = groups[g];
     at.shape = {.query_heads = config.query_heads,
                 .kv_heads = group.kv_heads,
@@ -140,12 +144,15 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
     prepare_sealed(geometry, geometry.groups[g], groups[g]);
     scratch_bytes = std::max(scratch_bytes, sealed_scratch_bytes(sealed_step(groups[g])));
   }
+  const bool has_dense = choosing.active() && choosing.dense(0);
+  if (has_dense) prepare_dense(groups[choosing.group()]);
   prepare_tail(geometry, step);
   const auto count = [&](const GroupStep& at) {
     const std::size_t n = std::max(at.plan.partial_count, at.sealed_plan.partial_count);
     partial_bytes = std::max(partial_bytes, n * partial_floats(at.shape) * sizeof(float));
   };
   for (const GroupStep& at : groups) count(at);
+  if (has_dense) count(dense);
   count(tail);
   grow(partials, partial_bytes);
   for (LaneScratch& lane : lanes) grow(lane.attend, scratch_bytes);
@@ -263,8 +270,22 @@ SealedStep Model::State::sealed_step(const GroupStep& group) const {
           .partials = floats(partials)};
 }
 
+void Model::State::prepare_dense(GroupStep& group) {
+  dense.shape = group.shape;
+  dense.sealed = group.sealed;
+  dense.view = choosing.dense_view(group.view);
+  dense.plan.partial_count = dense.sealed_plan.partial_count = 0;
+  dense.plan.threads = dense.sealed_plan.threads = pool.size();
+  if (!dense.sealed) return plan_attention(dense.view, dense.shape, dense.plan);
+  dense.rows = group.rows;
+  dense.keys = group.keys;
+  dense.values = group.values;
+  dense.sealed_shape = group.sealed_shape;
+  plan_sealed(dense.view, groups[group.rows].row_blocks, dense.sealed_shape, dense.sealed_plan);
+}
+
 void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) {
-  const GroupStep& last = groups[geometry.places.back().group];
+  const GroupStep& last = step_of(geometry, config.layers - 1);
   tail.shape = last.shape;
   tail.sealed = last.sealed;
   tail_sequences.clear();

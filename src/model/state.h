@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "kernels/sealed.h"
+#include "kernels/select.h"
 #include "kernels/vector.h"
+#include "model/choosing.h"
 #include "model/model.h"
 #include "model/rope.h"
 #include "model/weights.h"
@@ -34,6 +36,7 @@ struct LaneScratch {
   HugeBuffer unit;  // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
   HugeBuffer attend;
   std::vector<float> plain_queries;  // of a tap, before rotation
+  SelectScratch select;
 };
 
 // Where a row's keys and values go in one layer group: in a block of all layers, or in one that
@@ -77,7 +80,14 @@ struct Model::State {
                : AttendArithmetic::f32;
   }
   void prepare(const Geometry& geometry, const StepRows& step);
+  void prepare_dense(GroupStep& group);
   void prepare_tail(const Geometry& geometry, const StepRows& step);
+  // A layer's attention: of its group, or of those who read everything in it.
+  const GroupStep& step_of(const Geometry& geometry, std::uint32_t layer) const {
+    const std::uint32_t group = geometry.places[layer].group;
+    return choosing.active() && choosing.group() == group && choosing.dense(layer) ? dense
+                                                                                   : groups[group];
+  }
   void place_rows(const Geometry& geometry, const LayerGroup& group, GroupStep& at);
   void prepare_sealed(const Geometry& geometry, const LayerGroup& group, GroupStep& at);
   // Adds what was lost between rows of f16 and the page made of them.
@@ -106,6 +116,8 @@ struct Model::State {
   Site hidden, attended, inner, head;
   std::vector<LaneScratch> lanes;
   std::vector<GroupStep> groups;
+  Choosing choosing;
+  GroupStep dense;  // layers in which answers that choose pages do not
   // The last layer's attention, for rows whose logits are wanted and no others.
   GroupStep tail;
   std::vector<KvSequenceView> tail_sequences;

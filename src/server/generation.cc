@@ -338,6 +338,7 @@ Json Generation::kv_report() const {
     const Done& d = *part->done;
     sum.computed_tokens += d.computed_tokens;
     sum.written_tokens += d.written_tokens;
+    sum.approximate_tokens += d.approximate_tokens;
     sum.kv_bytes += d.kv_bytes;
     sum.preemptions += d.preemptions;
     sum.saved_prefill_seconds += d.saved_prefill_seconds;
@@ -353,12 +354,24 @@ Json Generation::kv_report() const {
           {"written_tokens", sum.written_tokens},
           {"format", format_json(storage)},
           {"bytes", sum.kv_bytes},
-          {"lossy", storage.lossy() || storage.window > 0 || asked.policy.retain},
+          {"lossy", storage.lossy() || storage.window > 0 || asked.policy.retain ||
+                        asked.policy.select || asked.policy.blend ||
+                        storage.prefill.way != SparsePrefill::Way::none},
           {"preemptions", sum.preemptions}};
   if (asked.policy.retain) {
     std::uint64_t whole = 0;
     for (const auto& part : parts_) whole += part->done->kv_bytes_whole;
     kv["budget"] = {{"policy", asked.policy.retain->text()}, {"bytes_whole", whole}};
+  }
+  if (asked.policy.blend) kv["approximate_tokens"] = sum.approximate_tokens;
+  if (asked.policy.select) {
+    std::uint64_t read = 0, readable = 0;
+    for (const auto& part : parts_) {
+      read += part->done->kv_bytes_read;
+      readable += part->done->kv_bytes_readable;
+    }
+    kv["select"] = {
+        {"policy", asked.policy.select->text()}, {"bytes_read", read}, {"bytes_whole", readable}};
   }
   if (asked.report_seed) kv["seed"] = start_.asked.sampling.seed;
   if (asked.report_blocks)

@@ -7,6 +7,7 @@
 namespace quire {
 namespace {
 
+constexpr double kBlendDefault = 0.15;
 constexpr Nanoseconds kHour = 3'600'000'000'000;
 
 void check_salt(Fields& fields, std::string_view name, const std::string& salt) {
@@ -19,14 +20,23 @@ std::uint8_t block_priority(std::int32_t priority) {  // -100..100 to 0..100
   return static_cast<std::uint8_t>((std::clamp(priority, -100, 100) + 100) / 2);
 }
 
+// "approximate" is CacheBlend; "recompute" the share of what is found that is computed again.
 void parse_reuse(Fields& f, KvPolicy& policy) {
   if (const auto reuse = f.text("reuse", 32)) {
     if (*reuse == "none")
       policy.reuse = false;
-    else if (*reuse == "session" || *reuse == "approximate")
+    else if (*reuse == "session")
       f.refuse(not_implemented("kv.reuse \"" + *reuse + "\"", f.path("reuse")));
+    else if (*reuse == "approximate")
+      policy.blend = kBlendDefault;
     else if (*reuse != "auto")
       f.refuse("reuse", "must be auto, none, session or approximate");
+  }
+  if (const auto share = f.number("recompute", 0, 1)) {
+    if (policy.blend)
+      policy.blend = *share;
+    else
+      f.refuse("recompute", "goes with kv.reuse approximate");
   }
   if (const auto write = f.text("write", 32)) {
     if (*write == "none")
@@ -182,7 +192,7 @@ void parse_window(Fields& f, const KvRules& rules, KvPolicy& policy) {
   policy.storage = std::move(storage);
 }
 
-// {tokens or ratio, policy, sink, recent, per_head, merge, every}
+// {tokens or ratio, policy, sink, recent, per_head, merge, every, cut}
 void parse_budget(Fields& f, KvPolicy& policy) {
   auto b = f.object("budget");
   if (!b) return;
@@ -192,6 +202,7 @@ void parse_budget(Fields& f, KvPolicy& policy) {
                 .sink = count_of(*b, "sink", 0),
                 .recent = count_of(*b, "recent", 0),
                 .every = count_of(*b, "every", 0),
+                .cut = count_of(*b, "cut", 1),
                 .per_head = b->boolean("per_head").value_or(false),
                 .merge = b->text("merge", 64).value_or("")};
   b->refuse_unknown();
@@ -203,11 +214,45 @@ void parse_budget(Fields& f, KvPolicy& policy) {
   policy.retain = std::make_shared<RetainPolicy>(std::move(made.value()));
 }
 
-// Lossy ways to keep less.
+// {policy, tokens or ratio} of answers; {policy, threshold} or {policy, columns, diagonals} of
+// prompts, which are then stored under another name.
+void parse_select(Fields& f, const KvRules& rules, KvPolicy& policy) {
+  if (const Json* given = f.find("select"); given == nullptr || *given == false) {
+    if (given != nullptr) policy.select = nullptr;
+    return;
+  }
+  auto s = f.object("select");
+  if (!s) return;
+  SelectAsk ask{.policy = s->text("policy", 64).value_or("quest"),
+                .tokens = count_of(*s, "tokens", 1),
+                .columns = count_of(*s, "columns", 1),
+                .diagonals = count_of(*s, "diagonals", 1),
+                .ratio = s->number("ratio", 0, 1),
+                .threshold = s->number("threshold", 0, 1)};
+  s->refuse_unknown();
+  if (s->failed()) return;
+  auto made = make_select_policy(ask);
+  if (!made.ok()) return f.refuse("select", made.error().message);
+  if (made.value().answers()) {
+    policy.select = std::make_shared<SelectPolicy>(std::move(made.value()));
+    return;
+  }
+  if (!policy.storage && !rules.storage) return f.refuse("select", "this server stores no such");
+  auto storage = std::make_shared<StoragePolicy>(policy.storage ? *policy.storage : *rules.storage);
+  storage->prefill = made.value().prefill;
+  if (rules.check_select)
+    if (const Status ok = rules.check_select(made.value(), storage.get(), policy.retain != nullptr);
+        !ok.ok())
+      return f.refuse("select", ok.error().message, "kv_format_unsupported");
+  policy.storage = std::move(storage);
+}
+
+// Lossy ways to keep or read less.
 void parse_lossy(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& policy) {
   policy.retain = rules.retain;
-  for (const char* name : {"window", "budget"})
-    if (f.find(name) && !allow_lossy)
+  policy.select = rules.select;
+  for (const char* name : {"window", "budget", "select"})
+    if (f.find(name) && *f.find(name) != false && !allow_lossy)
       f.refuse(name, "may change the answer; set kv.allow_lossy to allow that",
                "lossy_not_allowed");
   if (f.find("window") && f.find("budget"))
@@ -217,9 +262,12 @@ void parse_lossy(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& po
   if (!f.failed() && policy.retain && rules.check_retain)
     if (const Status ok = rules.check_retain(*policy.retain, policy.storage.get()); !ok.ok())
       f.refuse("budget", ok.error().message, "kv_format_unsupported");
-  // Named, so that a typo is told from what is not there yet.
-  if (const Json* select = f.find("select"); select != nullptr && *select != false)
-    f.refuse(not_implemented("kv.select", f.path("select")));
+  parse_select(f, rules, policy);
+  if (!f.failed() && policy.select && rules.check_select)
+    if (const Status ok =
+            rules.check_select(*policy.select, policy.storage.get(), policy.retain != nullptr);
+        !ok.ok())
+      f.refuse("select", ok.error().message, "kv_format_unsupported");
 }
 
 void parse_report(Fields& f, AskedKv& kv) {
@@ -265,11 +313,17 @@ void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
                "tier_unavailable");
   }
   const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
+  if (kv.policy.blend && !allow_lossy)
+    f.refuse("reuse", "approximate may change the answer; set kv.allow_lossy to allow that",
+             "lossy_not_allowed");
   parse_format(f, rules, allow_lossy, kv.policy);
   parse_lossy(f, rules, allow_lossy, kv.policy);
   kv.policy.convert = f.boolean("convert").value_or(false);
-  if (kv.policy.convert && kv.policy.retain)
-    f.refuse("convert", "does not go with kv.budget or kv.window; give one of them");
+  if (kv.policy.convert &&
+      (kv.policy.retain ||
+       (kv.policy.storage && kv.policy.storage->prefill.way != SparsePrefill::Way::none)))
+    f.refuse("convert",
+             "does not go with kv.budget, kv.window or a sparse prompt; give one of them");
   parse_retention(f, kv);
   parse_report(f, kv);
   f.refuse_unknown();
@@ -280,6 +334,7 @@ void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
 void parse_kv(Fields& body, std::string_view header, const KvRules& rules, AskedKv& kv) {
   kv.policy.tenant = rules.tenant;
   kv.policy.retain = rules.retain;
+  kv.policy.select = rules.select;
   Json merged = nullptr;
   if (!header.empty()) {
     auto parsed = parse_json(header, 16);

@@ -16,6 +16,8 @@ struct KvRules {
   const StoragePolicy* storage = nullptr;           // behind kv_format
   std::shared_ptr<const RetainPolicy> retain = {};  // for requests that say nothing about it
   std::function<Status(const RetainPolicy&, const StoragePolicy*)> check_retain = {};
+  std::shared_ptr<const SelectPolicy> select = {};  // of answers, likewise
+  std::function<Status(const SelectPolicy&, const StoragePolicy*, bool retains)> check_select = {};
   // Whether the model can be stored so; none: whatever the formats themselves allow.
   std::function<Status(const StoragePolicy&)> check_storage = {};
   std::string tenant;  // of the caller's key

@@ -175,7 +175,18 @@ TEST(OpenAiParse, KvObjectRefusesTyposAndWhatIsNotThere) {
       bad(chat(
           {{"kv", {{"budget", {{"tokens", 5}, {"policy", "nobody"}}}, {"allow_lossy", true}}}})),
       "kv.budget 400 invalid_value");
-  EXPECT_EQ(bad(chat({{"kv", {{"select", {{"tokens", 5}}}}}})), "kv.select 501 not_implemented");
+  EXPECT_EQ(bad(chat({{"kv", {{"reuse", "approximate"}}}})), "kv.reuse 400 lossy_not_allowed");
+  EXPECT_EQ(bad(chat({{"kv", {{"recompute", 0.2}}}})), "kv.recompute 400 invalid_value");
+  EXPECT_EQ(
+      good(chat({{"kv", {{"reuse", "approximate"}, {"recompute", 0.25}, {"allow_lossy", true}}}}))
+          .kv.policy.blend,
+      0.25);
+  EXPECT_EQ(bad(chat({{"kv", {{"select", {{"tokens", 5}}}}}})), "kv.select 400 lossy_not_allowed");
+  EXPECT_EQ(bad(chat({{"kv", {{"select", {{"policy", "nobody"}}}, {"allow_lossy", true}}}})),
+            "kv.select 400 invalid_value");
+  EXPECT_EQ(good(chat({{"kv", {{"select", {{"tokens", 512}}}, {"allow_lossy", true}}}}))
+                .kv.policy.select->text(),
+            "quest:512");
   EXPECT_EQ(bad(chat({{"kv", {{"session", "x"}}}})), "kv.session 501 not_implemented");
   EXPECT_EQ(bad(chat({{"kv", {{"priority", 101}}}})), "kv.priority 400 invalid_value");
 }

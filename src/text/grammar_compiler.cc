@@ -203,17 +203,17 @@ struct GrammarCompiler::State {
   std::uint32_t vocabulary;
   GrammarCompilerOptions options;
 
-  std::mutex compiling;                               // of the next
-  std::optional<xgrammar::GrammarCompiler> compiler;  // made when first needed
+  std::mutex compiling{};                               // of the next
+  std::optional<xgrammar::GrammarCompiler> compiler{};  // made when first needed
 
   struct Kept {
     std::string digest;
     CompiledGrammar compiled;
     std::size_t bytes;
   };
-  mutable std::mutex mutex;  // of what follows
-  std::list<Kept> order;     // most recently used first
-  std::unordered_map<std::string, std::list<Kept>::iterator> by_digest;
+  mutable std::mutex mutex{};  // of what follows
+  std::list<Kept> order{};     // most recently used first
+  std::unordered_map<std::string, std::list<Kept>::iterator> by_digest{};
   std::size_t bytes = 0;
 
   bool find(const std::string& digest, CompiledGrammar& out) {

@@ -95,6 +95,44 @@ int main(int argc, char** argv) {
   quire_session_free(b);
   quire_session_free(a);
   quire_close(model);
+
+  /* What stays of a prompt, and what answers read of it. */
+  uint32_t longer[256];
+  for (int i = 0; i < 256; ++i) longer[i] = prompt[i % count];
+  const char* budgets[] = {NULL, "streaming:40,sink=4", "snapkv:30%", NULL};
+  const char* selects[] = {NULL, NULL, NULL, "quest:64"};
+  uint32_t answers[4][24];
+  for (int way = 0; way < 4; ++way) {
+    options.kv_budget = budgets[way];
+    options.kv_select = selects[way];
+    REQUIRE((model = quire_open(argv[1], &options)) != NULL);
+    REQUIRE((a = quire_session_new(model, 512)) != NULL);
+    REQUIRE(quire_feed(a, longer, 256) == QUIRE_OK);
+    generate(a, answers[way], 12);
+    REQUIRE((b = quire_fork(a)) != NULL);
+    generate(a, answers[way] + 12, 12);
+    generate(b, again, 12);
+    REQUIRE(memcmp(answers[way] + 12, again, 12 * sizeof again[0]) == 0);
+    const int back = quire_truncate(b, 262);
+    REQUIRE(back == (budgets[way] ? QUIRE_UNSUPPORTED : QUIRE_OK));
+    if (back == QUIRE_OK) {
+      generate(b, again, 12);
+      REQUIRE(memcmp(answers[way] + 6, again, 12 * sizeof again[0]) == 0);
+    }
+    quire_session_free(b);
+    quire_session_free(a);
+    quire_close(model);
+  }
+  REQUIRE(memcmp(answers[0], answers[1], sizeof answers[0]) != 0);
+  const char* wrong[] = {"nobody:5", "snapkv", "quest:5"};
+  for (int i = 0; i < 3; ++i) {
+    options.kv_budget = wrong[i];
+    options.kv_select = NULL;
+    REQUIRE(quire_open(argv[1], &options) == NULL && strlen(quire_last_error()) > 0);
+    options.kv_budget = NULL;
+    options.kv_select = i == 2 ? "xattention:0.9" : wrong[i];
+    REQUIRE(quire_open(argv[1], &options) == NULL && strlen(quire_last_error()) > 0);
+  }
   printf("feed, step, sample, fork, truncate and cached prompts agree\n");
   return 0;
 }

@@ -2,6 +2,6 @@
 
 namespace quire {
 
-extern const MassKernels kMassAvx512 = {mass_scores, mass_fold, mass_moments};
+extern const MassKernels kMassAvx512 = {mass_scores, mass_fold, mass_moments, mass_quadratic};
 
 }  // namespace quire

@@ -97,5 +97,35 @@ void mass_moments(const float* rows, std::size_t stride, std::uint32_t count, st
   }
 }
 
+// kRows rows at a time share what is loaded of the matrix.
+template <std::uint32_t kRows>
+void quadratic_of(const float* rows, std::uint32_t dim, const float* matrix, float* out) {
+  Lanes sums[kRows];
+  for (Lanes& s : sums) s = zero();
+  for (std::uint32_t j = 0; j < dim; j += 16) {
+    const std::uint32_t n = least(dim - j, 16u);
+    Lanes turned[kRows];
+    for (Lanes& t : turned) t = zero();
+    for (std::uint32_t i = 0; i < dim; ++i) {
+      const float* from = matrix + std::size_t{i} * dim + j;
+      const Lanes m = n == 16 ? load(from) : load_first(from, n);
+      for (std::uint32_t r = 0; r < kRows; ++r)
+        turned[r] = fma(all(rows[std::size_t{r} * dim + i]), m, turned[r]);
+    }
+    for (std::uint32_t r = 0; r < kRows; ++r) {
+      const float* row = rows + std::size_t{r} * dim + j;
+      sums[r] = fma(turned[r], n == 16 ? load(row) : load_first(row, n), sums[r]);
+    }
+  }
+  for (std::uint32_t r = 0; r < kRows; ++r) out[r] = add_lanes(sums[r]);
+}
+
+void mass_quadratic(const float* rows, std::uint32_t count, std::uint32_t dim, const float* matrix,
+                    float* out) {
+  std::uint32_t r = 0;
+  for (; r + 6 <= count; r += 6) quadratic_of<6>(rows + std::size_t{r} * dim, dim, matrix, out + r);
+  for (; r < count; ++r) quadratic_of<1>(rows + std::size_t{r} * dim, dim, matrix, out + r);
+}
+
 }  // namespace
 }  // namespace quire

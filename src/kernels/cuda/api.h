@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "base/token.h"
+#include "kernels/draw.h"
 
 #ifdef __CUDACC__
 #define QUIRE_HOST_DEVICE __host__ __device__ __forceinline__
@@ -27,7 +28,7 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 2;
+inline constexpr std::uint32_t kCudaApiVersion = 3;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
@@ -38,7 +39,7 @@ inline constexpr std::uint32_t kNoPartial = 0xffffffffu;
 
 // Up to this many rows, activations lie as the fragments the tensor cores want (cuda/packed.h);
 // beyond it they are plain rows.
-inline constexpr std::uint32_t kPackedRowsMax = 16;
+inline constexpr std::uint32_t kPackedRowsMax = 32;
 
 // Beyond that, buffers of activations and of outputs hold at least this many rows.
 inline constexpr std::uint32_t kLibraryRows = 128;
@@ -66,11 +67,20 @@ struct alignas(16) AttendItem {
       partial;  // where the first row's first split goes, or kNoPartial: all splits are here
   std::uint16_t row_count;
   std::uint16_t partial_stride;  // from one row's partials to the next one's
+
+  QUIRE_HOST_DEVICE constexpr std::uint32_t row_pages() const { return row_count & 255u; }
+  QUIRE_HOST_DEVICE constexpr std::uint32_t sealed_rows() const { return row_count >> 8; }
 };
 static_assert(sizeof(AttendItem) == 32);  // two loads
-// Over sealed pages it is one row, and [begin, end) are the sealed slots it reads, or some splits of
-// them. Then come `row_count` pages of rows as they were written, a split of their own: sinks, and
-// what is too recent to be sealed. They have an item to themselves where the row is cut.
+// Over sealed pages it is sealed_rows() rows of one block, with up to kSealedColumns query heads in
+// all, and [begin, end) are the sealed slots they read, or some splits of them. Then come row_pages()
+// pages of rows as they were written, a split of their own: sinks, and what is too recent to be
+// sealed. They have an item to themselves where rows are cut.
+inline constexpr std::uint32_t kSealedColumns = 8;
+QUIRE_HOST_DEVICE constexpr std::uint16_t sealed_row_count(std::uint32_t rows,
+                                                           std::uint32_t pages) {
+  return static_cast<std::uint16_t>(rows << 8 | pages);
+}
 
 // How a row's splits come together. `count` 0: nothing to merge.
 struct AttendMerge {
@@ -78,8 +88,11 @@ struct AttendMerge {
 };
 
 // How pages are stored. bf16 pages are written row by row; the others are sealed once full
-// (kernels/cuda/sealed.h). int4 is of rows in the Hadamard basis.
-enum class CudaKvFormat : std::uint32_t { bf16, fp8, int8, int4 };
+// (kernels/cuda/sealed.h). int4 and int2 are of rows in the Hadamard basis.
+enum class CudaKvFormat : std::uint32_t { bf16, fp8, int8, int4, int2 };
+QUIRE_HOST_DEVICE constexpr bool cuda_rotates(CudaKvFormat format) {
+  return format == CudaKvFormat::int4 || format == CudaKvFormat::int2;
+}
 
 // Whether a warp should walk a whole row alone, which needs no merge: it keeps up with memory only
 // beside enough others. Compressed pages are more work per byte.
@@ -111,6 +124,12 @@ struct AttendArgs {
   std::uint32_t recent_blocks = 0, sink_blocks = 0;  // kernels/sealed.h
   bool rotated = false;  // everything is in the Hadamard basis; outputs leave it
 };
+
+// Latent attention (kernels/cuda/attend_latent.cu): a page is 32 rows of kLatentKeys bf16, laid out as
+// keys are, of which the first kLatentValues are the values. AttendArgs: kv_heads are groups of
+// kLatentHeads query heads, head_dim is kLatentValues, queries have kLatentKeys for each head; an item
+// is one row's split.
+inline constexpr std::uint32_t kLatentKeys = 576, kLatentValues = 512, kLatentHeads = 16;
 
 // Row pages of sealed formats: no more than a warp has lanes.
 inline constexpr std::uint32_t kRowPagesMax = 32;
@@ -145,6 +164,7 @@ struct LinearArgs {
   void* output;
   std::uint32_t rows, outputs, inputs;
   LinearOutput kind;
+  bool fast = false;  // any order of sums will do, though it depend on the number of rows
 };
 
 // x += norm?(y); activations = rms_norm(x) * weight.
@@ -176,7 +196,8 @@ struct RopeStoreArgs {
   const std::uint32_t* places;  // per row: arena offset of its block, or 0xffffffff for none
   void* queries;
   std::byte* arena;
-  std::uint32_t rows, query_heads, kv_heads, head_dim, rope_dim;
+  std::uint32_t rows, query_heads, kv_heads, head_dim;
+  std::uint32_t norm_dim;  // what norms are over: the rest of a head is padding, and zero
   float query_scale, epsilon;
   std::uint64_t layer_offset, page_bytes;
   bool rotate = false;  // queries, keys and values into the Hadamard basis
@@ -212,6 +233,18 @@ struct ArgmaxArgs {
   BestToken* best;
   std::uint32_t rows, vocabulary;
   float softcap;
+};
+
+// Sampling, as kernels/draw.h says. What is read once and what is told may be pinned host memory.
+struct DrawArgs {
+  float* logits;  // [rows][vocabulary]; changed for a while
+  const DrawRow* rows;
+  const DrawChange* changes;
+  float* raw;         // one for each change
+  DrawList* scratch;  // as many as lists
+  DrawList* lists;
+  Drawn* drawn;
+  std::uint32_t row_count, vocabulary;
 };
 
 // Encodes blocks of bf16 pages: one layer of each pair.
@@ -260,6 +293,7 @@ struct CudaApi {
 
   int (*attend_decode)(const AttendArgs&, CudaStream);
   int (*attend_prefill)(const AttendArgs&, CudaStream);
+  int (*attend_latent)(const AttendArgs&, CudaStream);
   int (*attend_merge)(const AttendArgs&, CudaStream);
   int (*seal)(const SealArgs&, CudaStream);
 
@@ -272,6 +306,7 @@ struct CudaApi {
   int (*gate)(const GateArgs&, CudaStream);
   int (*gather)(const GatherArgs&, CudaStream);
   int (*argmax)(const ArgmaxArgs&, CudaStream);
+  int (*draw)(const DrawArgs&, CudaStream);
   int (*random_bf16)(const RandomArgs&, CudaStream);
   int (*read_all)(const void* from, std::uint64_t bytes, CudaStream);  // for the memory's ceiling
 };

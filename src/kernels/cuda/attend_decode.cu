@@ -85,7 +85,7 @@ int run(const AttendArgs& a, CudaStream stream) {
   return launch(decode<D, kWarps, kStages>, multiprocessors(), kWarps * 32, kBytes, stream, a);
 }
 
-// A block per (row, query head), a thread per dimension. Each lane finds the factors of one split;
+// A block per (row, query head, 256 dimensions at most), a thread per dimension. Each lane finds the factors of one split;
 // then all thread through the splits in order.
 __global__ void __launch_bounds__(256, 6) merge(const AttendArgs a) {
   allow_next();
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(256, 6) merge(const AttendArgs a) {
   if (m.count == 0) return;
   const std::uint32_t heads = a.query_heads / a.kv_heads, dim = a.head_dim;
   const std::uint32_t kv_head = blockIdx.y / heads, member = blockIdx.y % heads;
-  const std::uint32_t lane = threadIdx.x % 32, d = threadIdx.x;
+  const std::uint32_t lane = threadIdx.x % 32, d = blockIdx.z * blockDim.x + threadIdx.x;
   const std::size_t floats = partial_floats(heads, dim), stride = floats * a.kv_heads;
   const float* from = a.partials + (std::size_t{m.first} * a.kv_heads + kv_head) * floats;
   const float* outs_from = from + 2 * heads + member * dim + d;
@@ -144,7 +144,7 @@ int attend_decode(const AttendArgs& a, CudaStream stream) {
   if (a.query_heads / a.kv_heads > 8) return cudaErrorInvalidValue;
   switch (a.head_dim) {
     case 64:
-      return run<64, 8, 4>(a, stream);
+      return run<64, 12, 3>(a, stream);
     case 128:
       return run<128, 4, 6>(a, stream);
     case 256:
@@ -154,7 +154,10 @@ int attend_decode(const AttendArgs& a, CudaStream stream) {
 }
 
 int attend_merge(const AttendArgs& a, CudaStream stream) {
-  return launch(merge, dim3(a.rows, a.query_heads), a.head_dim, 0, stream, a);
+  const std::uint32_t threads = a.head_dim < 256 ? a.head_dim : 256;
+  if (a.head_dim % threads != 0 || (a.rotated && a.head_dim > threads))
+    return cudaErrorInvalidValue;
+  return launch(merge, dim3(a.rows, a.query_heads, a.head_dim / threads), threads, 0, stream, a);
 }
 
 }  // namespace quire::cuda

@@ -144,10 +144,12 @@ struct Row {
     split.clear();
   }
 
-  // The row is done: its output, or the partial of its one split, which `split` still holds.
+  // The row is done (or the rows: each lane has a query head of one of them): its output, or the
+  // partial of its one split, which `split` still holds.
   __device__ __forceinline__ void store(const AttendArgs& a, const Work& now, std::uint32_t lane,
-                                        Softmax<D, 8>& split) {
-    const std::uint32_t g = lane / 4, t = lane % 4, heads = a.query_heads / a.kv_heads;
+                                        Softmax<D, 8>& split, std::uint32_t rows = 1) {
+    const std::uint32_t t = lane % 4, heads = a.query_heads / a.kv_heads;
+    const std::uint32_t of = lane / 4 / heads, g = lane / 4 % heads;  // row, and head of it
     const AttendItem& item = now.item;
     if (item.partial == kNoPartial) {
       take(split);
@@ -156,19 +158,20 @@ struct Row {
       for (int n = 0; n < D / 8; ++n)
         x[n][0] = __fdiv_rn(out[n * 32].x, sum), x[n][1] = __fdiv_rn(out[n * 32].y, sum);
       if (a.rotated) rotate(x, lane);
-      if (g >= heads) return;
+      if (of >= rows) return;
       bf16* to = static_cast<bf16*>(a.output);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
         const std::uint32_t k = (now.head * heads + g) * D + n * 8 + 2 * t;
-        *reinterpret_cast<std::uint32_t*>(to + activation_at(a.rows, a.query_heads * D, item.row,
-                                                             k)) = pack_bf16(x[n][0], x[n][1]);
+        *reinterpret_cast<std::uint32_t*>(
+            to + activation_at(a.rows, a.query_heads * D, item.row + of, k)) =
+            pack_bf16(x[n][0], x[n][1]);
       }
     } else {
       split.finish();
-      if (g >= heads) return;
-      float* to = a.partials +
-                  (std::size_t{item.partial} * a.kv_heads + now.head) * partial_floats(heads, D);
+      if (of >= rows) return;
+      const std::size_t at = item.partial + std::size_t{of} * item.partial_stride;
+      float* to = a.partials + (at * a.kv_heads + now.head) * partial_floats(heads, D);
       if (t == 0) to[g] = split.max[0], to[heads + g] = split.sum[0];
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)

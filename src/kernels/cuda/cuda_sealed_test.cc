@@ -57,8 +57,10 @@ class CudaSealed : public CudaAttend {
           decoded_[side][s][i] = decode(page, side, t % kCudaPage, d);
           std::uint16_t scale;
           std::memcpy(&scale, page + sealed_scale_at(format, case_.dim, side, t % kCudaPage), 2);
-          ASSERT_NEAR(decoded_[side][s][i], bf16_to_f32(rows[i]),
-                      f16_to_f32(scale) * (format == CudaKvFormat::fp8 ? 16.1 : 0.51));
+          double error = f16_to_f32(scale) * (format == CudaKvFormat::fp8 ? 16.1 : 0.51);
+          if (format == CudaKvFormat::int2)  // what lies beyond its levels is cut off
+            error += std::max(0.0, std::fabs(bf16_to_f32(rows[i])) - 2.0 * f16_to_f32(scale));
+          ASSERT_NEAR(decoded_[side][s][i], bf16_to_f32(rows[i]), error);
         }
       }
     }
@@ -71,7 +73,7 @@ class CudaSealed : public CudaAttend {
     const SealedPlace at = sealed_code_at(format_, case_.dim, side, slot, d);
     const auto code = static_cast<std::uint8_t>(page[at.byte]);
     if (format_ != CudaKvFormat::fp8)
-      return f16_to_f32(scale) * ((format_ == CudaKvFormat::int8 ? code : code >> at.shift & 15) -
+      return f16_to_f32(scale) * ((code >> at.shift & ((1 << sealed_bits(format_)) - 1)) -
                                   double{sealed_centre(format_)});
     const int exponent = code >> 3 & 15, mantissa = code & 7;
     const double size =
@@ -88,7 +90,8 @@ class CudaSealed : public CudaAttend {
     return decoded_[side][s][i];
   }
 
-  Bits attend_sealed(bool cut) {
+  // Up to `together` rows of a block at a time.
+  Bits attend_sealed(bool cut, std::uint32_t together = 1) {
     std::vector<AttendItem> items;
     std::vector<AttendMerge> merges;
     Bits q;
@@ -96,8 +99,9 @@ class CudaSealed : public CudaAttend {
     const std::uint32_t split = cuda_split(case_.dim);
     for (std::size_t s = 0; s < case_.lengths.size(); ++s) {
       q.insert(q.end(), queries_[s].begin(), queries_[s].end());
-      for (std::uint32_t i = 0; i < case_.queries; ++i, ++row) {
+      for (std::uint32_t i = 0, count; i < case_.queries; i += count, row += count) {
         const std::uint32_t position = case_.lengths[s] - case_.queries + i;
+        count = std::min({together, case_.queries - i, kCudaPage - position % kCudaPage});
         const RowPages rows = cuda_row_pages(position, case_.window, keeps_.recent, keeps_.sinks);
         const std::uint32_t seen =
             case_.window ? position + 1 - std::min(position + 1, case_.window) : 0;
@@ -110,11 +114,13 @@ class CudaSealed : public CudaAttend {
                         .begin = begin,
                         .end = end,
                         .partial = kNoPartial,
-                        .row_count = static_cast<std::uint16_t>(rows.count),
+                        .row_count = sealed_row_count(count, rows.count),
                         .partial_stride = 0};
-        const std::uint32_t first = partials;
+        const std::uint32_t first = partials,
+                            splits = 1 + (begin < end ? (end + split - 1) / split - begin / split : 0);
         if (cut) {
-          item.row_count = 0;
+          item.row_count = sealed_row_count(count, 0);
+          item.partial_stride = static_cast<std::uint16_t>(splits);
           for (std::uint32_t at = begin; at < end; at = item.end) {
             item.begin = at;
             item.end = std::min(end, (at / split + 1) * split);
@@ -123,10 +129,12 @@ class CudaSealed : public CudaAttend {
           }
           item.begin = item.end = end;
           item.partial = partials++;
-          item.row_count = static_cast<std::uint16_t>(rows.count);
+          item.row_count = sealed_row_count(count, rows.count);
         }
         items.push_back(item);
-        merges.push_back({row, first, partials - first});
+        for (std::uint32_t r = 0; r < count; ++r)
+          merges.push_back({row + r, first + r * splits, cut ? splits : 0});
+        partials = first + (cut ? count * splits : 0);
       }
     }
     AttendArgs a = arguments();
@@ -163,7 +171,8 @@ TEST_F(CudaSealed, DecodesEveryFormat) {
   const AttendCase cases[] = {{2, 4, 128, 0, {1504, 70, 512, 20, 1025}, 3, 0.2f},
                               {3, 3, 64, 300, {704, 2048, 33}, 5, 0.3f},
                               {1, 8, 128, 0, {200}, 150, 0.2f}};
-  for (const CudaKvFormat format : {CudaKvFormat::fp8, CudaKvFormat::int8, CudaKvFormat::int4})
+  for (const CudaKvFormat format :
+       {CudaKvFormat::fp8, CudaKvFormat::int8, CudaKvFormat::int4, CudaKvFormat::int2})
     for (const AttendCase& c : cases)
       for (const Keeps keeps : {Keeps{0, 0}, Keeps{1, 0}, Keeps{3, 2}}) {
         SCOPED_TRACE(testing::Message()
@@ -174,6 +183,9 @@ TEST_F(CudaSealed, DecodesEveryFormat) {
         const Bits whole = attend_sealed(false);
         EXPECT_LT(worst(whole), 0.02);
         EXPECT_EQ(whole, attend_sealed(true)) << "in splits";
+        const std::uint32_t together = c.window ? 1 : kSealedColumns / c.heads_per_kv;
+        EXPECT_EQ(whole, attend_sealed(false, together)) << together << " together";
+        EXPECT_EQ(whole, attend_sealed(true, together)) << together << " together, in splits";
       }
 }
 

@@ -47,15 +47,9 @@ __device__ __forceinline__ void rotate(float (&x)[kEighths][2], std::uint32_t la
     for (int j = 0; j < 2; ++j) x[n][j] *= kHadamardNorm<kEighths * 8>;
 }
 
-// As rope_store has it: lane l has dimensions l + 32j of both halves.
+// As rope_store has it: lane l has dimensions kEach * l + j of both halves.
 template <int kEach>
 __device__ __forceinline__ void rotate_halves(float (&x)[2][kEach], std::uint32_t lane) {
-#pragma unroll
-  for (int apart = 1; apart < 32; apart *= 2)
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) x[h][j] = butterfly_lane(x[h][j], lane, apart);
 #pragma unroll
   for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -63,6 +57,12 @@ __device__ __forceinline__ void rotate_halves(float (&x)[2][kEach], std::uint32_
 #pragma unroll
       for (int j = 0; j < kEach; ++j)
         if ((j & apart) == 0) butterfly(x[h][j], x[h][j + apart]);
+#pragma unroll
+  for (int apart = 1; apart < 32; apart *= 2)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) x[h][j] = butterfly_lane(x[h][j], lane, apart);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) butterfly(x[0][j], x[1][j]);
 #pragma unroll

@@ -7,6 +7,7 @@ namespace quire::cuda {
 
 int attend_decode(const AttendArgs&, CudaStream);
 int attend_prefill(const AttendArgs&, CudaStream);
+int attend_latent(const AttendArgs&, CudaStream);
 int attend_merge(const AttendArgs&, CudaStream);
 int attend_decode_sealed(const AttendArgs&, CudaStream);
 int seal(const SealArgs&, CudaStream);
@@ -23,6 +24,7 @@ int rope_store(const RopeStoreArgs&, CudaStream);
 int gate(const GateArgs&, CudaStream);
 int gather(const GatherArgs&, CudaStream);
 int argmax(const ArgmaxArgs&, CudaStream);
+int draw(const DrawArgs&, CudaStream);
 int random_bf16(const RandomArgs&, CudaStream);
 int read_all(const void* from, std::uint64_t bytes, CudaStream);
 

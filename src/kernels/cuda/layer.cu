@@ -23,59 +23,75 @@ __device__ float block_sum(float x) {
   return x;
 }
 
-// kNormPairs: of a thread. Few, so that many rows are on their way at a time.
-template <int kNormPairs>
-__global__ void __launch_bounds__(kNormThreads, kNormPairs <= 4 ? 2 : 1)
+// kNormFours: of a thread. Few, so that many rows are on their way at a time.
+template <int kNormFours>
+__global__ void __launch_bounds__(kNormThreads, kNormFours <= 2 ? 2 : 1)
     add_norm_kernel(const AddNormArgs a) {
   allow_next();
-  const std::uint32_t row = blockIdx.x, pairs = a.width / 2;
-  float2 weight[kNormPairs], post[kNormPairs];
+  const std::uint32_t row = blockIdx.x, fours = a.width / 4;
+  float4 weight[kNormFours], post[kNormFours];
 #pragma unroll
-  for (int i = 0; i < kNormPairs; ++i) {
+  for (int i = 0; i < kNormFours; ++i) {
     const std::uint32_t p = i * kNormThreads + threadIdx.x;
-    if (p >= pairs) continue;
-    weight[i] = reinterpret_cast<const float2*>(a.weight)[p];
-    if (a.post_norm) post[i] = reinterpret_cast<const float2*>(a.post_norm)[p];
+    if (p >= fours) continue;
+    weight[i] = reinterpret_cast<const float4*>(a.weight)[p];
+    if (a.post_norm) post[i] = reinterpret_cast<const float4*>(a.post_norm)[p];
   }
   wait_for_previous();
-  float2* x = reinterpret_cast<float2*>(a.x) + std::size_t{row} * pairs;
-  const std::uint32_t* y = static_cast<const std::uint32_t*>(a.y) + std::size_t{row} * pairs;
-  float2 v[kNormPairs], z[kNormPairs];
+  float4* x = reinterpret_cast<float4*>(a.x) + std::size_t{row} * fours;
+  const uint2* y = static_cast<const uint2*>(a.y) + std::size_t{row} * fours;
+  float4 v[kNormFours], z[kNormFours];
+  const auto add_squares = [](const float4& of, float squares) {
+    squares = __fmaf_rn(of.x, of.x, squares);
+    squares = __fmaf_rn(of.y, of.y, squares);
+    squares = __fmaf_rn(of.z, of.z, squares);
+    return __fmaf_rn(of.w, of.w, squares);
+  };
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kNormPairs; ++i) {
+  for (int i = 0; i < kNormFours; ++i) {
     const std::uint32_t p = i * kNormThreads + threadIdx.x;
-    v[i] = z[i] = make_float2(0, 0);
-    if (p >= pairs) continue;
+    v[i] = z[i] = make_float4(0, 0, 0, 0);
+    if (p >= fours) continue;
     v[i] = x[p];
-    if (a.y) z[i] = make_float2(low_bf16(y[p]), high_bf16(y[p]));
-    squares = __fmaf_rn(z[i].x, z[i].x, squares);
-    squares = __fmaf_rn(z[i].y, z[i].y, squares);
+    if (a.y) {
+      const uint2 four = y[p];
+      z[i] = make_float4(low_bf16(four.x), high_bf16(four.x), low_bf16(four.y), high_bf16(four.y));
+    }
+    squares = add_squares(z[i], squares);
   }
   if (a.post_norm) {
     const float scale = __frsqrt_rn(block_sum(squares) / a.width + a.epsilon);
 #pragma unroll
-    for (int i = 0; i < kNormPairs; ++i)
-      z[i] = make_float2(z[i].x * scale * post[i].x, z[i].y * scale * post[i].y);
+    for (int i = 0; i < kNormFours; ++i)
+      z[i] = make_float4(z[i].x * scale * post[i].x, z[i].y * scale * post[i].y,
+                         z[i].z * scale * post[i].z, z[i].w * scale * post[i].w);
   }
   squares = 0;
 #pragma unroll
-  for (int i = 0; i < kNormPairs; ++i) {
+  for (int i = 0; i < kNormFours; ++i) {
     const std::uint32_t p = i * kNormThreads + threadIdx.x;
-    if (p >= pairs) continue;
-    v[i].x += z[i].x, v[i].y += z[i].y;
+    if (p >= fours) continue;
+    v[i].x += z[i].x, v[i].y += z[i].y, v[i].z += z[i].z, v[i].w += z[i].w;
     if (a.y) x[p] = v[i];
-    squares = __fmaf_rn(v[i].x, v[i].x, squares);
-    squares = __fmaf_rn(v[i].y, v[i].y, squares);
+    squares = add_squares(v[i], squares);
   }
   const float scale = __frsqrt_rn(block_sum(squares) / a.width + a.epsilon);
 #pragma unroll
-  for (int i = 0; i < kNormPairs; ++i) {
+  for (int i = 0; i < kNormFours; ++i) {
     const std::uint32_t p = i * kNormThreads + threadIdx.x;
-    if (p >= pairs) continue;
-    *reinterpret_cast<std::uint32_t*>(static_cast<bf16*>(a.output) +
-                                      activation_at(a.rows, a.width, row, 2 * p)) =
-        pack_bf16(v[i].x * scale * weight[i].x, v[i].y * scale * weight[i].y);
+    if (p >= fours) continue;
+    const uint2 four =
+        make_uint2(pack_bf16(v[i].x * scale * weight[i].x, v[i].y * scale * weight[i].y),
+                   pack_bf16(v[i].z * scale * weight[i].z, v[i].w * scale * weight[i].w));
+    bf16* to = static_cast<bf16*>(a.output);
+    if (a.rows > kPackedRowsMax) {
+      *reinterpret_cast<uint2*>(to + std::size_t{row} * a.width + 4 * p) = four;
+    } else {
+      *reinterpret_cast<std::uint32_t*>(to + activation_at(a.rows, a.width, row, 4 * p)) = four.x;
+      *reinterpret_cast<std::uint32_t*>(to + activation_at(a.rows, a.width, row, 4 * p + 2)) =
+          four.y;
+    }
   }
 }
 
@@ -88,7 +104,13 @@ __global__ void embed_kernel(const EmbedArgs a) {
     a.x[std::size_t{row} * a.width + i] = __bfloat162float(from[i]) * a.scale;
 }
 
-// A warp per head: lane l has elements l + 32 j and their partners half a head away.
+// Some bf16 numbers next to each other, read and written at once.
+template <int kCount>
+struct alignas(kCount * 2) Together {
+  bf16 x[kCount];
+};
+
+// A warp per head: lane l has kEach elements from kEach * l on, and their partners half a head away.
 template <int D>
 __global__ void rope_store_kernel(const RopeStoreArgs a) {
   constexpr int kEach = D / 64;
@@ -101,13 +123,15 @@ __global__ void rope_store_kernel(const RopeStoreArgs a) {
   const bf16* from = static_cast<const bf16*>(a.qkv) + (std::size_t{row} * heads + head) * D;
   float x[2][kEach];
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
+  for (int h = 0; h < 2; ++h) {
+    const std::uint32_t d = h * (D / 2) + lane * kEach;
+    const Together<kEach> some = *reinterpret_cast<const Together<kEach>*>(from + d);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const std::uint32_t d = h * (D / 2) + j * 32 + lane;
-      x[h][j] = __bfloat162float(from[d]);
-      if (a.bias) x[h][j] += a.bias[head * D + d];
+      x[h][j] = __bfloat162float(some.x[j]);
+      if (a.bias) x[h][j] += a.bias[head * D + d + j];
     }
+  }
   const bool is_query = head < a.query_heads, is_value = head >= a.query_heads + a.kv_heads;
   const std::uint32_t position = a.positions[row];
   if (!is_value) {
@@ -118,17 +142,17 @@ __global__ void rope_store_kernel(const RopeStoreArgs a) {
 #pragma unroll
         for (int j = 0; j < kEach; ++j) squares = __fmaf_rn(x[h][j], x[h][j], squares);
       for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
-      const float scale = __frsqrt_rn(squares / D + a.epsilon);
+      const float scale = __frsqrt_rn(squares / a.norm_dim + a.epsilon);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int j = 0; j < kEach; ++j)
-          x[h][j] = x[h][j] * scale * norm[h * (D / 2) + j * 32 + lane];
+          x[h][j] = x[h][j] * scale * norm[h * (D / 2) + lane * kEach + j];
     }
     const float* angles = a.angles + std::size_t{position} * D;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const float c = angles[j * 32 + lane], s = angles[D / 2 + j * 32 + lane];
+      const float c = angles[lane * kEach + j], s = angles[D / 2 + lane * kEach + j];
       const float even = x[0][j], odd = x[1][j];
       x[0][j] = __fmaf_rn(even, c, -(odd * s));
       x[1][j] = __fmaf_rn(odd, c, even * s);
@@ -138,10 +162,12 @@ __global__ void rope_store_kernel(const RopeStoreArgs a) {
   if (is_query) {
     bf16* to = static_cast<bf16*>(a.queries) + (std::size_t{row} * a.query_heads + head) * D;
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
+    for (int h = 0; h < 2; ++h) {
+      Together<kEach> some;
 #pragma unroll
-      for (int j = 0; j < kEach; ++j)
-        to[h * (D / 2) + j * 32 + lane] = __float2bfloat16_rn(x[h][j] * a.query_scale);
+      for (int j = 0; j < kEach; ++j) some.x[j] = __float2bfloat16_rn(x[h][j] * a.query_scale);
+      *reinterpret_cast<Together<kEach>*>(to + h * (D / 2) + lane * kEach) = some;
+    }
     return;
   }
   const std::uint32_t place = a.places[row];
@@ -150,13 +176,13 @@ __global__ void rope_store_kernel(const RopeStoreArgs a) {
   std::byte* page = a.arena + std::size_t{place} * 256 + a.layer_offset + kv_head * a.page_bytes +
                     (is_value ? Page<D>::kHalf : 0);
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
+  for (int h = 0; h < 2; ++h) {
+    const std::uint32_t d = h * (D / 2) + lane * kEach;
+    Together<kEach> some;
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const std::uint32_t d = h * (D / 2) + j * 32 + lane;
-      *reinterpret_cast<bf16*>(page + Page<D>::at(slot, d / 8) + d % 8 * 2) =
-          __float2bfloat16_rn(x[h][j]);
-    }
+    for (int j = 0; j < kEach; ++j) some.x[j] = __float2bfloat16_rn(x[h][j]);
+    *reinterpret_cast<Together<kEach>*>(page + Page<D>::at(slot, d / 8) + d % 8 * 2) = some;
+  }
 }
 
 __global__ void gate_kernel(const GateArgs a) {
@@ -275,12 +301,11 @@ __global__ void read_kernel(const uint4* from, std::uint64_t count, uint4* never
 }  // namespace
 
 int add_norm(const AddNormArgs& a, CudaStream stream) {
-  const std::uint32_t each = (a.width / 2 + kNormThreads - 1) / kNormThreads;
-  if (a.width % 2 != 0 || each > 8) return cudaErrorInvalidValue;
+  const std::uint32_t each = (a.width / 4 + kNormThreads - 1) / kNormThreads;
+  if (a.width % 4 != 0 || each > 4) return cudaErrorInvalidValue;
   const auto kernel = each == 1   ? add_norm_kernel<1>
                       : each == 2 ? add_norm_kernel<2>
-                      : each <= 4 ? add_norm_kernel<4>
-                                  : add_norm_kernel<8>;
+                                  : add_norm_kernel<4>;
   return launch(kernel, a.rows, kNormThreads, 0, stream, a);
 }
 
@@ -289,7 +314,6 @@ int embed(const EmbedArgs& a, CudaStream stream) {
 }
 
 int rope_store(const RopeStoreArgs& a, CudaStream stream) {
-  if (a.rope_dim != a.head_dim) return cudaErrorInvalidValue;
   const dim3 grid(a.rows, (a.query_heads + 2 * a.kv_heads + 7) / 8);
   switch (a.head_dim) {
     case 64:

@@ -1,9 +1,10 @@
 // Few rows times a big matrix: the matrix is read once, as fast as memory gives it.
 //
-// A block owns 32 outputs for all rows (up to 16) and the whole of K: no sum is ever split, so any
+// A block owns 32 outputs for all rows (up to 32) and the whole of K: no sum is ever split, so any
 // number of rows gives the bits of the one chain. One warp asks the copy engine for boxes of
-// weights and chunks of activations in a ring; two warps multiply, loading the next chunk's
-// fragments while the chain of the last one runs. Weights do not depend on the kernel before: the
+// weights and chunks of activations in a ring; two warps multiply (four, with more than 16 rows, to
+// keep all of the tensor cores busy), loading the next chunk's fragments while the chain of the last
+// one runs. Weights do not depend on the kernel before: the
 // first ones are asked for while it is still running.
 #include <cuda.h>
 
@@ -19,7 +20,7 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kWarps = 2, kOutputs = kWarps * 16, kStages = 4;
+constexpr int kOutputs = 32;
 // Of K: a column of 128 bytes, four of which come in one copy, and what registers hold at a time.
 constexpr int kColumn = 64, kChunk = 4 * kColumn, kHalf = kChunk / 2;
 constexpr int kColumnBytes = kOutputs * kColumn * 2;
@@ -29,45 +30,50 @@ struct Stage {
   static constexpr int kWeights = kChunk / kColumn * kColumnBytes;
   static constexpr int kActivations = kChunk / 32 * kTiles * 512;
   static constexpr int kBytes = kWeights + kActivations;
+  // Warps share the outputs, and the rows, if there are many.
+  static constexpr int kMine = kTiles <= 2 ? kTiles : 2;
+  static constexpr int kWarps = kOutputs / 16 * (kTiles / kMine);
 };
 
-// Half a chunk's operands in registers.
+// Half a chunk's operands in registers: of 16 outputs and some of the tiles of rows.
 template <int kTiles>
 struct Fragments {
+  static constexpr int kMine = Stage<kTiles>::kMine;
   std::uint32_t w[kHalf / 16][4];
-  uint4 x[kHalf / 32][kTiles];
+  uint4 x[kHalf / 32][kMine];
 
   __device__ __forceinline__ void load(std::uint32_t stage, std::uint32_t half, std::uint32_t warp,
-                                       std::uint32_t lane) {
+                                       std::uint32_t first_tile, std::uint32_t lane) {
     const std::uint32_t row = warp * 16 + (lane & 15), side = lane >> 4;
     const std::uint32_t weights = stage + half * (kHalf / kColumn) * kColumnBytes + row * 128;
-    const std::uint32_t inputs =
-        stage + Stage<kTiles>::kWeights + half * (kHalf / 32 * kTiles * 512) + lane * 16;
+    const std::uint32_t inputs = stage + Stage<kTiles>::kWeights +
+                                 half * (kHalf / 32 * kTiles * 512) + first_tile * 512 + lane * 16;
 #pragma unroll
     for (int k = 0; k < kHalf / 16; ++k)  // the copy engine permutes 16-byte pieces by row
       load_matrices(w[k], weights + k / 4 * kColumnBytes + ((k % 4 * 2 + side) ^ (row & 7)) * 16);
 #pragma unroll
     for (int k = 0; k < kHalf / 32; ++k)
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) x[k][n] = load_shared(inputs + (k * kTiles + n) * 512);
+      for (int n = 0; n < kMine; ++n) x[k][n] = load_shared(inputs + (k * kTiles + n) * 512);
   }
   // Steps of 32; `left` is how much of K there still is.
-  __device__ __forceinline__ void multiply(float (&sums)[kTiles][4], std::uint32_t left) const {
+  __device__ __forceinline__ void multiply(float (&sums)[kMine][4], std::uint32_t left) const {
 #pragma unroll
     for (int k = 0; k < kHalf / 32; ++k) {
       if (k * 32 >= left) break;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) mma_bf16(sums[n], w[2 * k], x[k][n].x, x[k][n].y);
+      for (int n = 0; n < kMine; ++n) mma_bf16(sums[n], w[2 * k], x[k][n].x, x[k][n].y);
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) mma_bf16(sums[n], w[2 * k + 1], x[k][n].z, x[k][n].w);
+      for (int n = 0; n < kMine; ++n) mma_bf16(sums[n], w[2 * k + 1], x[k][n].z, x[k][n].w);
     }
   }
 };
 
-template <int kTiles, LinearOutput kKind>
-__global__ void __launch_bounds__(kWarps * 32 + 32)
+template <int kTiles, int kStages, LinearOutput kKind>
+__global__ void __launch_bounds__(Stage<kTiles>::kWarps * 32 + 32)
     multiply(const LinearArgs a, const __grid_constant__ CUtensorMap map) {
   using S = Stage<kTiles>;
+  constexpr int kWarps = S::kWarps, kMine = S::kMine;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[2 * kStages];  // full, then empty
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -107,20 +113,21 @@ __global__ void __launch_bounds__(kWarps * 32 + 32)
     return;
   }
 
-  float sums[kTiles][4];
+  const std::uint32_t sixteen = warp % (kOutputs / 16), first_tile = warp / (kOutputs / 16) * kMine;
+  float sums[kMine][4];
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
+  for (int n = 0; n < kMine; ++n) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
   Fragments<kTiles> even, odd;  // halves of a chunk
   const auto stage_of = [&](std::uint32_t c) { return ring + c % kStages * S::kBytes; };
   barrier_wait(bars, 0);
-  even.load(stage_of(0), 0, warp, lane);
+  even.load(stage_of(0), 0, sixteen, first_tile, lane);
   for (std::uint32_t c = 0; c < chunks; ++c) {
-    odd.load(stage_of(c), 1, warp, lane);  // past the end of K: never used
+    odd.load(stage_of(c), 1, sixteen, first_tile, lane);  // past the end of K: never used
     const std::uint32_t left = a.inputs - c * kChunk;
     even.multiply(sums, left);
     if (c + 1 < chunks) {
       barrier_wait(bars + 8 * ((c + 1) % kStages), ((c + 1) / kStages) & 1);
-      even.load(stage_of(c + 1), 0, warp, lane);
+      even.load(stage_of(c + 1), 0, sixteen, first_tile, lane);
     }
     odd.multiply(sums, left > kHalf ? left - kHalf : 0);
     __syncwarp();
@@ -129,16 +136,16 @@ __global__ void __launch_bounds__(kWarps * 32 + 32)
   wait_for_previous();  // long over: but this kernel's end must mean that its predecessor's is, too
 
   // A lane has outputs g and g + 8 of its warp's 16, for rows 2t and 2t + 1 of each tile.
-  const std::uint32_t output = first + warp * 16 + g;
+  const std::uint32_t output = first + sixteen * 16 + g;
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
+  for (int n = 0; n < kMine; ++n) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const std::uint32_t r = n * 8 + 2 * t + i;
+      const std::uint32_t r = (first_tile + n) * 8 + 2 * t + i;
       if (r >= a.rows) continue;
       if constexpr (kKind == LinearOutput::gated || kKind == LinearOutput::gated_gelu) {
         if (output >= a.outputs) continue;
-        const std::uint32_t unit = (first + warp * 16) / 2 + g;
+        const std::uint32_t unit = (first + sixteen * 16) / 2 + g;
         static_cast<bf16*>(a.output)[activation_at(a.rows, a.outputs / 2, r, unit)] =
             gated(sums[n][i], sums[n][2 + i], kKind == LinearOutput::gated_gelu);
       } else {
@@ -185,15 +192,25 @@ int tensor_map(const LinearArgs& a, CUtensorMap& out) {
   return 0;
 }
 
-template <int kTiles, LinearOutput kKind>
-int run(const LinearArgs& a, CudaStream stream) {
+template <int kTiles, int kStages, LinearOutput kKind>
+int run_with(const LinearArgs& a, CudaStream stream) {
   constexpr int kBytes = kStages * Stage<kTiles>::kBytes + 1024;
-  static const int allowed = allow_shared(multiply<kTiles, kKind>, kBytes);
+  static const int allowed = allow_shared(multiply<kTiles, kStages, kKind>, kBytes);
   if (allowed != 0) return allowed;
   CUtensorMap map;
   if (const int e = tensor_map(a, map)) return e;
-  return launch(multiply<kTiles, kKind>, (a.outputs + kOutputs - 1) / kOutputs, kWarps * 32 + 32,
-                kBytes, stream, a, map);
+  return launch(multiply<kTiles, kStages, kKind>, (a.outputs + kOutputs - 1) / kOutputs,
+                Stage<kTiles>::kWarps * 32 + 32, kBytes, stream, a, map);
+}
+
+// Two blocks share a multiprocessor, and the next kernel's first ones start beside the last of this;
+// many rows of a matrix with few outputs are better off with one that has more bytes on their way.
+template <int kTiles, LinearOutput kKind>
+int run(const LinearArgs& a, CudaStream stream) {
+  if constexpr (kTiles > 2)
+    if (a.outputs > static_cast<std::uint32_t>(multiprocessors()) * kOutputs)
+      return run_with<kTiles, 3, kKind>(a, stream);
+  return run_with<kTiles, 4, kKind>(a, stream);
 }
 
 template <int kTiles>
@@ -219,8 +236,10 @@ int linear_stream(const LinearArgs& a, CudaStream stream) {
   switch (row_tiles(a.rows)) {
     case 1:
       return by_kind<1>(a, stream);
-    default:
+    case 2:
       return by_kind<2>(a, stream);
+    default:
+      return by_kind<4>(a, stream);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace quire {
 
 QUIRE_HOST_DEVICE constexpr std::uint32_t row_tiles(std::uint32_t rows) {  // of packed ones
-  return rows <= 8 ? 1 : 2;
+  return rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
 }
 
 // Element index of (row, k) among activations of `rows` rows and `width` columns.

@@ -20,6 +20,7 @@ class Planner {
     plan_.items.clear();
     plan_.merges.clear();
     plan_.partials = 0;
+    find_shared();
     weigh();
     for (const bool decode : {true, false}) {
       const std::size_t before = plan_.items.size();
@@ -29,12 +30,20 @@ class Planner {
         if (q.row_count == 0) continue;
         if (decode) add_tables(s);
         const std::uint32_t step = decode ? 1 : tile_rows_;
-        for (std::uint32_t r = 0; is_decoded(q) == decode && r < q.row_count; r += step) {
+        if (!decode) add_shared(s, table);
+        if (decode && shared_of(s)) {
+          add_rest(s, table);
+          table += blocks_of(q);
+          continue;
+        }
+        if (decode && sealed())
+          each_sealed(q, [&](std::uint32_t r, std::uint32_t count) {
+            add_sealed(rows_of(q, table, r, count));
+          });
+        for (std::uint32_t r = 0; !sealed() && is_decoded(q) == decode && r < q.row_count;
+             r += step) {
           const AttendItem item = rows_of(q, table, r, std::min(step, q.row_count - r));
-          if (sealed())
-            add_sealed(item);
-          else
-            add(item, decode ? stays_whole(item) : many_tiles_, decode ? 1 : tile_splits_);
+          add(item, decode ? stays_whole(item) : many_tiles_, decode ? 1 : tile_splits_);
         }
         table += blocks_of(q);
       }
@@ -58,6 +67,85 @@ class Planner {
     return (q.past + q.row_count + kCudaPage - 1) / kCudaPage;
   }
 
+  // Splits at the start of two sequences that are the same blocks, and not being written.
+  std::uint32_t common_splits(const KvSequenceView& a, const KvSequenceView& b) const {
+    const std::uint32_t most = std::min(a.past, b.past) / split_, blocks = split_ / kCudaPage;
+    std::uint32_t n = 0;
+    while (n < most &&
+           std::equal(a.blocks + n * blocks, a.blocks + (n + 1) * blocks, b.blocks + n * blocks))
+      ++n;
+    return n;
+  }
+
+  // A tile takes about as long as one row does alone, so a few rows are enough. A run grows as long
+  // as more is saved, and ends before a row that has much more in common with the next one.
+  void find_shared() {
+    plan_.shared.clear();
+    constexpr std::uint32_t kRowsMin = 4;
+    if (!shape_.tiles || sealed() || view_.window != 0) return;
+    for (std::uint32_t s = 0; s + 1 < view_.sequence_count;) {
+      const std::uint32_t first = s++;
+      std::uint32_t splits = 0;
+      for (; s < view_.sequence_count; ++s) {
+        const KvSequenceView &a = view_.sequences[s - 1], &b = view_.sequences[s];
+        if (a.row_count != 1 || b.row_count != 1 || b.first_row != a.first_row + 1) break;
+        const std::uint32_t both = common_splits(a, b), before = s - first - 1,
+                            now = before == 0 ? both : std::min(splits, both);
+        if (before > 1 && both > 2 * splits) {
+          --s;
+          break;
+        }
+        if (now == 0 || now * (before + 1) < splits * before) break;
+        splits = now;
+      }
+      if (s - first < kRowsMin || splits == 0) {
+        s = first + 1;
+        continue;
+      }
+      std::uint32_t stride = 0;
+      for (std::uint32_t i = first; i < s; ++i)
+        stride = std::max(stride, view_.sequences[i].past / split_ + 1);
+      plan_.shared.push_back({first, s - first, splits, plan_.partials, stride});
+      plan_.partials += stride * (s - first);
+    }
+  }
+  const CudaPlan::Shared* shared_of(std::uint32_t s) const {
+    const auto after = std::ranges::upper_bound(plan_.shared, s, {}, &CudaPlan::Shared::first);
+    if (after == plan_.shared.begin()) return nullptr;
+    const CudaPlan::Shared& group = *(after - 1);
+    return s < group.first + group.count ? &group : nullptr;
+  }
+  // The blocks that sequence s and those after it begin with, if a tile of them begins with it.
+  void add_shared(std::uint32_t s, std::uint32_t table) {
+    const CudaPlan::Shared* group = shared_of(s);
+    if (!group || (s - group->first) % tile_rows_ != 0) return;
+    const std::uint32_t row = s - group->first, each = many_tiles_ ? group->splits : tile_splits_;
+    AttendItem item =
+        rows_of(view_.sequences[s], table, 0, std::min(tile_rows_, group->count - row));
+    item.position = item.past = group->splits * split_;  // everything is before the first of them
+    item.partial_stride = static_cast<std::uint16_t>(group->stride);
+    for (std::uint32_t i = 0; i < group->splits; i += each) {
+      item.begin = i * split_;
+      item.end = std::min(group->splits, i + each) * split_;
+      item.partial = group->partial + row * group->stride + i;
+      plan_.items.push_back(item);
+    }
+  }
+  // What comes after them, split by split.
+  void add_rest(std::uint32_t s, std::uint32_t table) {
+    const CudaPlan::Shared& group = *shared_of(s);
+    AttendItem item = rows_of(view_.sequences[s], table, 0, 1);
+    const std::uint32_t end = item.end, splits = (end - 1) / split_ + 1,
+                        partial = group.partial + (s - group.first) * group.stride;
+    for (std::uint32_t i = group.splits; i < splits; ++i) {
+      item.begin = i * split_;
+      item.end = std::min(end, (i + 1) * split_);
+      item.partial = partial + i;
+      plan_.items.push_back(item);
+    }
+    plan_.merges[item.row] = {item.row, partial, splits};
+  }
+
   // How much there is to do decides how it is cut.
   void weigh() {
     std::uint64_t tiles = 0;
@@ -66,8 +154,12 @@ class Planner {
     for (std::uint32_t s = 0; s < view_.sequence_count; ++s) {
       const KvSequenceView& q = view_.sequences[s];
       rows = std::max(rows, q.first_row + q.row_count);
-      for (std::uint32_t r = 0; is_decoded(q) && r < q.row_count; ++r, ++decode_rows_)
+      const auto count = [&](std::uint32_t r, std::uint32_t) {
+        ++decode_rows_;
         decode_slots_ += q.past + r + 1 - first_visible(q.past + r);
+      };
+      if (sealed()) each_sealed(q, count);
+      for (std::uint32_t r = 0; !sealed() && is_decoded(q) && r < q.row_count; ++r) count(r, 1);
     }
     each_tile([&](std::uint32_t) { ++tiles; });
     plan_.merges.resize(rows);
@@ -84,8 +176,20 @@ class Planner {
     };
     for (tile_splits_ = 1; !many_tiles_ && items() > shape_.multiprocessors;) ++tile_splits_;
   }
+  // Rows of one block read the same pages, unless a window's edge is among them.
+  template <class F>
+  void each_sealed(const KvSequenceView& q, F f) const {
+    const std::uint32_t most =
+        view_.window != 0 ? 1 : kSealedColumns / (shape_.query_heads / shape_.kv_heads);
+    for (std::uint32_t r = 0, count; r < q.row_count; r += count) {
+      count = std::min({most, q.row_count - r, kCudaPage - (q.past + r) % kCudaPage});
+      f(r, count);
+    }
+  }
   template <class F>
   void each_tile(F f) const {  // with its number of splits
+    for (const CudaPlan::Shared& group : plan_.shared)
+      for (std::uint32_t row = 0; row < group.count; row += tile_rows_) f(group.splits);
     for (std::uint32_t s = 0; s < view_.sequence_count; ++s) {
       const KvSequenceView& q = view_.sequences[s];
       for (std::uint32_t r = 0; !is_decoded(q) && r < q.row_count; r += tile_rows_)
@@ -148,31 +252,37 @@ class Planner {
   }
 
   // The sealed slots, then the rows as a split of their own.
-  void add_sealed(const AttendItem& row) {
+  void add_sealed(const AttendItem& rows) {
     const RowPages pages =
-        cuda_row_pages(row.position, view_.window, shape_.recent_blocks, shape_.sink_blocks);
-    AttendItem item = row;
+        cuda_row_pages(rows.position, view_.window, shape_.recent_blocks, shape_.sink_blocks);
+    AttendItem item = rows;
+    const std::uint32_t count = rows.row_count;
     item.end = pages.first * kCudaPage;
-    item.begin = std::min(item.end, std::max(row.begin, pages.sinks * kCudaPage));
-    item.row_count = static_cast<std::uint16_t>(pages.count);
-    if (stays_whole(row) || item.begin / split_ + 1 >= (item.end + split_ - 1) / split_) {
+    item.begin = std::min(item.end, std::max(rows.begin, pages.sinks * kCudaPage));
+    item.row_count = sealed_row_count(count, pages.count);
+    const std::uint32_t splits = (item.end + split_ - 1) / split_ - item.begin / split_;
+    if (stays_whole(rows) || splits <= 1) {
       plan_.items.push_back(item);
-      plan_.merges[row.row] = {row.row, plan_.partials, 0};
+      for (std::uint32_t r = 0; r < count; ++r)
+        plan_.merges[rows.row + r] = {rows.row + r, plan_.partials, 0};
       return;
     }
-    const std::uint32_t first = plan_.partials, end = item.end;
-    item.row_count = 0;
-    for (std::uint32_t at = item.begin; at < end; at = item.end) {
+    item.partial_stride = static_cast<std::uint16_t>(splits + 1);
+    item.partial = plan_.partials;
+    item.row_count = sealed_row_count(count, 0);
+    const std::uint32_t end = item.end;
+    for (std::uint32_t at = item.begin; at < end; at = item.end, ++item.partial) {
       item.begin = at;
       item.end = std::min(end, (at / split_ + 1) * split_);
-      item.partial = plan_.partials++;
       plan_.items.push_back(item);
     }
     item.begin = item.end = end;
-    item.partial = plan_.partials++;
-    item.row_count = static_cast<std::uint16_t>(pages.count);
+    item.row_count = sealed_row_count(count, pages.count);
     plan_.items.push_back(item);
-    plan_.merges[row.row] = {row.row, first, plan_.partials - first};
+    for (std::uint32_t r = 0; r < count; ++r) {
+      plan_.merges[rows.row + r] = {rows.row + r, plan_.partials, splits + 1};
+      plan_.partials += splits + 1;
+    }
   }
 
   const KvView& view_;

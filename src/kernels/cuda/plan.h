@@ -1,9 +1,10 @@
 // kernels/cuda/plan.h - a step's attention on the GPU, cut into items. Host code; no device needed.
 //
 // Sequences with one row are decoded, a warp per item and KV head; others are read in tiles, a
-// block per item and KV head. Where pages are sealed every row is decoded. How a row is cut changes
-// no bit of its result (kernels/cuda/api.h), so the cut is made for balance alone. One plan serves
-// all layers of a group.
+// block per item and KV head. Where pages are sealed every row is decoded. Decoded rows that follow
+// each other and begin with the same blocks (Engine::group_by_prefix puts them so) meet those blocks
+// together, as the rows of a tile, and go on alone. How a row is cut changes no bit of its result
+// (kernels/cuda/api.h), so the cut is made for balance alone. One plan serves all layers of a group.
 //
 //   plan_cuda_attention(view, {.query_heads = 32, .kv_heads = 8, .head_dim = 128,
 //                              .multiprocessors = 132}, plan);
@@ -31,7 +32,13 @@ struct CudaPlan {
   std::vector<AttendItem> items;          // decode's first, then the tiles; longest first
   std::uint32_t decode_count = 0;
   std::vector<AttendMerge> merges;  // by row
-  std::uint32_t partials = 0;       // that the items leave; 0: nothing is to be merged
+  std::uint32_t partials = 0;       // room for what items leave; 0: nothing is to be merged
+  // Sequences of one row each, `count` of them from `first` on, whose first `splits` are the same
+  // blocks. Their partials begin at `partial`, `stride` from one row to the next.
+  struct Shared {
+    std::uint32_t first, count, splits, partial, stride;
+  };
+  std::vector<Shared> shared;
 };
 
 // Keeps the vectors' memory: a step allocates nothing once they have grown.

@@ -11,6 +11,7 @@ namespace {
 
 struct Sequence {
   std::uint32_t past, rows;
+  std::uint32_t same = 0;  // blocks at its start that are those of the sequence before it
 };
 
 class CudaPlanTest : public testing::Test {
@@ -23,7 +24,8 @@ class CudaPlanTest : public testing::Test {
     for (const Sequence& s : sequences) {
       blocks.emplace_back();
       for (std::uint32_t b = 0; b * kCudaPage < s.past + s.rows; ++b)
-        blocks.back().push_back(static_cast<ArenaOffset>(next_block++));
+        blocks.back().push_back(b < s.same ? blocks[blocks.size() - 2][b]
+                                           : static_cast<ArenaOffset>(next_block++));
       views.push_back({blocks.back().data(), row, s.rows, s.past});
       row += s.rows;
     }
@@ -62,7 +64,11 @@ class CudaPlanTest : public testing::Test {
       for (std::uint32_t r = 0; item.partial != kNoPartial && r < item.row_count; ++r)
         EXPECT_EQ(item.partial + r * item.partial_stride - plan_.merges[item.row + r].first,
                   item.begin / split - seen[item.row + r].begin()->first / split);
-    EXPECT_EQ(partial_owner.size(), plan_.partials);
+    // Rows that share are as far apart as the longest of them needs.
+    if (plan_.shared.empty()) {
+      EXPECT_EQ(partial_owner.size(), plan_.partials);
+    }
+    for (const auto& [partial, owner] : partial_owner) EXPECT_LT(partial, plan_.partials);
     for (const KvSequenceView& q : views)
       for (std::uint32_t r = 0; r < q.row_count; ++r) {
         const std::uint32_t end = q.past + r + 1, begin = window ? end - std::min(end, window) : 0;
@@ -79,7 +85,15 @@ class CudaPlanTest : public testing::Test {
         EXPECT_EQ(m.count, seen[q.first_row + r].size() == 1 ? 0 : splits);
         EXPECT_EQ(m.row, q.first_row + r);
       }
-    for (const AttendItem& item : plan_.items)  // the table is the sequence's own
+    for (const AttendItem& item : plan_.items)  // what each row of it reads is its own
+      for (std::uint32_t r = 0; r < item.row_count; ++r)
+        for (std::size_t i = 0; i < views.size(); ++i)
+          for (std::uint32_t b = item.begin / kCudaPage;
+               item.row + r >= views[i].first_row &&
+               item.row + r < views[i].first_row + views[i].row_count && b * kCudaPage < item.end;
+               ++b)
+            EXPECT_EQ(plan_.tables[item.table + b], static_cast<std::uint32_t>(blocks[i][b]));
+    for (const AttendItem& item : plan_.items)  // the table is the first row's sequence's
       for (std::size_t i = 0; i < views.size(); ++i) {
         if (item.row < views[i].first_row || item.row >= views[i].first_row + views[i].row_count)
           continue;
@@ -109,6 +123,43 @@ TEST_F(CudaPlanTest, EveryRowSeesItsSlotsOnce) {
             shape);
     }
   }
+}
+
+TEST_F(CudaPlanTest, RowsWithTheSamePrefixReadItTogether) {
+  const CudaPlanShape large{32, 8, 128, 132}, small{9, 3, 64, 132};
+  std::vector<Sequence> same(64, {8190, 1, 250});
+  same[0].same = 0;
+  check(same, 0, large);
+  ASSERT_EQ(plan_.shared.size(), 1u);
+  EXPECT_EQ(plan_.shared[0].splits, 15u);
+  EXPECT_EQ(plan_.decode_count, 64u);  // the last split of each
+  EXPECT_LE((plan_.items.size() - plan_.decode_count) * 8, 132u);
+  same.resize(3);
+  check(same, 0, large);
+  EXPECT_TRUE(plan_.shared.empty()) << "too few to be worth it";
+  // Two families after one another; the second has a longer prefix in common.
+  std::vector<Sequence> two(8, {1000, 1, 20});
+  two[0].same = 0;
+  for (int i = 0; i < 8; ++i) two.push_back({3000, 1, i == 0 ? 16u : 90u});
+  check(two, 0, large);
+  ASSERT_EQ(plan_.shared.size(), 2u);
+  EXPECT_EQ(plan_.shared[0].splits, 1u);
+  EXPECT_EQ(plan_.shared[1].splits, 5u);
+  Random random(5);
+  std::size_t found = 0;
+  for (int i = 0; i < 100; ++i) {
+    std::vector<Sequence> some;
+    for (std::uint64_t n = 1 + random.below(40); n > 0; --n) {
+      const bool one = random.chance(0.9);
+      const std::uint32_t past = static_cast<std::uint32_t>(random.below(4000)),
+                          before = some.empty() ? 0 : some.back().past / kCudaPage;
+      some.push_back({past, one ? 1 : 2 + static_cast<std::uint32_t>(random.below(60)),
+                      random.chance(0.8) ? std::min(past / kCudaPage, before) : 0});
+    }
+    check(some, 0, random.chance(0.5) ? large : small);
+    found += plan_.shared.size();
+  }
+  EXPECT_GT(found, 30u);
 }
 
 TEST_F(CudaPlanTest, RowsStayWholeWhereThereAreEnough) {
@@ -150,18 +201,30 @@ TEST_F(CudaPlanTest, RowsOfSealedGroupsReadEachBlockInOneWay) {
     shape.rows = &row_view;
     plan_cuda_attention(view, shape, plan_);
     std::map<std::uint32_t, std::map<std::uint32_t, std::uint32_t>> ways;  // row: block: how often
+    std::map<std::uint32_t, std::uint32_t> owner;
     for (const AttendItem& item : plan_.items) {
-      const std::uint32_t first =
-          window ? item.position + 1 - std::min(item.position + 1, window) : 0;
-      for (std::uint32_t block = item.begin / kCudaPage; block * kCudaPage < item.end; ++block)
-        ++ways[item.row][block];
-      const RowPages pages =
-          cuda_row_pages(item.position, window, shape.recent_blocks, shape.sink_blocks);
-      EXPECT_TRUE(item.row_count == 0 || item.row_count == pages.count);
-      for (std::uint32_t i = 0; i < item.row_count; ++i) ++ways[item.row][pages.at(i)];
-      EXPECT_TRUE(item.row_count == 0 || pages.at(item.row_count - 1) == item.position / kCudaPage);
-      EXPECT_GE(item.begin, std::min(first, item.end));
+      EXPECT_GE(item.sealed_rows(), 1u);
+      EXPECT_LE(item.sealed_rows() * 4, kSealedColumns);
+      const std::uint32_t page_count = item.row_pages();
+      for (std::uint32_t r = 0; r < item.sealed_rows(); ++r) {
+        const std::uint32_t position = item.position + r, row = item.row + r;
+        const std::uint32_t first = window ? position + 1 - std::min(position + 1, window) : 0;
+        for (std::uint32_t block = item.begin / kCudaPage; block * kCudaPage < item.end; ++block)
+          ++ways[row][block];
+        const RowPages pages =
+            cuda_row_pages(position, window, shape.recent_blocks, shape.sink_blocks);
+        EXPECT_TRUE(page_count == 0 || page_count == pages.count);
+        for (std::uint32_t i = 0; i < page_count; ++i) ++ways[row][pages.at(i)];
+        EXPECT_TRUE(page_count == 0 || pages.at(page_count - 1) == position / kCudaPage);
+        EXPECT_GE(item.begin, std::min(first, item.end));
+        if (item.partial == kNoPartial) continue;
+        const std::uint32_t partial = item.partial + r * item.partial_stride;
+        EXPECT_TRUE(owner.emplace(partial, row).second) << "two items share a partial";
+        EXPECT_GE(partial, plan_.merges[row].first);
+        EXPECT_LT(partial, plan_.merges[row].first + plan_.merges[row].count);
+      }
     }
+    EXPECT_EQ(owner.size(), plan_.partials);
     for (std::uint32_t r = 0; r < rows; ++r) {
       const std::uint32_t last = (past + r) / kCudaPage,
                           first = window

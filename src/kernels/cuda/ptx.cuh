@@ -74,6 +74,11 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t at) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared(std::uint32_t at, const std::uint32_t (&v)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]),
+               "r"(v[3])
+               : "memory");
+}
 __device__ __forceinline__ uint2 load_shared2(std::uint32_t at) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
@@ -153,6 +158,13 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const std::uint32_t (&a)[
       "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Of an 8 x 8 matrix of 16-bit numbers, lane g * 4 + t having columns 2t and 2t + 1 of row g.
+__device__ __forceinline__ std::uint32_t transpose(std::uint32_t pair) {
+  std::uint32_t r;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
+  return r;
 }
 
 __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {

@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 256;
 
 template <CudaKvFormat kFormat>
-__device__ __forceinline__ float scale_of(float most) {
+__device__ __forceinline__ float scale_of(float most) {  // of int2: of the root mean square
   const float x = most / sealed_code_max(kFormat);
   if constexpr (kFormat == CudaKvFormat::fp8)  // the next power of two: dividing by it is exact
     return __uint_as_float((__float_as_uint(x) + 0x7fffffu) & 0xff800000u);
@@ -27,7 +27,9 @@ __device__ __forceinline__ std::uint32_t code_of(float x) {
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
   if constexpr (kFormat == CudaKvFormat::int8)
     return static_cast<std::uint32_t>(__float2int_rn(fminf(fmaxf(x, -127.0f), 127.0f)) + 128);
-  return static_cast<std::uint32_t>(__float2int_rd(fminf(fmaxf(x + 8.0f, 0.0f), 15.0f)));
+  constexpr float kHalf = kFormat == CudaKvFormat::int4 ? 8.0f : 2.0f;
+  return static_cast<std::uint32_t>(
+      __float2int_rd(fminf(fmaxf(x + kHalf, 0.0f), 2 * kHalf - 1.0f)));
 }
 
 template <int D, CudaKvFormat kFormat>
@@ -48,16 +50,21 @@ __global__ void __launch_bounds__(kThreads) seal_kernel(const SealArgs a) {
   const std::uint32_t lane = threadIdx.x % 32;
   for (std::uint32_t row = threadIdx.x / 32; row < 2 * kCudaPage; row += kThreads / 32) {
     const std::uint32_t side = row / kCudaPage, slot = row % kCudaPage;
-    float x[kEach], most = 0;
+    float x[kEach], most = 0, squares = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       x[i] = __bfloat162float(*reinterpret_cast<const bf16*>(from + side * (kCudaPage * D * 2) +
                                                              page_at(slot, lane * kEach + i)));
       most = fmaxf(most, fabsf(x[i]));
+      squares = __fmaf_rn(x[i], x[i], squares);
     }
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2)
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
+      if constexpr (kFormat == CudaKvFormat::int2)
+        squares += __shfl_xor_sync(~0u, squares, apart);
+      else
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
+    if constexpr (kFormat == CudaKvFormat::int2) most = __fsqrt_rn(squares / D);
     const __half scale = __float2half_ru(scale_of<kFormat>(most));
     if (lane == 0)
       *reinterpret_cast<__half*>(page + sealed_scale_at(kFormat, D, side, slot)) = scale;
@@ -66,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) seal_kernel(const SealArgs a) {
     for (int i = 0; i < kEach; ++i) {
       const SealedPlace at = sealed_code_at(kFormat, D, side, slot, lane * kEach + i);
       const std::uint32_t code = code_of<kFormat>(x[i] * inverse);
-      if constexpr (kFormat == CudaKvFormat::int4)  // two lanes share a byte
+      if constexpr (sealed_bits(kFormat) < 8)  // lanes share a byte
         atomicOr(reinterpret_cast<unsigned*>(page) + at.byte / 4,
                  code << (at.byte % 4 * 8 + at.shift));
       else
@@ -88,6 +95,8 @@ int run(const SealArgs& a, CudaStream stream) {
       return launch(seal_kernel<D, CudaKvFormat::int8>, grid, kThreads, 0, stream, a);
     case CudaKvFormat::int4:
       return launch(seal_kernel<D, CudaKvFormat::int4>, grid, kThreads, 0, stream, a);
+    case CudaKvFormat::int2:
+      return launch(seal_kernel<D, CudaKvFormat::int2>, grid, kThreads, 0, stream, a);
     case CudaKvFormat::bf16:
       break;
   }

@@ -64,8 +64,23 @@ void moments(const float* rows, std::size_t stride, std::uint32_t count, std::ui
   }
 }
 
+void quadratic(const float* rows, std::uint32_t count, std::uint32_t dim, const float* matrix,
+               float* out) {
+  for (std::uint32_t r = 0; r < count; ++r) {
+    const float* row = rows + std::size_t{r} * dim;
+    float lanes[16] = {};
+    for (std::uint32_t j = 0; j < dim; ++j) {
+      float turned = 0;
+      for (std::uint32_t i = 0; i < dim; ++i)
+        turned = std::fma(row[i], matrix[std::size_t{i} * dim + j], turned);
+      lanes[j % 16] = std::fma(turned, row[j], lanes[j % 16]);
+    }
+    out[r] = ref::add_lanes(lanes);
+  }
+}
+
 }  // namespace
 
-extern const MassKernels kMassScalar = {scores, fold, moments};
+extern const MassKernels kMassScalar = {scores, fold, moments, quadratic};
 
 }  // namespace quire

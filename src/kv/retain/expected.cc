@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/mass.h"
 #include "kv/retain/score.h"
 
 namespace quire {
@@ -15,26 +16,21 @@ void expected_attention(const RetainMethod& m, const RetainInput& in, std::span<
   CHECK(in.query_mean.size() == std::size_t{in.query_heads()} * d);
   const float by_mean = 1.0f / std::sqrt(static_cast<float>(d));
   const float by_spread = 0.5f / static_cast<float>(d);
-  std::vector<float> logits(in.slots - sinks), turned(d);
+  const MassKernels& kernels = mass_kernels(best_isa());  // all of them agree
+  std::vector<float> logits(in.slots - sinks), spread(in.slots - sinks);
   for (std::uint32_t h = 0; h < in.kv_heads; ++h) {
     const std::span<float> out = retain::head_of(scores, in, h);
     std::fill(out.begin(), out.end(), 0.0f);
     for (std::uint32_t q = h * in.group; q < (h + 1) * in.group; ++q) {
       const std::span<const float> mean = retain::row_of(in.query_mean, q, d);
+      const std::span<const float> keys =
+          in.keys.subspan((std::size_t{h} * in.slots + sinks) * d, spread.size() * d);
+      if (!in.query_covariance.empty())
+        kernels.quadratic(keys.data(), static_cast<std::uint32_t>(spread.size()), d,
+                          in.query_covariance.data() + std::size_t{q} * d * d, spread.data());
       for (std::uint32_t s = sinks; s < in.slots; ++s) {
-        const std::span<const float> key =
-            retain::row_of(in.keys, std::size_t{h} * in.slots + s, d);
-        float z = retain::dot(mean, key) * by_mean;
-        if (!in.query_covariance.empty()) {
-          std::fill(turned.begin(), turned.end(), 0.0f);
-          for (std::uint32_t i = 0; i < d; ++i) {
-            const std::span<const float> row =
-                retain::row_of(in.query_covariance, std::size_t{q} * d + i, d);
-            for (std::uint32_t j = 0; j < d; ++j) turned[j] += key[i] * row[j];
-          }
-          z += retain::dot(turned, key) * by_spread;
-        }
-        logits[s - sinks] = z;
+        const float z = retain::dot(mean, retain::row_of(keys, s - sinks, d)) * by_mean;
+        logits[s - sinks] = z + spread[s - sinks] * by_spread;
       }
       retain::softmax(logits);
       for (std::uint32_t s = sinks; s < in.slots; ++s)

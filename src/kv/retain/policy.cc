@@ -28,9 +28,9 @@ bool any_group(const RetainUse& use, bool (*what)(const Geometry&, const LayerGr
                              [&](const LayerGroup& g) { return what(*use.geometry, g); });
 }
 
-bool breaks_blocks(const RetainPolicy&, const RetainUse& use) {
-  return any_group(use, [](const Geometry& geometry, const LayerGroup& g) {
-    return retains(g) && !g.format->slots_stand_alone(geometry.page_shape(g));
+bool turns_keys(const RetainPolicy&, const RetainUse& use) {
+  return any_group(use, [](const Geometry&, const LayerGroup& g) {
+    return retains(g) && g.format->keys->calibrated;
   });
 }
 
@@ -65,9 +65,9 @@ bool on_device(const RetainPolicy&, const RetainUse& use) { return use.device; }
 
 constexpr RetainRule kRules[] = {
     {"formats",
-     "single tokens are kept: the format must store each by itself; kivi, kvquant and others with "
-     "groups over tokens are refused, hadamard-int4 is not",
-     breaks_blocks},
+     "any whose keys are stored after RoPE; kivi and others with groups over tokens keep or drop "
+     "whole blocks; kvquant and coupled are refused",
+     turns_keys},
     {"merging", "rows that stay are changed: needs an exact format (f16, bf16, f32)",
      rewrites_codes},
     {"recent_exact and sinks of a format",
@@ -98,10 +98,11 @@ bool parse_number(std::string_view text, T& to) {
 }
 
 Error unreadable(std::string_view text, std::string_view part) {
-  return {Code::invalid,
-          fmt::format("'{}': '{}' is not understood; write METHOD:TOKENS or METHOD:SHARE%, then "
-                      ",sink=N ,recent=N ,every=N ,merge=NAME as wanted, for example snapkv:20%",
-                      text, part)};
+  return {
+      Code::invalid,
+      fmt::format("'{}': '{}' is not understood; write METHOD:TOKENS or METHOD:SHARE%, then "
+                  ",sink=N ,recent=N ,every=N ,cut=N ,merge=NAME as wanted, for example snapkv:20%",
+                  text, part)};
 }
 
 Status parse_option(std::string_view text, std::string_view part, RetainAsk& ask) {
@@ -112,8 +113,10 @@ Status parse_option(std::string_view text, std::string_view part, RetainAsk& ask
     std::string_view name;
     std::optional<std::uint32_t> RetainAsk::*field;
   };
-  constexpr Number kNumbers[] = {
-      {"sink", &RetainAsk::sink}, {"recent", &RetainAsk::recent}, {"every", &RetainAsk::every}};
+  constexpr Number kNumbers[] = {{"sink", &RetainAsk::sink},
+                                 {"recent", &RetainAsk::recent},
+                                 {"every", &RetainAsk::every},
+                                 {"cut", &RetainAsk::cut}};
   for (const Number& n : kNumbers) {
     if (name != n.name) continue;
     std::uint32_t number = 0;
@@ -157,6 +160,7 @@ std::string RetainPolicy::text() const {
   if (method.recent != plain.recent) out += fmt::format(",recent={}", method.recent);
   if (every != (plain.when == RetainWhen::prompt_end ? 0 : 1))
     out += fmt::format(",every={}", every);
+  if (cut > 0) out += fmt::format(",cut={}", cut);
   if (merger) out += fmt::format(",merge={}", merger->name);
   return out;
 }
@@ -183,6 +187,7 @@ Result<RetainPolicy> make_retain_policy(const RetainAsk& ask) {
   if (p.every > 0 && asks(p.method.needs, Signal::peak_mass | Signal::query_moments))
     return Error{Code::invalid,
                  p.name + ": reads the whole prompt to decide, so it runs once; leave every out"};
+  p.cut = ask.cut.value_or(0);
   if (!ask.merge.empty()) {
     TRY(p.merger, find_merger(ask.merge));
   }

@@ -32,7 +32,8 @@ struct RetainAsk {
   std::optional<double> ratio = {};          // of the prompt's tokens
   std::optional<std::uint32_t> sink = {}, recent = {};  // instead of the method's own
   std::optional<std::uint32_t> every = {};  // tokens between runs while decoding; 0: none
-  bool per_head = false;                    // the same as ada- before the name
+  std::optional<std::uint32_t> cut = {};  // tokens of the prompt it is about; the others come after
+  bool per_head = false;                  // the same as ada- before the name
   std::string merge = {};
 };
 
@@ -43,6 +44,11 @@ struct RetainPolicy {
   std::uint32_t tokens = 0;  // so many
   const Merger* merger = nullptr;
   std::uint32_t every = 0;  // tokens between runs while decoding, in whole blocks; 0: none
+  // It acts when so many tokens of the prompt have been read, and looks at no others; 0: all of it.
+  std::uint32_t cut = 0;
+
+  // What it leaves at its cut depends on the tokens before it alone: requests may share it.
+  bool snapshots() const { return cut > 0 && method.shares == RetainClass::snapshot; }
 
   // Slots that each lane keeps on average, of a prompt of so many tokens and what follows it.
   std::uint32_t budget(std::uint32_t prompt) const;

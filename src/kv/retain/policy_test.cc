@@ -71,14 +71,24 @@ TEST(RetainPolicy, OnlyFirstAndLastTokensAreEndless) {
   EXPECT_FALSE(policy("knorm:512").endless());
 }
 
+TEST(RetainPolicy, OnlyWhatDependsOnThePrefixAloneIsShared) {
+  EXPECT_TRUE(policy("kvzip:30%,cut=500").snapshots());
+  EXPECT_EQ(policy("kvzip:30%,cut=500").text(), "kvzip:30%,cut=500");
+  EXPECT_FALSE(policy("kvzip:30%").snapshots());
+  EXPECT_FALSE(policy("snapkv:30%,cut=500").snapshots());
+}
+
 TEST(RetainPolicy, EveryRuleRefusesSomething) {
   const Geometry f16 = geometry("f16"), int4 = geometry("hadamard-int4"), kivi = geometry("kivi-2"),
-                 window = geometry("f16", 64), recent = geometry("int8", 0, 64);
+                 kvquant = geometry("kvquant-3"), window = geometry("f16", 64),
+                 recent = geometry("int8", 0, 64);
   const RetainPolicy plain = policy("snapkv:20%"), merging = policy("snapkv:20%,merge=value");
   EXPECT_TRUE(check_retain(plain, {.geometry = &f16, .choices = 4}).ok());
   EXPECT_TRUE(check_retain(merging, {.geometry = &f16}).ok());
   EXPECT_TRUE(check_retain(plain, {.geometry = &int4}).ok());
-  EXPECT_FALSE(check_retain(plain, {.geometry = &kivi}).ok());
+  EXPECT_TRUE(check_retain(plain, {.geometry = &kivi}).ok());
+  EXPECT_FALSE(check_retain(merging, {.geometry = &kivi}).ok());
+  EXPECT_FALSE(check_retain(plain, {.geometry = &kvquant}).ok());
   EXPECT_FALSE(check_retain(merging, {.geometry = &int4}).ok());
   EXPECT_FALSE(check_retain(plain, {.geometry = &recent}).ok());
   EXPECT_FALSE(check_retain(plain, {.geometry = &window}).ok());

@@ -1,0 +1,258 @@
+#include "engine/blend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "engine/lane_rows.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint32_t kCheckLayer = 1;  // whose values say what differs
+
+std::uint32_t check_layer(const Runtime& r) { return std::min(kCheckLayer, r.config().layers - 1); }
+
+// Every block that is cached under a root, by what it says.
+class Contents {
+ public:
+  Contents(const KvCache& cache, RootId root) {
+    cache.tree([&](const NodeInfo& n) {
+      if (n.root != root || n.in_flight || n.bytes == 0) return;
+      by_key_[n.key] = {n.parent, n.depth_tokens, {n.tokens.begin(), n.tokens.end()}};
+      by_tokens_.emplace(hash64(n.tokens.data(), n.tokens.size_bytes()), n.key);
+    });
+  }
+
+  // A block of these tokens; where there is a choice, the one after `before`.
+  const BlockKey* find(std::span<const TokenId> tokens, const BlockKey* before) const {
+    const auto [first, last] = by_tokens_.equal_range(hash64(tokens.data(), tokens.size_bytes()));
+    const BlockKey* any = nullptr;
+    for (auto at = first; at != last; ++at) {
+      const Block& b = by_key_.at(at->second);
+      if (!std::ranges::equal(b.tokens, tokens)) continue;
+      if (before != nullptr && b.parent == *before) return &at->second;
+      // The same whatever the order in which they came.
+      if (any == nullptr || at->second < *any) any = &at->second;
+    }
+    return any;
+  }
+  std::uint32_t depth(const BlockKey& key) const { return by_key_.at(key).depth; }
+  const BlockKey& parent(const BlockKey& key) const { return by_key_.at(key).parent; }
+  // From the root to the block's end; empty where something in between is gone.
+  std::vector<TokenId> chain(const BlockKey& key) const {
+    std::vector<TokenId> tokens(depth(key));
+    BlockKey at = key;
+    for (std::size_t end = tokens.size(); end > 0;) {
+      const auto b = by_key_.find(at);
+      if (b == by_key_.end()) return {};
+      end -= b->second.tokens.size();
+      std::ranges::copy(b->second.tokens, tokens.begin() + static_cast<std::ptrdiff_t>(end));
+      at = b->second.parent;
+    }
+    return tokens;
+  }
+
+ private:
+  struct Block {
+    BlockKey parent;
+    std::uint32_t depth;
+    std::vector<TokenId> tokens;
+  };
+  std::unordered_map<BlockKey, Block, BlockKeyHash> by_key_;
+  std::unordered_multimap<std::uint64_t, BlockKey> by_tokens_;
+};
+
+// The sequence that holds a chain of blocks, or nothing.
+Sequence hold(Runtime& runtime, std::vector<TokenId> chain, const SequenceOptions& like) {
+  const auto length = static_cast<std::uint32_t>(chain.size());
+  chain.push_back(0);  // the last token of a prompt is never served
+  auto opened = runtime.cache().open({.root = like.root,
+                                      .token_capacity = length + 1,
+                                      .publish = false,
+                                      .changes = like.changes,
+                                      .request = like.request});
+  if (!opened.ok()) return {};
+  if (runtime.cache().attach(opened.value(), chain).tokens < length) return {};
+  return std::move(opened.value());
+}
+
+}  // namespace
+
+Status check_blend(const Geometry& geometry, bool device) {
+  if (device) return Error{Code::unsupported, "approximate reuse copies rows on the CPU only"};
+  if (!geometry.exact() || geometry.sparse())
+    return Error{Code::unsupported,
+                 "approximate reuse turns keys and computes some again, which codes cannot be: it "
+                 "needs an exact format (f16, bf16, f32)"};
+  for (const LayerGroup& g : geometry.groups)
+    if (g.kind != GroupKind::full || g.window != 0)
+      return Error{Code::unsupported,
+                   "approximate reuse needs every layer's rows of a text; window layers of this "
+                   "model do not keep them"};
+  return {};
+}
+
+std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
+                                const SequenceOptions& options) {
+  const std::uint32_t per_block = runtime.geometry().tokens_per_block;
+  const std::span<const TokenId> prompt = s.tokens();
+  const auto end = static_cast<std::uint32_t>(prompt.size()) - 1;  // the last is always computed
+  if (s.length() + per_block > end) return {};
+  const Contents contents(runtime.cache(), s.root());
+  struct Found {
+    std::uint32_t to, count;
+    BlockKey last;
+  };
+  std::vector<Found> found;
+  for (std::uint32_t at = s.length(); at + per_block <= end;) {
+    const bool follows = !found.empty() && found.back().to + found.back().count == at;
+    const BlockKey* const before = follows ? &found.back().last : nullptr;
+    const BlockKey* const key = contents.find(prompt.subspan(at, per_block), before);
+    if (key == nullptr) {
+      ++at;
+      continue;
+    }
+    if (follows && contents.parent(*key) == *before) {
+      found.back().count += per_block;
+      found.back().last = *key;
+    } else {
+      found.push_back({at, per_block, *key});
+    }
+    at += per_block;
+  }
+  std::vector<Blend::Run> runs;
+  for (const Found& f : found) {
+    Sequence source = hold(runtime, contents.chain(f.last), options);
+    if (!source.is_open()) continue;
+    runs.push_back({f.to, contents.depth(f.last) - f.count, f.count, std::move(source)});
+  }
+  if (runs.empty()) return {};
+  return Blend(s, recompute, std::move(runs));
+}
+
+Blend::Blend(Sequence& s, double recompute, std::vector<Run> runs)
+    : s_(&s),
+      recompute_(recompute),
+      runs_(std::move(runs)),
+      begin_(s.length()),
+      end_(runs_.back().to + runs_.back().count) {}
+
+Status Blend::lay(Runtime& runtime) {
+  CHECK(!laid_ && s_->length() == begin_);
+  const Geometry& geometry = runtime.cache().geometry(s_->root());
+  const StepNeed need{s_, end_ - begin_};
+  TRY(Reservation room, runtime.cache().reserve({&need, 1}));
+  s_->limit_purity(begin_);
+  std::vector<KvSequenceView> views;
+  for (std::uint32_t g = 0; g < geometry.groups.size(); ++g) views.push_back(room.view(0, g, 0));
+  for (const Run& run : runs_) copy(runtime, run, views);
+  room.commit(0, need.count);
+  laid_ = true;
+  for (Run& run : runs_) run.source.close();
+  if (recompute_ > 0 && recompute_ < 1) {
+    old_ = check_values(runtime);
+    looked_ = begin_;
+  } else {
+    choose(runtime);
+  }
+  return {};
+}
+
+// Rows of one run, page by page of the sequence, in every lane.
+void Blend::copy(Runtime& runtime, const Run& run, std::span<const KvSequenceView> views) const {
+  const Geometry& geometry = runtime.cache().geometry(s_->root());
+  const std::uint32_t per_block = geometry.tokens_per_block, kv_heads = runtime.config().kv_heads;
+  const std::int32_t delta =
+      static_cast<std::int32_t>(run.to) - static_cast<std::int32_t>(run.from);
+  for (std::uint32_t layer = 0; layer < runtime.config().layers; ++layer)
+    for (std::uint32_t head = 0; head < kv_heads; ++head) {
+      const LayerPlace place = geometry.places[layer];
+      const LayerGroup& g = geometry.groups[place.group];
+      LaneRows rows =
+          lane_rows(runtime, run.source, layer, head, {.values = true}, run.from + run.count);
+      float* const keys = rows.keys.data() + std::size_t{run.from} * g.key_dim;
+      const float* const values = rows.values.data() + std::size_t{run.from} * g.value_dim;
+      runtime.model().rotate_keys(layer, delta, run.count, keys);
+      const std::size_t page_bytes = geometry.page_bytes(g);
+      std::vector<std::byte> page(page_bytes);
+      std::vector<float> key_rows(std::size_t{per_block} * g.key_dim),
+          value_rows(std::size_t{per_block} * g.value_dim);
+      for (std::uint32_t i = 0; i < run.count; i += per_block) {
+        const std::uint32_t count = std::min(per_block, run.count - i);
+        std::copy_n(keys + std::size_t{i} * g.key_dim, count * g.key_dim, key_rows.begin());
+        std::copy_n(values + std::size_t{i} * g.value_dim, count * g.value_dim, value_rows.begin());
+        g.format->encode(geometry.page_shape(g), key_rows.data(), value_rows.data(), page.data());
+        for (std::uint32_t slot = 0; slot < count; ++slot) {
+          const std::uint32_t to = run.to + i + slot;
+          std::byte* const there =
+              arena_at(runtime.cache().arena(), views[place.group].blocks[to / per_block]) +
+              (std::size_t{place.index} * kv_heads + head) * page_bytes;
+          g.format->copy_slot(geometry.page_shape(g), page.data(), slot, there, to % per_block);
+        }
+      }
+    }
+}
+
+// Of the layer that is looked at, [token][head][dim], of the tokens it is about.
+std::vector<float> Blend::check_values(const Runtime& runtime) const {
+  const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;
+  std::vector<float> all(std::size_t{end_ - begin_} * kv_heads * dim);
+  for (std::uint32_t head = 0; head < kv_heads; ++head) {
+    const LaneRows rows =
+        lane_rows(runtime, *s_, check_layer(runtime), head, {.keys = false, .values = true}, end_);
+    for (std::uint32_t t = begin_; t < end_; ++t)
+      std::copy_n(rows.values.begin() + static_cast<std::ptrdiff_t>(std::size_t{t} * dim), dim,
+                  all.begin() + static_cast<std::ptrdiff_t>(
+                                    (std::size_t{t - begin_} * kv_heads + head) * dim));
+  }
+  return all;
+}
+
+// What was found nowhere, and of the rest those that changed most.
+void Blend::choose(const Runtime& runtime) {
+  std::vector<std::uint32_t> copied;
+  std::uint32_t at = begin_;
+  for (const Run& run : runs_) {
+    for (; at < run.to; ++at) again_.push_back(at);
+    for (; at < run.to + run.count; ++at) copied.push_back(at);
+  }
+  std::size_t wanted = recompute_ >= 1 ? copied.size() : 0;
+  if (!old_.empty()) {
+    const std::vector<float> now = check_values(runtime);
+    const std::size_t width = now.size() / (end_ - begin_);
+    std::vector<double> changed(end_ - begin_);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      const double d = double{now[i]} - old_[i];
+      changed[i / width] += d * d;
+    }
+    std::ranges::sort(copied, [&](std::uint32_t a, std::uint32_t b) {
+      const double x = changed[a - begin_], y = changed[b - begin_];
+      return x != y ? x > y : a < b;
+    });
+    wanted = static_cast<std::size_t>(recompute_ * static_cast<double>(copied.size()) + 0.5);
+    old_.clear();
+  }
+  again_.insert(again_.end(), copied.begin(), copied.begin() + static_cast<std::ptrdiff_t>(wanted));
+  std::ranges::sort(again_);
+  reused_ = static_cast<std::uint32_t>(copied.size() - wanted);
+  looked_ = end_;
+}
+
+Status Blend::advance(Runtime& runtime, std::uint32_t rows) {
+  CHECK(laid_);
+  rows = std::max(1u, std::min(rows, runtime.model().options().rows_max));
+  std::vector<std::uint32_t> now;
+  if (looked_ < end_) {  // a few layers, of all
+    for (; now.size() < rows && looked_ < end_; ++looked_) now.push_back(looked_);
+    TRY_STATUS(runtime.compute_again(*s_, now, check_layer(runtime)));
+    if (looked_ == end_) choose(runtime);
+    return {};
+  }
+  for (; now.size() < rows && next_ < again_.size(); ++next_) now.push_back(again_[next_]);
+  return now.empty() ? Status() : runtime.compute_again(*s_, now, runtime.config().layers - 1);
+}
+
+}  // namespace quire

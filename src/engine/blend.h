@@ -1,0 +1,70 @@
+// engine/blend.h - a prompt made of texts that are cached behind other prefixes: their keys and values
+// are copied, keys turned to where they stand now, and the tokens that differ most are computed again
+// (CacheBlend, arXiv 2405.16444). An approximation, so what follows is private.
+//
+// Runs of whole cached blocks are looked for anywhere in the prompt, behind its cached prefix. Laid
+// out, a few layers are computed for all of them: tokens whose values there differ most from the
+// copied ones, a share of `recompute`, are computed in every layer, as is all that was found nowhere.
+// With a share of 0 it is reuse by turning keys alone, with 1 the bits of reading the prompt.
+//
+//   std::optional<Blend> blend = find_blend(runtime, sequence, 0.15, options);   // nothing: read it
+//   TRY_STATUS(blend->lay(runtime));
+//   while (!blend->done()) TRY_STATUS(blend->advance(runtime, 512));             // rows
+//   sequence.length();            // up to the end of the last run
+//
+// For exact formats and layers that see everything: window layers do not have what they passed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/runtime.h"
+
+namespace quire {
+
+// Whether sequences of this layout can be blended.
+Status check_blend(const Geometry& geometry, bool device);
+
+class Blend {
+ public:
+  // A run of tokens of the prompt and the sequence that holds it elsewhere.
+  struct Run {
+    std::uint32_t to, from, count;
+    Sequence source;
+  };
+  Blend(Sequence& s, double recompute, std::vector<Run> runs);
+
+  // Copies what was found; the sequence then ends behind the last run. No room changes nothing.
+  Status lay(Runtime& runtime);
+  bool laid() const { return laid_; }
+  // Computes up to so many rows of what is to be computed.
+  Status advance(Runtime& runtime, std::uint32_t rows);
+  bool done() const { return laid_ && looked_ == end_ && next_ == again_.size(); }
+
+  std::uint32_t reused() const { return reused_; }  // tokens that were not computed again
+
+ private:
+  void copy(Runtime& runtime, const Run& run, std::span<const KvSequenceView> views) const;
+  std::vector<float> check_values(const Runtime& runtime) const;
+  void choose(const Runtime& runtime);
+
+  Sequence* s_;
+  double recompute_;
+  std::vector<Run> runs_;
+  std::uint32_t begin_, end_;  // tokens it is about
+  bool laid_ = false;
+  std::uint32_t looked_ = 0;          // tokens before it have been compared
+  std::vector<float> old_;            // values of the layer that is looked at, by token
+  std::vector<std::uint32_t> again_;  // tokens to be computed in every layer
+  std::size_t next_ = 0;
+  std::uint32_t reused_ = 0;
+};
+
+// What of a sequence's prompt, behind what it holds, is cached elsewhere under the same root and
+// changes of keys. Engine thread; looks at every cached block.
+std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
+                                const SequenceOptions& options);
+
+}  // namespace quire

@@ -1,0 +1,77 @@
+// kernels/draw.h - how a device takes part in sampling: what it is told of each row of logits, and
+// what it tells.
+//
+// engine/sampler.h defines what is drawn. A device changes logits (bias, penalties, bans), finds the
+// best token and the log-probability's sum, draws from a whole distribution, or finds the likely part
+// of one, among which the Sampler then chooses by its own code. Given the same logits both ways give
+// the same token and the same log-probability, bit for bit. Filled by engine/engine_draw.cc, done by
+// kernels/cuda/draw.cu; draw_scalar defines it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/token.h"
+
+namespace quire {
+
+enum class DrawMode : std::uint32_t {
+  logits,  // none of this: the row of logits is wanted
+  best,    // the most likely
+  whole,   // drawn from all of them
+  above,   // the values of at least `floor`; where top_p < 1, those that hold its mass
+  top,     // the `top_k` best, and perhaps some more
+};
+
+struct DrawChange {
+  TokenId token;
+  float by;
+};
+
+struct alignas(16) DrawRow {
+  DrawMode mode = DrawMode::logits;
+  float inverse = 1;  // of the temperature
+  float floor = 0, top_p = 1;
+  std::uint32_t top_k = 0;
+  float repetition = 1;
+  // In DrawChanges: logits that get a bias, that are penalized (repetition, then less `by`), and that
+  // are banned. Of each kind a token comes at most once.
+  std::uint32_t first_change = 0, biased = 0, penalized = 0, banned = 0;
+  std::uint32_t list = 0;     // where the likely part goes; each row its own
+  std::uint32_t logprob = 1;  // whether max and sum are wanted
+  double unit = 0;            // the draw, in [0, 1)
+};
+
+// What a likely part may hold; if it is larger, the row of logits is brought instead.
+inline constexpr std::uint32_t kDrawListMax = 4096;
+
+// One likely part, in the order of tokens.
+struct DrawList {
+  TokenId tokens[kDrawListMax];
+  float values[kDrawListMax];  // less the largest, over temperature
+  float logits[kDrawListMax];  // as the model gave them
+};
+
+struct Drawn {
+  DrawMode mode = DrawMode::logits;
+  TokenId token = kNoToken;  // best, whole
+  float logit = 0;           // its own, as the model gave it
+  float max = 0, sum = 0;    // of the model's logits: sum of exp(x - max)
+  float total = 0;           // of all values' exp
+  std::uint32_t count = 0;   // of the likely part
+  std::uint32_t finite = 0;  // whether the model's output is
+  const DrawList* list = nullptr;
+};
+
+struct Draws {
+  std::span<const DrawRow> rows;  // one for each row of logits
+  std::span<const DrawChange> changes;
+  std::uint32_t lists = 0;
+};
+
+// What a device does of one row. `list` is for the likely part. Where a device's likely part is another
+// one, it holds all that the Sampler may choose, too.
+Drawn draw_scalar(std::span<const float> logits, const DrawRow& row,
+                  std::span<const DrawChange> changes, DrawList& list);
+
+}  // namespace quire

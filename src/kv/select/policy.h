@@ -1,0 +1,71 @@
+// kv/select/policy.h - which tokens a query reads of those that are there, as a request asks for it.
+// Nothing is freed. How pages are chosen is in kernels/select.h.
+//
+// The server's `kv.select`, the command line's --kv-select, the C API and the leaderboard all end in a
+// SelectPolicy. As text it reads METHOD:AMOUNT:
+//
+//   TRY(SelectPolicy p, parse_select_policy("quest:512"));          // tokens, or a share: quest:20%
+//   TRY(SelectPolicy q, parse_select_policy("xattention:0.9"));     // share of attention
+//   TRY(SelectPolicy r, parse_select_policy("vertical-slash:256+512"));   // columns + diagonals
+//   TRY_STATUS(check_select(p, {.geometry = &geometry, .beams = 4}));     // refused: says why
+//
+// quest acts on answers: prompts, and so shared blocks, are as ever. The others act on prompts: what
+// is stored then is an approximation, so they are part of the layout (StoragePolicy::prefill).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "kernels/geometry.h"
+
+namespace quire {
+
+// As asked for, in the words of the API; nothing is checked yet.
+struct SelectAsk {
+  std::string policy = {};
+  std::optional<std::uint32_t> tokens = {}, columns = {}, diagonals = {};
+  std::optional<double> ratio = {}, threshold = {};
+};
+
+struct SelectMethod {
+  std::string_view name, source, summary, when;  // "prompt" or "decode"
+};
+std::span<const SelectMethod> select_methods();
+
+struct SelectPolicy {
+  std::string name = {};
+  double share = 0;            // quest: of the prompt's tokens; or, where it is 0,
+  std::uint32_t tokens = 0;    // so many
+  SparsePrefill prefill = {};  // the others
+
+  bool answers() const { return prefill.way == SparsePrefill::Way::none; }
+  // Pages that a row of an answer reads in each lane, besides its own.
+  std::uint32_t pages(std::uint32_t prompt, std::uint32_t tokens_per_block) const;
+  std::string text() const;  // as parse_select_policy reads it
+};
+
+Result<SelectPolicy> make_select_policy(const SelectAsk& ask);
+Result<SelectPolicy> parse_select_policy(std::string_view text);
+
+// What a request combines with selecting.
+struct SelectUse {
+  const Geometry* geometry = nullptr;
+  bool retains = false;  // tokens are dropped, too
+  std::uint32_t beams = 0;
+  bool device = false;  // the cache lies on a GPU
+};
+
+struct SelectRule {
+  std::string_view with;  // what it is combined with
+  std::string_view says;  // how, or why not
+  // Null: always legal. Else whether this use is refused.
+  bool (*refuses)(const SelectPolicy&, const SelectUse&) = nullptr;
+};
+std::span<const SelectRule> select_rules();
+Status check_select(const SelectPolicy& policy, const SelectUse& use);
+
+}  // namespace quire

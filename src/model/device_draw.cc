@@ -1,0 +1,79 @@
+// Tokens drawn on the device after a pass. What it is told and what it tells lies in pinned memory,
+// so that nothing is copied and a step still waits once: twice only where a likely part was too large
+// and the row of logits is brought after all.
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "model/device_front.h"
+#include "model/device_model.h"
+
+namespace quire {
+
+Status DeviceModel::start_draws(const Draws& draws) {
+  const std::size_t rows = draws.rows.size(), changes = draws.changes.size();
+  const std::size_t lists_at = 0, rows_at = align(draws.lists * sizeof(DrawList)),
+                    drawn_at = rows_at + align(rows * sizeof(DrawRow)),
+                    changes_at = drawn_at + align(rows * sizeof(Drawn)),
+                    bytes = changes_at + align(changes * sizeof(DrawChange));
+  const auto at_least = [&](DeviceBuffer& buffer, std::size_t needed) -> Status {
+    if (buffer.size() >= needed) return {};
+    TRY_STATUS(check(device_.api->wait(stream_)));
+    buffer = {};
+    TRY(buffer, DeviceBuffer::allocate(device_, std::bit_ceil(needed), "the scratch of a step"));
+    return {};
+  };
+  TRY_STATUS(at_least(draw_scratch_, draws.lists * sizeof(DrawList)));
+  TRY_STATUS(at_least(draw_raw_, changes * sizeof(float)));
+  if (draw_host_bytes_ < bytes) {
+    TRY_STATUS(check(device_.api->wait(stream_)));
+    if (draw_host_) device_.api->free_host(draw_host_);
+    draw_host_ = nullptr;
+    draw_host_bytes_ = 0;
+    void* pinned = nullptr;
+    TRY_STATUS(check(device_.api->allocate_host(std::bit_ceil(bytes), &pinned), "pinned memory"));
+    draw_host_ = static_cast<std::byte*>(pinned);
+    draw_host_bytes_ = std::bit_ceil(bytes);
+  }
+  std::copy_n(draws.rows.data(), rows, reinterpret_cast<DrawRow*>(draw_host_ + rows_at));
+  std::copy_n(draws.changes.data(), changes,
+              reinterpret_cast<DrawChange*>(draw_host_ + changes_at));
+  drawing_ = {.logits = nullptr,
+              .rows = reinterpret_cast<const DrawRow*>(draw_host_ + rows_at),
+              .changes = reinterpret_cast<const DrawChange*>(draw_host_ + changes_at),
+              .raw = draw_raw_.as<float>(),
+              .scratch = draw_scratch_.as<DrawList>(),
+              .lists = reinterpret_cast<DrawList*>(draw_host_ + lists_at),
+              .drawn = reinterpret_cast<Drawn*>(draw_host_ + drawn_at),
+              .row_count = static_cast<std::uint32_t>(rows),
+              .vocabulary = config_.vocabulary};
+  return {};
+}
+
+Status DeviceModel::finish_draws(const StepRows& step, float* logits) {
+  const std::span<const DrawRow> rows = step.draws->rows;
+  CHECK(rows.size() == step.logit_rows.size() && config_.logit_softcap == 0);
+  const std::size_t vocabulary = config_.vocabulary;
+  const auto bring = [&](std::size_t i) {
+    return check(device_.api->copy_to_host(
+        logits + i * vocabulary, logits_.as<float>() + i * vocabulary, vocabulary * 4, stream_));
+  };
+  if (rows.empty()) return check(device_.api->wait(stream_));
+  drawing_.logits = logits_.as<float>();
+  TRY_STATUS(check(device_.api->draw(drawing_, stream_)));
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].mode == DrawMode::logits) TRY_STATUS(bring(i));
+  TRY_STATUS(check(device_.api->wait(stream_)));
+  bool more = false;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Drawn& drawn = step.drawn[i] = drawing_.drawn[i];
+    if (drawn.mode == DrawMode::above || drawn.mode == DrawMode::top)
+      drawn.list = &drawing_.lists[rows[i].list];
+    if (drawn.mode != DrawMode::logits || rows[i].mode == DrawMode::logits) continue;
+    TRY_STATUS(bring(i));
+    more = true;
+  }
+  return more ? check(device_.api->wait(stream_)) : Status();
+}
+
+}  // namespace quire
