@@ -30,7 +30,7 @@ bool any_group(const RetainUse& use, bool (*what)(const Geometry&, const LayerGr
 
 bool turns_keys(const RetainPolicy&, const RetainUse& use) {
   return any_group(use, [](const Geometry&, const LayerGroup& g) {
-    return retains(g) && g.format->keys->calibrated;
+    return retains(g) && (g.format->keys->calibrated || g.together > 1);
   });
 }
 
@@ -66,7 +66,7 @@ bool on_device(const RetainPolicy&, const RetainUse& use) { return use.device; }
 constexpr RetainRule kRules[] = {
     {"formats",
      "any whose keys are stored after RoPE; kivi and others with groups over tokens keep or drop "
-     "whole blocks; kvquant and coupled are refused",
+     "whole blocks; kvquant, coupled and minicache are refused",
      turns_keys},
     {"merging", "rows that stay are changed: needs an exact format (f16, bf16, f32)",
      rewrites_codes},

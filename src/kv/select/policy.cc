@@ -38,14 +38,15 @@ bool nothing_grows(const SelectPolicy&, const SelectUse& use) {
 }
 bool turns_keys(const SelectPolicy&, const SelectUse& use) {
   return any_group(use, [](const LayerGroup& g) {
-    return g.key_calibration != nullptr || (g.format != nullptr && g.format->keys->calibrated);
+    return g.together > 1 || g.key_calibration != nullptr ||
+           (g.format != nullptr && g.format->keys->calibrated);
   });
 }
 
 constexpr SelectRule kRules[] = {
     {"formats",
-     "any whose keys are stored after RoPE, whole pages are read as they are; kvquant and coupled "
-     "are refused",
+     "any whose keys are stored after RoPE, whole pages are read as they are; kvquant, coupled "
+     "and minicache are refused",
      turns_keys},
     {"recent_exact and sinks of a format",
      "rows kept beside a lossy format would be read twice: leave recent_exact and sinks out",
