@@ -246,7 +246,7 @@ TEST(RetainEngine, SnapshotsAtACutAreShared) {
     }
     const auto last = e.submit(ask(way, 9));
     e.run();
-    const RetainPolicy& p = *policy(way);
+    const RetainPolicy p = *policy(way);
     if (p.snapshots())
       EXPECT_EQ(last->result->cached_tokens, p.cut);
     else

@@ -272,6 +272,9 @@ TEST(SelectEngine, RefusesWhatCannotBeCombined) {
   StoragePolicy recent = find_format("int8").value();
   recent.recent_exact = 32;
   EXPECT_FALSE(r->check_select(*policy("quest:64"), &recent).ok());
+  const StoragePolicy pairs = find_format("minicache").value();
+  EXPECT_FALSE(r->check_select(*policy("quest:64"), &pairs).ok());
+  EXPECT_FALSE(r->check_retain(parse_retain_policy("knorm:20%").value(), &pairs).ok());
   Request q = request(text(50, 1));
   q.beams = 2;
   q.kv.select = policy("quest:64");

@@ -28,9 +28,9 @@ bool any_group(const RetainUse& use, bool (*what)(const Geometry&, const LayerGr
                              [&](const LayerGroup& g) { return what(*use.geometry, g); });
 }
 
-bool turns_keys(const RetainPolicy&, const RetainUse& use) {
+bool has_no_lanes(const RetainPolicy&, const RetainUse& use) {
   return any_group(use, [](const Geometry&, const LayerGroup& g) {
-    return retains(g) && (g.format->keys->calibrated || g.together > 1);
+    return retains(g) && (g.format->keys->calibrated || g.layers_per_page() > 1);
   });
 }
 
@@ -66,8 +66,8 @@ bool on_device(const RetainPolicy&, const RetainUse& use) { return use.device; }
 constexpr RetainRule kRules[] = {
     {"formats",
      "any whose keys are stored after RoPE; kivi and others with groups over tokens keep or drop "
-     "whole blocks; kvquant, coupled and minicache are refused",
-     turns_keys},
+     "whole blocks; kvquant, coupled and minicache, whose layers share pages, are refused",
+     has_no_lanes},
     {"merging", "rows that stay are changed: needs an exact format (f16, bf16, f32)",
      rewrites_codes},
     {"recent_exact and sinks of a format",

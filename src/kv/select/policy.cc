@@ -36,18 +36,17 @@ bool many_groups(const SelectPolicy&, const SelectUse& use) {
 bool nothing_grows(const SelectPolicy&, const SelectUse& use) {
   return !any_group(use, [](const LayerGroup& g) { return retains(g); });
 }
-bool turns_keys(const SelectPolicy&, const SelectUse& use) {
+bool has_no_lanes(const SelectPolicy&, const SelectUse& use) {
   return any_group(use, [](const LayerGroup& g) {
-    return g.together > 1 || g.key_calibration != nullptr ||
-           (g.format != nullptr && g.format->keys->calibrated);
+    return retains(g) && (g.format->keys->calibrated || g.layers_per_page() > 1);
   });
 }
 
 constexpr SelectRule kRules[] = {
     {"formats",
-     "any whose keys are stored after RoPE, whole pages are read as they are; kvquant, coupled "
-     "and minicache are refused",
-     turns_keys},
+     "any whose keys are stored after RoPE, whole pages are read as they are; kvquant, coupled and "
+     "minicache, whose layers share pages, are refused",
+     has_no_lanes},
     {"recent_exact and sinks of a format",
      "rows kept beside a lossy format would be read twice: leave recent_exact and sinks out",
      keeps_rows},
