@@ -117,7 +117,8 @@ class CudaSealed : public CudaAttend {
                         .row_count = sealed_row_count(count, rows.count),
                         .partial_stride = 0};
         const std::uint32_t first = partials,
-                            splits = 1 + (begin < end ? (end + split - 1) / split - begin / split : 0);
+                            splits =
+                                1 + (begin < end ? (end + split - 1) / split - begin / split : 0);
         if (cut) {
           item.row_count = sealed_row_count(count, 0);
           item.partial_stride = static_cast<std::uint16_t>(splits);
