@@ -50,7 +50,8 @@ class Engine {
   bool told() { return std::exchange(told_, false); }
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
-  void drop_snapshots() { snapshots_.clear(); }
+  // Of one root, or all.
+  void drop_snapshots(std::optional<RootId> root = std::nullopt);
   std::vector<ActiveRequest> active() const;
 
  private:

@@ -59,6 +59,10 @@ Engine::Snapshot* Engine::find_snapshot(const Job& job) {
   return &snapshots_.front();
 }
 
+void Engine::drop_snapshots(std::optional<RootId> root) {
+  std::erase_if(snapshots_, [&](const Snapshot& s) { return !root || s.root == *root; });
+}
+
 // A waiting job that begins with a snapshot holds it as if it had been parked there.
 bool Engine::place_snapshot(Job& job, const SequenceOptions& options) {
   const Snapshot* const found = find_snapshot(job);

@@ -243,6 +243,8 @@ void Service::stop() {
 const Runtime& Service::runtime() const { return *state_->runtime; }
 const ServiceOptions& Service::options() const { return state_->options; }
 
+void EngineView::drop_snapshots(std::optional<RootId> root) const { engine.drop_snapshots(root); }
+
 std::vector<ActiveRequest> EngineView::active() const { return engine.active(); }
 
 }  // namespace quire

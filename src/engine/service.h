@@ -77,6 +77,8 @@ struct EngineView {
   Nanoseconds now = 0;  // on the clock of the cache's own times
 
   std::vector<ActiveRequest> active() const;
+  // What policies left at their cuts, of one root or all.
+  void drop_snapshots(std::optional<RootId> root = std::nullopt) const;
 };
 
 class Service {

@@ -237,7 +237,11 @@ void post_kv_clear(Server& server, std::shared_ptr<Call> call) {
 
 void post_reset_prefix_cache(Server& server, std::shared_ptr<Call> call) {
   server.with_engine(
-      call, [](EngineView& e) { return e.runtime.cache().clear(); },
+      call,
+      [](EngineView& e) {
+        e.drop_snapshots();
+        return e.runtime.cache().clear();
+      },
       [call](const Evicted& e) {
         call->respond({{"success", e.in_use == 0 && e.pinned == 0}});
       });

@@ -59,7 +59,10 @@ Result<BlockKey> find_node(const KvCache& cache, std::string_view hex) {
 
 Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run) {
   KvCache& cache = e.runtime.cache();
-  if (selector.kind == Selector::Kind::all && !dry_run) return cache.clear(force);
+  if (selector.kind == Selector::Kind::all && !dry_run) {
+    e.drop_snapshots();
+    return cache.clear(force);
+  }
   BlockKey node;
   std::optional<RootId> root;
   if (selector.kind == Selector::Kind::node) {
@@ -68,6 +71,7 @@ Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool for
     node = selector.keys.back();
   } else if (selector.kind == Selector::Kind::tenant) {
     TRY(root, e.runtime.tenant_root(selector.tenant));
+    if (!dry_run) e.drop_snapshots(root);
   }
   std::unordered_set<BlockKey, BlockKeyHash> selected;
   std::vector<BlockKey> tops;

@@ -79,6 +79,17 @@ class Retain(KvTest):
         self.assertEqual(plain["kv"]["cached_tokens"], 0)
         self.assertEqual(plain["choices"][0]["text"], whole["choices"][0]["text"])
 
+    def test_clearing_drops_what_was_left_at_a_cut(self):
+        way = {"budget": {"policy": "knorm", "ratio": 0.3, "cut": 128}}
+        cached = lambda: self.complete(prompt(77) + "and then?", way)["kv"]["cached_tokens"]
+        self.assertLess(cached(), 32)
+        self.assertEqual(cached(), 128)
+        for clear in ("/v1/kv/clear", "/reset_prefix_cache"):
+            code, _, body = self.server.call("POST", clear, {})
+            self.assertEqual(code, 200, body)
+            self.assertLess(cached(), 32, clear)
+            self.assertEqual(cached(), 128, clear)
+
     def test_none_keeps_everything(self):
         plain = self.complete(prompt(1), {"reuse": "none"})
         none = self.complete(prompt(1), {"budget": {"policy": "none"}, "reuse": "none"})
