@@ -15,7 +15,8 @@ double log_sum_exp(const VectorKernels& vector, std::span<const float> logits) {
 }
 
 Distribution distribution(std::span<const float> logits, double log_sum) {
-  Distribution d{.rest = 1};
+  Distribution d;
+  d.rest = 1;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const double log_p = logits[i] - log_sum;
     if (log_p < kMatters) continue;

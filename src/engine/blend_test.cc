@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/random.h"
 #include "engine/engine_testing.h"
 #include "engine/lane_rows.h"
 
@@ -12,13 +11,6 @@ namespace {
 
 TinyOptions llama(std::uint32_t layers = 4) {
   return {.type = DType::q8_0, .layers = layers, .head_dim = 32};
-}
-
-std::vector<TokenId> text(std::uint32_t count, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& t : tokens) t = static_cast<TokenId>(32 + random.below(90));
-  return tokens;
 }
 
 std::vector<TokenId> joined(std::initializer_list<std::vector<TokenId>> parts) {
@@ -75,11 +67,12 @@ double distance(const Told& a, const Told& b) {
 struct World {
   explicit World(std::uint32_t layers = 4, std::string format = "f16")
       : runtime(llama(layers), {.kv_format = std::move(format)}) {
-    warm(*runtime, joined({text(11, 1), first, text(3, 2)}));
-    warm(*runtime, joined({text(40, 3), second, text(3, 4)}));
+    warm(*runtime, joined({printable_of(11, 1), first, printable_of(3, 2)}));
+    warm(*runtime, joined({printable_of(40, 3), second, printable_of(3, 4)}));
   }
-  std::vector<TokenId> first = text(117, 5), second = text(100, 6);
-  std::vector<TokenId> prompt = joined({text(50, 7), second, text(13, 8), first, text(20, 9)});
+  std::vector<TokenId> first = printable_of(117, 5), second = printable_of(100, 6);
+  std::vector<TokenId> prompt =
+      joined({printable_of(50, 7), second, printable_of(13, 8), first, printable_of(20, 9)});
   TinyRuntime runtime;
 };
 
@@ -127,7 +120,8 @@ TEST(Blend, TheMoreIsComputedTheCloserItComes) {
 
 TEST(Blend, ATruePrefixIsSharedAsEver) {
   World w;
-  const std::vector<TokenId> prompt = joined({text(11, 1), w.first, w.second, text(9, 9)});
+  const std::vector<TokenId> prompt =
+      joined({printable_of(11, 1), w.first, w.second, printable_of(9, 9)});
   const Told got = run(*w.runtime, prompt, 0.15);
   EXPECT_EQ(got.attached, 128u);
   EXPECT_EQ(got.reused, 54u);  // 64 of the second text, less 15 %
@@ -136,21 +130,22 @@ TEST(Blend, ATruePrefixIsSharedAsEver) {
 TEST(BlendEngine, AnswersAndStaysPrivate) {
   TinyEngine e(llama(), {}, {.step_tokens = 64});
   World w;
-  for (const auto& before :
-       {joined({text(11, 1), w.first, text(3, 2)}), joined({text(40, 3), w.second, text(3, 4)})})
+  for (const auto& before : {joined({printable_of(11, 1), w.first, printable_of(3, 2)}),
+                             joined({printable_of(40, 3), w.second, printable_of(3, 4)})})
     e.submit(request(before, 0));
   e.run();
   Request r = request(w.prompt, 8);
   r.kv.blend = 0.25;
   r.choices = 2;
   const auto got = e.submit(std::move(r));
-  const auto beside = e.submit(request(text(70, 20), 30));
+  const auto beside = e.submit(request(printable_of(70, 20), 30));
   e.run();
   ASSERT_TRUE(got->result) << got->failure->message;
   EXPECT_EQ(got->result->approximate_tokens, 120u);
   EXPECT_EQ(got->result->computed_tokens, w.prompt.size() - 120);
   EXPECT_TRUE(beside->result);
-  const auto want = generate(*w.runtime, text(70, 20), {.tokens_max = 30, .ignore_end = true});
+  const auto want =
+      generate(*w.runtime, printable_of(70, 20), {.tokens_max = 30, .ignore_end = true});
   EXPECT_EQ(beside->told[0].ids(), want.value().answers[0].tokens);
   // Whoever asks for the same without saying so computes it.
   const auto plain = e.submit(request(w.prompt, 8));
@@ -163,15 +158,16 @@ TEST(BlendEngine, AnswersAndStaysPrivate) {
 
 TEST(BlendEngine, OthersTextsAreNotFound) {
   TinyEngine e(llama());
-  Request salted = request(joined({text(11, 1), text(117, 5)}), 0);
+  Request salted = request(joined({printable_of(11, 1), printable_of(117, 5)}), 0);
   salted.kv.salt = "mine";
   e.submit(std::move(salted));
-  Request other = request(joined({text(11, 1), text(117, 6)}), 0);
+  Request other = request(joined({printable_of(11, 1), printable_of(117, 6)}), 0);
   other.kv.tenant = "acme";
   e.submit(std::move(other));
   e.run();
   for (const std::uint64_t seed : {5u, 6u}) {
-    Request r = request(joined({text(7, 2), text(117, seed), text(5, 3)}), 4);
+    Request r =
+        request(joined({printable_of(7, 2), printable_of(117, seed), printable_of(5, 3)}), 4);
     r.kv.blend = 0.15;
     const auto got = e.submit(std::move(r));
     e.run();
@@ -187,10 +183,10 @@ TEST(BlendEngine, RefusesWhatItCannotDo) {
   };
   TinyRuntime exact(llama()), lossy(llama(), {.kv_format = "int8"});
   TinyRuntime windows({.architecture = "gemma3", .layers = 7});
-  EXPECT_FALSE(refused(*exact, request(text(50, 1))));
-  EXPECT_TRUE(refused(*lossy, request(text(50, 1))));
-  EXPECT_TRUE(refused(*windows, request(text(50, 1))));
-  Request scored = request(text(50, 1));
+  EXPECT_FALSE(refused(*exact, request(printable_of(50, 1))));
+  EXPECT_TRUE(refused(*lossy, request(printable_of(50, 1))));
+  EXPECT_TRUE(refused(*windows, request(printable_of(50, 1))));
+  Request scored = request(printable_of(50, 1));
   scored.prompt_logprobs = 1;
   EXPECT_TRUE(refused(*exact, std::move(scored)));
 }

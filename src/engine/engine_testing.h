@@ -26,6 +26,14 @@ inline std::vector<TokenId> text_of(std::size_t length, std::uint64_t seed) {
   return tokens;
 }
 
+// All that can be printed.
+inline std::vector<TokenId> printable_of(std::size_t length, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<TokenId> tokens(length);
+  for (TokenId& t : tokens) t = static_cast<TokenId>(32 + random.below(90));
+  return tokens;
+}
+
 inline Request request(std::vector<TokenId> prompt, std::uint32_t tokens_max = 8) {
   Request r;
   r.prompt = std::move(prompt);

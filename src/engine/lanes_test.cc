@@ -75,16 +75,6 @@ std::vector<float> feed(Runtime& runtime, Sequence& s, std::span<const TokenId> 
   return all;
 }
 
-double difference(std::span<const float> a, std::span<const float> b) {
-  double worst = 0, scale = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double d = std::fabs(double{a[i]} - b[i]);
-    worst = d <= worst ? worst : d;  // a NaN stays
-    scale = std::max(scale, std::fabs(double{a[i]}));
-  }
-  return worst / scale;
-}
-
 TEST(Lanes, ComputeWhatAMaskedModelDoes) {
   const TinyFile file(llama());
   TinyRuntime runtime(llama(), {.kv_format = "f32"});

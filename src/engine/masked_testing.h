@@ -6,6 +6,8 @@
 //   reference.logits[i]; reference.attention(layer, head, query, key)
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <functional>
 #include <map>
@@ -144,5 +146,17 @@ class MaskedLlama {
   std::vector<double> attention_;  // [layer][head][query][key]
   std::uint32_t count_ = 0;
 };
+
+// The largest difference, of the largest number in a.
+inline double difference(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = 0, scale = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = std::fabs(double{a[i]} - b[i]);
+    worst = d <= worst ? worst : d;  // a NaN stays
+    scale = std::max(scale, std::fabs(double{a[i]}));
+  }
+  return worst / scale;
+}
 
 }  // namespace quire

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/random.h"
 #include "engine/engine_testing.h"
 #include "engine/lane_rows.h"
 #include "engine/testing.h"
@@ -18,13 +17,6 @@ std::shared_ptr<const RetainPolicy> policy(std::string_view text) {
 }
 
 TinyOptions llama() { return {.type = DType::q8_0, .layers = 3, .head_dim = 64}; }
-
-std::vector<TokenId> text(std::uint32_t count, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& t : tokens) t = static_cast<TokenId>(32 + random.below(90));
-  return tokens;
-}
 
 // What a policy leaves of a prompt read in chunks, and the logits of tokens after it.
 struct Told {
@@ -85,7 +77,7 @@ class EveryMethod : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryMethod, KeepsTheSameHoweverThePromptIsCut) {
   TinyRuntime r(llama());
-  const auto prompt = text(300, 1), answer = text(40, 2);
+  const auto prompt = printable_of(300, 1), answer = printable_of(40, 2);
   const Told whole = run(*r, policy(GetParam() + ":30%"), prompt, answer, 300);
   std::size_t kept = 0;
   for (const auto& lane : whole.kept) kept += lane.size();
@@ -100,7 +92,7 @@ TEST_P(EveryMethod, KeepsTheSameHoweverThePromptIsCut) {
 
 TEST_P(EveryMethod, ABudgetForEverythingChangesNoBit) {
   TinyRuntime r(llama());
-  const auto prompt = text(200, 1), answer = text(40, 2);
+  const auto prompt = printable_of(200, 1), answer = printable_of(40, 2);
   EXPECT_EQ(run(*r, policy(GetParam() + ":100%,every=0"), prompt, answer, 64).logits,
             run(*r, nullptr, prompt, answer, 64).logits);
 }
@@ -115,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Retain, EveryMethod, ::testing::ValuesIn(every_method()
 
 TEST_P(EveryMethod, FindsTheSameInACacheThatHasThePrompt) {
   TinyRuntime r(llama());
-  const auto prompt = text(300, 1);
+  const auto prompt = printable_of(300, 1);
   GenerateOptions options{
       .tokens_max = 40, .ignore_end = true, .retain = policy(GetParam() + ":30%")};
   const auto cold = generate(*r, prompt, options);
@@ -140,7 +132,7 @@ TEST_P(EveryMethod, FindsTheSameInACacheThatHasThePrompt) {
 // Whole blocks only, and what they leave is the same however the prompt is cut.
 TEST(RetainFormats, KiviKeepsWholeBlocks) {
   TinyRuntime r(llama(), {.kv_format = "kivi-4", .tokens_per_block = 32});
-  const auto prompt = text(330, 1), answer = text(80, 2);
+  const auto prompt = printable_of(330, 1), answer = printable_of(80, 2);
   for (const char* method : {"snapkv", "streaming", "ada-snapkv", "h2o", "kvzip"}) {
     SCOPED_TRACE(method);
     const auto p = policy(std::string(method) + ":40%");
@@ -161,7 +153,7 @@ TEST(RetainFormats, KiviKeepsWholeBlocks) {
 }
 
 Request request(std::uint32_t i, std::shared_ptr<const RetainPolicy> p) {
-  Request r{.prompt = text(150 + 20 * i, i), .tokens_max = 100, .ignore_end = true};
+  Request r{.prompt = printable_of(150 + 20 * i, i), .tokens_max = 100, .ignore_end = true};
   r.kv.retain = std::move(p);
   r.choices = 1 + i % 2;
   r.sampling = {.temperature = i % 2 ? 1.f : 0.f, .seed = i};
@@ -219,11 +211,11 @@ TEST(RetainEngine, RefusesWhatCannotBeCombined) {
 // What a policy leaves of the first tokens is there for whoever asks for just that, and his answer is
 // what it would have been without.
 TEST(RetainEngine, SnapshotsAtACutAreShared) {
-  const auto context = text(200, 1);
+  const auto context = printable_of(200, 1);
   const auto ask = [&](std::string_view way, std::uint64_t seed) {
     Request q = request(0, policy(way));
     q.prompt = context;
-    const auto question = text(30, seed);
+    const auto question = printable_of(30, seed);
     q.prompt.insert(q.prompt.end(), question.begin(), question.end());
     q.tokens_max = 20;
     return q;
@@ -271,10 +263,10 @@ TEST(RetainEngine, MergingAnswersStayApart) {
                       .choices = 3,
                       .ignore_end = true,
                       .retain = policy(std::string("h2o:25%,merge=") + merger)};
-    const auto together = generate(*r, text(200, 4), o);
+    const auto together = generate(*r, printable_of(200, 4), o);
     ASSERT_TRUE(together.ok()) << together.error().message;
     o.choices = 1;
-    const auto first = generate(*r, text(200, 4), o);
+    const auto first = generate(*r, printable_of(200, 4), o);
     EXPECT_EQ(together.value().answers[0].tokens, first.value().answers[0].tokens) << merger;
     EXPECT_NE(together.value().answers[1].tokens, first.value().answers[0].tokens);
   }
@@ -285,7 +277,7 @@ TEST(RetainEngine, MergingAnswersStayApart) {
 TEST(Endless, PositionsStartOver) {
   TinyRuntime r({.layers = 1, .head_dim = 32}, {.kv_format = "f32", .context = 256});
   const RootId root = r->tenant_root("").value();
-  const std::vector<TokenId> prompt = text(60, 5), more = text(1000, 6);
+  const std::vector<TokenId> prompt = printable_of(60, 5), more = printable_of(1000, 6);
   Retaining retain(*r, policy("streaming:68"), 60, root);
   Sequence s = std::move(r->cache()
                              .open({.root = root,
@@ -330,7 +322,7 @@ TEST(Endless, FiveThousandTokensTakeTheMemoryOfFew) {
       if (++steps > 200) most = std::max(most, r->cache().stats().referenced_bytes);
       return true;
     };
-    const auto made = generate(*r, text(100, 7), o, events);
+    const auto made = generate(*r, printable_of(100, 7), o, events);
     ASSERT_TRUE(made.ok()) << made.error().message;
     EXPECT_EQ(made.value().answers[0].tokens.size(), 5000u);
     const Geometry& g = r->geometry();

@@ -2,7 +2,6 @@
 // chunks, the neighbours and the cache.
 #include <gtest/gtest.h>
 
-#include "base/random.h"
 #include "engine/engine_testing.h"
 #include "engine/masked_testing.h"
 #include "engine/selecting.h"
@@ -31,13 +30,6 @@ RuntimeOptions with(std::string_view select, std::string format = "auto") {
   RuntimeOptions o{.kv_format = std::move(format), .tokens_per_block = kBlock};
   if (!select.empty()) o.kv_select = policy(select);
   return o;
-}
-
-std::vector<TokenId> text(std::uint32_t count, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& t : tokens) t = static_cast<TokenId>(32 + random.below(90));
-  return tokens;
 }
 
 struct Told {
@@ -79,20 +71,9 @@ Told run(Runtime& r, std::span<const TokenId> prompt, std::span<const TokenId> a
   return out;
 }
 
-double difference(std::span<const float> a, std::span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  double worst = 0, scale = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double d = std::fabs(double{a[i]} - b[i]);
-    worst = d <= worst ? worst : d;  // a NaN stays
-    scale = std::max(scale, std::fabs(double{a[i]}));
-  }
-  return worst / scale;
-}
-
 // Prompts of 300 tokens end within a block.
 TEST(Select, ComputesWhatAMaskedModelDoes) {
-  const std::vector<TokenId> prompt = text(300, 1), answer = text(40, 2);
+  const std::vector<TokenId> prompt = printable_of(300, 1), answer = printable_of(40, 2);
   std::vector<TokenId> all = prompt;
   all.insert(all.end(), answer.begin(), answer.end());
   const TinyFile file(llama(DType::f32));
@@ -126,7 +107,7 @@ TEST(Select, ComputesWhatAMaskedModelDoes) {
 }
 
 TEST(Select, ReadingEverythingChangesNoBit) {
-  const std::vector<TokenId> prompt = text(300, 1), answer = text(40, 2);
+  const std::vector<TokenId> prompt = printable_of(300, 1), answer = printable_of(40, 2);
   for (const char* format : {"f16", "hadamard-int4"}) {
     TinyRuntime plain(llama(), with("", format));
     const Told want = run(*plain, prompt, answer, 64);
@@ -142,7 +123,7 @@ TEST(Select, ReadingEverythingChangesNoBit) {
 }
 
 TEST(Select, ChunksThreadsAndInstructionsChangeNoBit) {
-  const std::vector<TokenId> prompt = text(300, 1), answer = text(40, 2);
+  const std::vector<TokenId> prompt = printable_of(300, 1), answer = printable_of(40, 2);
   for (const char* format : {"hadamard-int4", "f16"}) {
     if (kQuick && std::string_view(format) == "f16") break;
     for (const char* way : {"quest:64", "xattention:0.6", "vertical-slash:17+17"}) {
@@ -169,7 +150,7 @@ TEST(Select, ChunksThreadsAndInstructionsChangeNoBit) {
 TEST(Select, WindowLayersAreLeftAlone) {
   const TinyOptions gemma{
       .architecture = "gemma3", .type = DType::q8_0, .layers = 7, .head_dim = 32};
-  const std::vector<TokenId> prompt = text(200, 1), answer = text(20, 2);
+  const std::vector<TokenId> prompt = printable_of(200, 1), answer = printable_of(20, 2);
   TinyRuntime plain(gemma, with(""));
   const Told want = run(*plain, prompt, answer, 64);
   for (const char* way : {"quest:400", "quest:48", "xattention:1", "xattention:0.5"}) {
@@ -184,7 +165,7 @@ TEST(Select, WindowLayersAreLeftAlone) {
 
 TEST(Select, TellsWhatItRead) {
   TinyRuntime r(llama(), with("quest:64", "f16"));
-  const Told got = run(*r, text(300, 1), text(8, 2), 300);
+  const Told got = run(*r, printable_of(300, 1), printable_of(8, 2), 300);
   // 18 pages before token 300 to 303, 19 before the others; 4 lanes read them all, 4 read 4.
   const Geometry& g = r->geometry();
   const std::uint64_t pages = 4 * 18 + 4 * 19;
@@ -197,7 +178,7 @@ TEST(Select, APromptThatIsCachedIsFoundInWholeBlocks) {
   for (const char* way : {"quest:64", "xattention:0.6"}) {
     SCOPED_TRACE(way);
     TinyRuntime r(llama(), with(way, "f16"));
-    const std::vector<TokenId> prompt = text(300, 1);
+    const std::vector<TokenId> prompt = printable_of(300, 1);
     const GenerateOptions o{.tokens_max = 40, .ignore_end = true};
     const auto cold = generate(*r, prompt, o), warm = generate(*r, prompt, o);
     ASSERT_TRUE(cold.ok() && warm.ok()) << cold.error().message;
@@ -221,7 +202,7 @@ TEST(SelectEngine, NeighboursAndPreemptionChangeNoAnswer) {
   const char* const ways[] = {"quest:64", "", "xattention:0.6", "quest:20%",
                               "vertical-slash:17+17"};
   const auto make = [&](Runtime& r, std::uint32_t i) {
-    Request q = request(text(150 + 20 * i, i), 200);
+    Request q = request(printable_of(150 + 20 * i, i), 200);
     q.choices = 1 + i % 2;
     q.sampling = {.temperature = i % 2 ? 1.f : 0.f, .seed = i};
     if (*ways[i % 5] == 0) return q;
@@ -275,7 +256,7 @@ TEST(SelectEngine, RefusesWhatCannotBeCombined) {
   const StoragePolicy pairs = find_format("minicache").value();
   EXPECT_FALSE(r->check_select(*policy("quest:64"), &pairs).ok());
   EXPECT_FALSE(r->check_retain(parse_retain_policy("knorm:20%").value(), &pairs).ok());
-  Request q = request(text(50, 1));
+  Request q = request(printable_of(50, 1));
   q.beams = 2;
   q.kv.select = policy("quest:64");
   EXPECT_EQ(prepare_job(*r, {}, std::move(q), nullptr).failure.kind, FailureKind::invalid);

@@ -270,24 +270,28 @@ SealedStep Model::State::sealed_step(const GroupStep& group) const {
           .partials = floats(partials)};
 }
 
-void Model::State::prepare_dense(GroupStep& group) {
-  dense.shape = group.shape;
-  dense.sealed = group.sealed;
+void Model::State::plan_part(const GroupStep& whole, std::span<const RowBlocks> rows,
+                             GroupStep& part) {
+  part.shape = whole.shape;
+  part.sealed = whole.sealed;
+  part.plan.partial_count = part.sealed_plan.partial_count = 0;
+  part.plan.threads = part.sealed_plan.threads = pool.size();
+  if (!part.sealed) return plan_attention(part.view, part.shape, part.plan);
+  part.rows = whole.rows;
+  part.keys = whole.keys;
+  part.values = whole.values;
+  part.sealed_shape = whole.sealed_shape;
+  plan_sealed(part.view, rows, part.sealed_shape, part.sealed_plan);
+}
+
+void Model::State::prepare_dense(const GroupStep& group) {
   dense.view = choosing.dense_view(group.view);
-  dense.plan.partial_count = dense.sealed_plan.partial_count = 0;
-  dense.plan.threads = dense.sealed_plan.threads = pool.size();
-  if (!dense.sealed) return plan_attention(dense.view, dense.shape, dense.plan);
-  dense.rows = group.rows;
-  dense.keys = group.keys;
-  dense.values = group.values;
-  dense.sealed_shape = group.sealed_shape;
-  plan_sealed(dense.view, groups[group.rows].row_blocks, dense.sealed_shape, dense.sealed_plan);
+  plan_part(group, groups[group.rows].row_blocks, dense);
 }
 
 void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) {
   const GroupStep& last = step_of(geometry, config.layers - 1);
   tail.shape = last.shape;
-  tail.sealed = last.sealed;
   tail_sequences.clear();
   tail.row_blocks.clear();
   tail.plan.partial_count = tail.sealed_plan.partial_count = 0;
@@ -305,13 +309,7 @@ void Model::State::prepare_tail(const Geometry& geometry, const StepRows& step) 
   tail.view = last.view;
   tail.view.sequences = tail_sequences.data();
   tail.view.sequence_count = static_cast<std::uint32_t>(tail_sequences.size());
-  tail.plan.threads = tail.sealed_plan.threads = pool.size();
-  if (!last.sealed) return plan_attention(tail.view, tail.shape, tail.plan);
-  tail.rows = last.rows;
-  tail.keys = last.keys;
-  tail.values = last.values;
-  tail.sealed_shape = last.sealed_shape;
-  plan_sealed(tail.view, tail.row_blocks, tail.sealed_shape, tail.sealed_plan);
+  plan_part(last, tail.row_blocks, tail);
 }
 
 }  // namespace quire

@@ -80,7 +80,9 @@ struct Model::State {
                : AttendArithmetic::f32;
   }
   void prepare(const Geometry& geometry, const StepRows& step);
-  void prepare_dense(GroupStep& group);
+  // Plans a part of a group's step, whose view is set.
+  void plan_part(const GroupStep& whole, std::span<const RowBlocks> rows, GroupStep& part);
+  void prepare_dense(const GroupStep& group);
   void prepare_tail(const Geometry& geometry, const StepRows& step);
   // A layer's attention: of its group, or of those who read everything in it.
   const GroupStep& step_of(const Geometry& geometry, std::uint32_t layer) const {

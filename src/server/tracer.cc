@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "base/number.h"
 #include "load/client.h"
 #include "net/http.h"
 
@@ -31,11 +32,6 @@ bool for_each_pair(std::string_view list,
       percent_decode(trimmed(pair.substr(equals + 1))));
   }
   return true;
-}
-
-bool parse_number(std::string_view text, double& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 }  // namespace

@@ -187,13 +187,13 @@ QUIRE_INLINE float max_score(const float* weights) {
 }
 
 // Turns scores into exp(score - max) in place; returns their sum.
-template <std::uint32_t kSlots = kAttendUnit>
-QUIRE_INLINE float softmax(float top, float* weights) {
+template <std::uint32_t kSlots, class Exp>
+QUIRE_INLINE float softmax(float top, float* weights, Exp exp) {
   const Lanes base = all(top);
   Lanes sum;
   QUIRE_UNROLL(8)
   for (std::uint32_t g = 0; g < kSlots / 16; ++g) {
-    const Lanes p = exp_bounded(sub(load(weights + 16 * g), base));
+    const Lanes p = exp(sub(load(weights + 16 * g), base));
     store(weights + 16 * g, p);
     sum = g == 0 ? p : add(sum, p);
   }
@@ -273,7 +273,8 @@ void attend_unit(const AttendScratch& s, const AttendShape& shape, std::size_t t
     for (std::uint32_t i = 0; i < n; ++i) mask_scores(begin, end, s.weights + i * kAttendUnit);
   for (std::uint32_t i = 0; i < n; ++i) s.unit_max[i] = max_score(s.weights + i * kAttendUnit);
   for (std::uint32_t i = 0; i < n; ++i)
-    s.unit_sum[i] = softmax(s.unit_max[i], s.weights + i * kAttendUnit);
+    s.unit_sum[i] = softmax<kAttendUnit>(s.unit_max[i], s.weights + i * kAttendUnit,
+                                         [](Lanes x) { return exp_bounded(x); });
   merge_sums(s.unit_max, s.unit_sum, n, s.split_max + first, s.split_sum + first, s.keep, s.take);
   each_heads(n, [&](auto heads, std::uint32_t i) {
     outputs<heads.value>(unit, begin, end, s.weights + i * kAttendUnit, dim, s.keep + i, s.take + i,

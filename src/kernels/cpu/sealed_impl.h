@@ -13,19 +13,6 @@
 namespace quire {
 namespace {
 
-// Turns scores into their weights in place; returns the sum.
-QUIRE_INLINE float coarse_softmax(float top, float* weights) {
-  const Lanes base = all(top);
-  Lanes sum;
-  QUIRE_UNROLL(8)
-  for (std::uint32_t g = 0; g < kEncodedUnit / 16; ++g) {
-    const Lanes p = exp_coarse(sub(load(weights + 16 * g), base));
-    store(weights + 16 * g, p);
-    sum = g == 0 ? p : add(sum, p);
-  }
-  return add_lanes(sum);
-}
-
 class SealedWalk {
  public:
   SealedWalk(const SealedStep& step, const AttendTask& task, std::byte* scratch)
@@ -210,7 +197,8 @@ class SealedWalk {
       for (std::uint32_t i = 0; i < n[u]; ++i) {
         const std::uint32_t at = u * pairs_ + i;
         if (fetches && i * part < bytes) fetch_bytes(ahead + i * part, part);
-        s_.unit_sum[at] = coarse_softmax(s_.unit_max[at], weights(u, i));
+        s_.unit_sum[at] = softmax<kEncodedUnit>(s_.unit_max[at], weights(u, i),
+                                                [](Lanes x) { return exp_coarse(x); });
       }
     }
     for (std::uint32_t u = 0; u < count; ++u) {

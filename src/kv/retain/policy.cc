@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/number.h"
 
 namespace quire {
 namespace {
@@ -23,35 +24,19 @@ std::string method_name(const RetainAsk& ask) {
   return ask.per_head && !name.starts_with("ada-") ? "ada-" + name : name;
 }
 
-bool any_group(const RetainUse& use, bool (*what)(const Geometry&, const LayerGroup&)) {
-  return std::ranges::any_of(use.geometry->groups,
-                             [&](const LayerGroup& g) { return what(*use.geometry, g); });
+bool no_lanes(const RetainPolicy&, const RetainUse& use) { return has_no_lanes(*use.geometry); }
+bool rows_beside(const RetainPolicy&, const RetainUse& use) { return keeps_rows(*use.geometry); }
+bool nothing_grows(const RetainPolicy&, const RetainUse& use) {
+  return retained_groups(*use.geometry) == 0;
 }
-
-bool has_no_lanes(const RetainPolicy&, const RetainUse& use) {
-  return any_group(use, [](const Geometry&, const LayerGroup& g) {
-    return retains(g) && (g.format->keys->calibrated || g.layers_per_page() > 1);
-  });
+bool many_groups(const RetainPolicy&, const RetainUse& use) {
+  return retained_groups(*use.geometry) > 1;
 }
 
 bool rewrites_codes(const RetainPolicy& policy, const RetainUse& use) {
-  return policy.merger && any_group(use, [](const Geometry&, const LayerGroup& g) {
+  return policy.merger && std::ranges::any_of(use.geometry->groups, [](const LayerGroup& g) {
            return retains(g) && !g.format->exact;
          });
-}
-
-bool keeps_rows(const RetainPolicy&, const RetainUse& use) {
-  return any_group(use, [](const Geometry&, const LayerGroup& g) {
-    return g.kind == GroupKind::recent && !g.open_only();
-  });
-}
-
-bool nothing_grows(const RetainPolicy&, const RetainUse& use) {
-  return !any_group(use, [](const Geometry&, const LayerGroup& g) { return retains(g); });
-}
-
-bool many_groups(const RetainPolicy&, const RetainUse& use) {
-  return std::ranges::count_if(use.geometry->groups, retains) > 1;
 }
 
 bool outgrows(const RetainPolicy& policy, const RetainUse& use) {
@@ -67,13 +52,13 @@ constexpr RetainRule kRules[] = {
     {"formats",
      "any whose keys are stored after RoPE; kivi and others with groups over tokens keep or drop "
      "whole blocks; kvquant, coupled and minicache, whose layers share pages, are refused",
-     has_no_lanes},
+     no_lanes},
     {"merging", "rows that stay are changed: needs an exact format (f16, bf16, f32)",
      rewrites_codes},
     {"recent_exact and sinks of a format",
      "rows kept beside a lossy format are not compacted: leave recent_exact and sinks of the "
      "format out, the method has its own",
-     keeps_rows},
+     rows_beside},
     {"plans and skip_layers of a format", "all layers that see everything must be stored alike",
      many_groups},
     {"models with windows", "their window layers are left alone; one layer must see everything",
@@ -90,12 +75,6 @@ constexpr RetainRule kRules[] = {
     {"beam search", "beams share and part too often: refused", has_beams},
     {"GPU", "lanes are read on the CPU only: refused", on_device},
 };
-
-template <class T>
-bool parse_number(std::string_view text, T& to) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 Error unreadable(std::string_view text, std::string_view part) {
   return {
@@ -132,6 +111,22 @@ Status parse_option(std::string_view text, std::string_view part, RetainAsk& ask
 }  // namespace
 
 bool retains(const LayerGroup& group) { return group.kind == GroupKind::full && group.window == 0; }
+
+std::size_t retained_groups(const Geometry& geometry) {
+  return static_cast<std::size_t>(std::ranges::count_if(geometry.groups, retains));
+}
+
+bool has_no_lanes(const Geometry& geometry) {
+  return std::ranges::any_of(geometry.groups, [](const LayerGroup& g) {
+    return retains(g) && (g.format->keys->calibrated || g.layers_per_page() > 1);
+  });
+}
+
+bool keeps_rows(const Geometry& geometry) {
+  return std::ranges::any_of(geometry.groups, [](const LayerGroup& g) {
+    return g.kind == GroupKind::recent && !g.open_only();
+  });
+}
 
 std::uint32_t RetainPolicy::budget(std::uint32_t prompt) const {
   return share > 0 ? budget_slots(prompt, share) : tokens;
@@ -229,11 +224,7 @@ std::string window_policy(std::uint32_t size, std::uint32_t sink) {
 std::span<const RetainRule> retain_rules() { return kRules; }
 
 Status check_retain(const RetainPolicy& policy, const RetainUse& use) {
-  for (const RetainRule& rule : kRules)
-    if (rule.refuses && rule.refuses(policy, use))
-      return Error{Code::unsupported,
-                   fmt::format("{} with {}: {}", policy.text(), rule.with, rule.says)};
-  return {};
+  return check_rules(std::span<const RetainRule>(kRules), policy, use);
 }
 
 }  // namespace quire

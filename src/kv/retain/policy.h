@@ -22,6 +22,7 @@
 #include "kernels/geometry.h"
 #include "kv/retain/merge.h"
 #include "kv/retain/retain.h"
+#include "kv/rules.h"
 
 namespace quire {
 
@@ -76,16 +77,17 @@ struct RetainUse {
   std::uint32_t context = 0xffffffffu;  // positions that the model knows
 };
 
-struct RetainRule {
-  std::string_view with;  // what it is combined with
-  std::string_view says;  // how, or why not
-  // Null: always legal. Else whether this use is refused.
-  bool (*refuses)(const RetainPolicy&, const RetainUse&) = nullptr;
-};
+using RetainRule = Rule<RetainPolicy, RetainUse>;
 std::span<const RetainRule> retain_rules();
 Status check_retain(const RetainPolicy& policy, const RetainUse& use);
 
 // Groups whose lanes are compacted: attention over everything, and not the rows beside a lossy one.
 bool retains(const LayerGroup& group);
+// Of a geometry, what rules of retaining and of selecting ask for: how many such groups it has,
+// whether pages of one are no lanes that can be read by themselves, and whether rows are kept beside
+// a lossy format.
+std::size_t retained_groups(const Geometry& geometry);
+bool has_no_lanes(const Geometry& geometry);
+bool keeps_rows(const Geometry& geometry);
 
 }  // namespace quire

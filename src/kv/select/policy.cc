@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/number.h"
 #include "kv/retain/policy.h"
 
 namespace quire {
@@ -20,36 +20,26 @@ constexpr SelectMethod kMethods[] = {
      "a block of a prompt reads the columns and diagonals that its last queries look at", "prompt"},
 };
 
-bool any_group(const SelectUse& use, bool (*what)(const LayerGroup&)) {
-  return std::ranges::any_of(use.geometry->groups, what);
-}
 bool retains_too(const SelectPolicy& p, const SelectUse& use) { return p.answers() && use.retains; }
 bool has_beams(const SelectPolicy& p, const SelectUse& use) { return p.answers() && use.beams > 0; }
 bool on_device(const SelectPolicy&, const SelectUse& use) { return use.device; }
-bool keeps_rows(const SelectPolicy&, const SelectUse& use) {
-  return any_group(
-      use, [](const LayerGroup& g) { return g.kind == GroupKind::recent && !g.open_only(); });
-}
+bool no_lanes(const SelectPolicy&, const SelectUse& use) { return has_no_lanes(*use.geometry); }
+bool rows_beside(const SelectPolicy&, const SelectUse& use) { return keeps_rows(*use.geometry); }
 bool many_groups(const SelectPolicy&, const SelectUse& use) {
-  return std::ranges::count_if(use.geometry->groups, retains) > 1;
+  return retained_groups(*use.geometry) > 1;
 }
 bool nothing_grows(const SelectPolicy&, const SelectUse& use) {
-  return !any_group(use, [](const LayerGroup& g) { return retains(g); });
-}
-bool has_no_lanes(const SelectPolicy&, const SelectUse& use) {
-  return any_group(use, [](const LayerGroup& g) {
-    return retains(g) && (g.format->keys->calibrated || g.layers_per_page() > 1);
-  });
+  return retained_groups(*use.geometry) == 0;
 }
 
 constexpr SelectRule kRules[] = {
     {"formats",
      "any whose keys are stored after RoPE, whole pages are read as they are; kvquant, coupled and "
      "minicache, whose layers share pages, are refused",
-     has_no_lanes},
+     no_lanes},
     {"recent_exact and sinks of a format",
      "rows kept beside a lossy format would be read twice: leave recent_exact and sinks out",
-     keeps_rows},
+     rows_beside},
     {"plans and skip_layers of a format", "all layers that see everything must be stored alike",
      many_groups},
     {"models with windows", "their window layers are left alone; one layer must see everything",
@@ -64,12 +54,6 @@ constexpr SelectRule kRules[] = {
     {"beam search", "beams share and part too often: quest is refused", has_beams},
     {"GPU", "pages are chosen on the CPU only: refused", on_device},
 };
-
-template <class T>
-bool parse_number(std::string_view text, T& to) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 }  // namespace
 
@@ -159,11 +143,7 @@ Result<SelectPolicy> parse_select_policy(std::string_view text) {
 }
 
 Status check_select(const SelectPolicy& policy, const SelectUse& use) {
-  for (const SelectRule& rule : kRules)
-    if (rule.refuses && rule.refuses(policy, use))
-      return Error{Code::unsupported,
-                   fmt::format("{} with {}: {}", policy.text(), rule.with, rule.says)};
-  return {};
+  return check_rules(std::span<const SelectRule>(kRules), policy, use);
 }
 
 }  // namespace quire

@@ -21,6 +21,7 @@
 
 #include "base/result.h"
 #include "kernels/geometry.h"
+#include "kv/rules.h"
 
 namespace quire {
 
@@ -59,12 +60,7 @@ struct SelectUse {
   bool device = false;  // the cache lies on a GPU
 };
 
-struct SelectRule {
-  std::string_view with;  // what it is combined with
-  std::string_view says;  // how, or why not
-  // Null: always legal. Else whether this use is refused.
-  bool (*refuses)(const SelectPolicy&, const SelectUse&) = nullptr;
-};
+using SelectRule = Rule<SelectPolicy, SelectUse>;
 std::span<const SelectRule> select_rules();
 Status check_select(const SelectPolicy& policy, const SelectUse& use);
 
