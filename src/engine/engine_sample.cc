@@ -10,8 +10,8 @@ void Engine::use_logits(std::span<float> logits) {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   tasks_.clear();
   for (const Row& row : rows_) {
+    if (!row.job || row.job->state == Job::State::over) continue;
     Job& job = *row.job;
-    if (job.state == Job::State::over) continue;
     const Branch b = job.branch(row.branch);
     if (b.sequence->faulted()) {
       fail(job, FailureKind::numeric,

@@ -38,6 +38,7 @@ struct ServiceStats {
 
   // Where the engine thread's time goes.
   std::uint64_t steps = 0, step_rows = 0;
+  std::uint64_t steps_ahead = 0;  // of these, submitted before the last one's tokens were known
   double step_seconds = 0;     // all of them, from picking rows to telling sinks
   double forward_seconds = 0;  // in the model's kernels
   double sample_seconds = 0;   // from logits to tokens
