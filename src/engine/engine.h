@@ -148,6 +148,7 @@ class Engine {
   void begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits);
   void advance_beams(Job& job, std::span<const float> logits);
   void sample(std::span<float> logits);
+  bool few_to_sample() const;
   void sample_one(Task& task, std::span<float> logits, LaneScratch& lane);
   void accept(Task& task);
   void tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last);
