@@ -77,6 +77,25 @@ TEST(Board, AsksEverySampleOnceForAllRows) {
   EXPECT_EQ(last, 13u);
 }
 
+TEST(Board, AsksEachTaskAtTheHardestLevelThatTellsMethodsApart) {
+  const auto levels = [](std::size_t context_max) {
+    ToySubject subject;
+    subject.context_max = context_max;
+    const Json result = run_board(subject, toy_vocabulary(), kRows, {.tier = "standard"}).value();
+    std::map<std::string, std::string> by_task;
+    for (const Json& cell : result["cells"]) {
+      const std::string level = cell["level"];
+      const bool fresh =
+          by_task.emplace(cell["id"], cell["gate"].get<bool>() ? level : level + " n/a").second;
+      EXPECT_TRUE(fresh) << cell.dump();
+    }
+    return by_task;
+  };
+  EXPECT_EQ(levels(SIZE_MAX)["S4"], "64");
+  EXPECT_EQ(levels(400)["S4"], "32x2");
+  EXPECT_EQ(levels(10)["S4"], "4 n/a");
+}
+
 // Speed is that of a sample of its own; rows that cannot do a task are not asked, and have no score.
 TEST(Board, TellsSpeedsAndLeavesOutWhoCannot) {
   ToySubject subject;
