@@ -94,7 +94,7 @@ std::string plot_svg(const Plot& plot) {
     y_high = std::max(y_high, p.y);
   }
   const std::vector<double> xs = plot_doublings(std::max(x_low, 1e-9), x_high);
-  const std::vector<double> ys = plot_ticks(y_low, y_high, 6);
+  const std::vector<double> ys = plot_ticks(y_low, y_high, 8);
   const Axis across{std::log2(xs.front()), std::log2(xs.back()) + 1e-9, kLeft, kWidth - kRight};
   const Axis up{ys.front(), ys.back(), kHeight - kBottom, kTop};
   const auto x = [&](double v) { return across.at(std::log2(std::max(v, xs.front()))); };
