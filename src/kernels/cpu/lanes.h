@@ -260,6 +260,30 @@ QUIRE_INLINE float add_lanes(Lanes x) {
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
+// The same sums of four at once, and the largest of each.
+template <class Pair>
+QUIRE_INLINE __m128 fold_lanes_of(const Lanes (&x)[4], Pair pair) {
+  __m128 fours[4];
+  for (int i = 0; i < 4; ++i) {
+    const Halves h = halves(x[i]);
+    const __m256 a = pair(h.low, h.high);
+    fours[i] = pair(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  }
+  const __m128 ab = pair(_mm_unpacklo_ps(fours[0], fours[1]), _mm_unpackhi_ps(fours[0], fours[1]));
+  const __m128 cd = pair(_mm_unpacklo_ps(fours[2], fours[3]), _mm_unpackhi_ps(fours[2], fours[3]));
+  return pair(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+}
+struct AddPair {
+  QUIRE_INLINE __m256 operator()(__m256 a, __m256 b) const { return _mm256_add_ps(a, b); }
+  QUIRE_INLINE __m128 operator()(__m128 a, __m128 b) const { return _mm_add_ps(a, b); }
+};
+struct MaxPair {
+  QUIRE_INLINE __m256 operator()(__m256 a, __m256 b) const { return _mm256_max_ps(a, b); }
+  QUIRE_INLINE __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
+};
+QUIRE_INLINE __m128 add_lanes_of(const Lanes (&x)[4]) { return fold_lanes_of(x, AddPair{}); }
+QUIRE_INLINE __m128 max_lane_of(const Lanes (&x)[4]) { return fold_lanes_of(x, MaxPair{}); }
+
 // exp for x <= kExpMax, as ref::exp has it; 0 below least_x.
 QUIRE_INLINE Lanes exp_bounded(Lanes x, float least_x = kExpMin) {
   const Lanes biased = fma(x, all(kLog2E), all(kRoundBias));
