@@ -260,7 +260,7 @@ QUIRE_INLINE float add_lanes(Lanes x) {
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
-// The same sums of four at once, and the largest of each.
+// One number of the lanes of each of four: the same sum, or the largest.
 template <class Pair>
 QUIRE_INLINE __m128 fold_lanes_of(const Lanes (&x)[4], Pair pair) {
   __m128 fours[4];
@@ -282,7 +282,6 @@ struct MaxPair {
   QUIRE_INLINE __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
 };
 QUIRE_INLINE __m128 add_lanes_of(const Lanes (&x)[4]) { return fold_lanes_of(x, AddPair{}); }
-QUIRE_INLINE __m128 max_lane_of(const Lanes (&x)[4]) { return fold_lanes_of(x, MaxPair{}); }
 
 // exp for x <= kExpMax, as ref::exp has it; 0 below least_x.
 QUIRE_INLINE Lanes exp_bounded(Lanes x, float least_x = kExpMin) {
