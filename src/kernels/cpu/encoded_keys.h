@@ -171,54 +171,66 @@ void score_codes(const EncodedPart& p, const EncodedUnit& unit, const std::byte*
   });
 }
 
-// KIVI: the page's steps are multiplied into the query first.
+// Some rows times the steps of a page, as integers.
+template <int kTerms, int kRows>
+struct ChannelQuery {
+  std::int8_t bytes[kRows][2 * kCodecDimMax];
+  float unit[kRows], base[kRows];
+
+  QUIRE_INLINE void set(const EncodedPart& p, const std::byte* page, const std::byte* prepared) {
+    const std::size_t dim = p.rows.dim;
+    const auto* halves = reinterpret_cast<const F16*>(page + p.scales_at);
+    const Lanes centre = all(p.centre * p.step);
+    const float* q[kRows];
+    for (int r = 0; r < kRows; ++r)
+      q[r] = reinterpret_cast<const float*>(prepared + r * p.prepared_bytes);
+    alignas(64) float steps[kCodecDimMax];
+    Lanes sums[4] = {zero(), zero(), zero(), zero()};
+    for (std::size_t d = 0; d < dim; d += 16) {
+      const Lanes step = load(halves + d), offset = fma(centre, step, load(halves + dim + d));
+      store(steps + d, step);
+      each<kRows>([&](auto r) QUIRE_LAMBDA {
+        sums[r.value] = fma(load(q[r.value] + d), offset, sums[r.value]);
+      });
+    }
+    Integers whole[kRows];
+    to_integers<kKeyTop<kTerms>>(
+        dim,
+        [&](int r, std::size_t v)
+            QUIRE_LAMBDA { return mul(load(q[r] + 16 * v), load(steps + 16 * v)); },
+        bytes[0], bytes[0] + dim, sizeof bytes[0], whole);
+    alignas(16) float offsets[4];
+    _mm_store_ps(offsets, add_lanes_of(sums));
+    for (int r = 0; r < kRows; ++r) {
+      unit[r] = whole[r].scale * p.step;
+      base[r] = __builtin_fmaf(static_cast<float>(whole[r].sum) * -p.centre, unit[r], offsets[r]);
+    }
+  }
+};
+
+// KIVI: each page's steps are multiplied into the query first. All pages before the first product:
+// what there is to wait for in one is then done in another.
 template <int kBits, int kTerms>
 void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
                     std::uint32_t n, float* dots) {
-  const std::size_t dim = p.rows.dim;
-  const Lanes centre = all(p.centre * p.step);
   Ahead ahead(unit, row_tiles(n) * unit.page_count *
-                        key_tiles(p.rows.tokens / 16, KeyScales::query) * dim / 4 /
+                        key_tiles(p.rows.tokens / 16, KeyScales::query) * p.rows.dim / 4 /
                         key_run<kBits>());
-  for (std::uint32_t i = 0; i < unit.page_count; ++i) {
-    KeyGroups groups;
-    add_groups(p, unit.pages[i], groups);
-    alignas(64) float steps[kCodecDimMax], offsets[kCodecDimMax];
-    const auto* halves = reinterpret_cast<const F16*>(unit.pages[i] + p.scales_at);
-    for (std::size_t d = 0; d < dim; d += 16) {
-      const Lanes step = load(halves + d);
-      store(steps + d, step);
-      store(offsets + d, fma(centre, step, load(halves + dim + d)));
-    }
-    each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
-      std::int8_t bytes[count.value * 2 * kCodecDimMax];
-      const float* q[count.value];
-      Integers whole[count.value];
-      float one[count.value], base[count.value];
+  each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
+    ChannelQuery<kTerms, count.value> queries[kEncodedPagesMax];
+    for (std::uint32_t i = 0; i < unit.page_count; ++i)
+      queries[i].set(p, unit.pages[i], prepared + at * p.prepared_bytes);
+    for (std::uint32_t i = 0; i < unit.page_count; ++i) {
+      KeyGroups groups;
+      add_groups(p, unit.pages[i], groups);
+      const auto& query = queries[i];
       ConstRow rows[count.value];
       for (int r = 0; r < count.value; ++r)
-        q[r] = reinterpret_cast<const float*>(prepared + (at + r) * p.prepared_bytes);
-      Lanes sums[4] = {zero(), zero(), zero(), zero()};
-      each<count.value>([&](auto r) QUIRE_LAMBDA {
-        for (std::size_t d = 0; d < dim; d += 16)
-          sums[r.value] = fma(load(q[r.value] + d), load(offsets + d), sums[r.value]);
-      });
-      alignas(16) float offset[4];
-      _mm_store_ps(offset, add_lanes_of(sums));
-      to_integers<kKeyTop<kTerms>>(
-          dim,
-          [&](int r, std::size_t v)
-              QUIRE_LAMBDA { return mul(load(q[r] + 16 * v), load(steps + 16 * v)); },
-          bytes, bytes + dim, 2 * dim, whole);
-      for (int r = 0; r < count.value; ++r) {
-        one[r] = whole[r].scale * p.step;
-        base[r] = __builtin_fmaf(static_cast<float>(whole[r].sum) * -p.centre, one[r], offset[r]);
-        rows[r] = {&one[r], nullptr, &base[r], bytes + 2 * r * dim};
-      }
+        rows[r] = {&query.unit[r], nullptr, &query.base[r], query.bytes[r]};
       score_groups<kBits, 0, KeyScales::query, kTerms, count.value>(
           p, groups, rows, ahead, dots + at * kEncodedUnit + i * p.rows.tokens);
-    });
-  }
+    }
+  });
 }
 
 template <int kTerms>

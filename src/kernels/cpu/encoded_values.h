@@ -169,6 +169,11 @@ QUIRE_INLINE void take_in(const Ints (&sums)[kTerms], const WeightTile<kTerms, k
   store(out, fma(to_floats(whole_sum(sums)), all(tile.unit[r]), kept));
 }
 
+// Codes of two bits are multiplied where they lie in their bytes; only the last would be negative
+// there.
+template <int kBits, int kV>
+inline constexpr bool kStaysUp = kBits == 2 && kV < 3;
+
 // Dimensions [16 first, 16 first + 64); kShare vectors of them have one scale.
 template <int kBits, int kTop, int kTerms, int kShare, int kRows>
 void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t first,
@@ -177,7 +182,7 @@ void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t firs
   using P = Planes<kBits>;
   constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
   constexpr int kGroups = kChunk / kShare;
-  constexpr bool kHolds = kHoldsBytes<kTerms> && kShare > 1;
+  constexpr bool kHolds = kHoldsBytes<kTerms> && kShare > 1 && kBits != 2;
   const std::size_t dim = p.rows.dim, chunks = dim / 64, quads = p.rows.tokens / 4;
   const std::size_t group = 16 * first / p.group;  // of the first vector
   Table levels{};
@@ -198,7 +203,10 @@ void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t firs
       last = drop_bits(load_ints(page + p.plane_at + at / 2 * 64), static_cast<int>(at % 2 * 4));
     Ints codes[kChunk];
     each<kChunk>([&](auto v) QUIRE_LAMBDA {
-      codes[v.value] = P::template unpack<v.value>(low, 64, last);
+      if constexpr (kStaysUp<kBits, v.value>)
+        codes[v.value] = both(load_ints(low), all_bytes(3 << 2 * v.value));
+      else
+        codes[v.value] = P::template unpack<v.value>(low, 64, last);
       if constexpr (kLevels) codes[v.value] = look_up(levels, codes[v.value]);
     });
     each<kRows>([&](auto r) QUIRE_LAMBDA {
@@ -232,6 +240,8 @@ void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t firs
     }
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kChunk>([&](auto v) QUIRE_LAMBDA {
+      if constexpr (kStaysUp<kBits, v.value>)
+        sums[r.value][v.value][0] = shift_right<2 * v.value>(sums[r.value][v.value][0]);
       take_in(sums[r.value][v.value], tile, r.value, group + v.value / kShare, keep[r.value],
               out + r.value * dim + 16 * (first + v.value));
     });
