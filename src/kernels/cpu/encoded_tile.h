@@ -45,14 +45,15 @@ QUIRE_INLINE void each_tile(std::uint32_t n, F f) {
 constexpr std::size_t row_tiles(std::size_t n) { return n / kTileRows + n % kTileRows; }
 
 // Fetches the pages of the next unit into L2, line by line, evenly over the steps of the work on this
-// one: a core has few misses under way at a time, and what comes in bursts waits for them.
+// one: a core has few misses under way at a time, and what comes in bursts waits for them. Every step
+// takes as many lines: branches that went another way each time cost more than the fetching.
 class Ahead {
  public:
   Ahead(const EncodedUnit& unit, std::size_t steps)
-      : unit_(unit),
-        lines_(static_cast<std::uint32_t>(unit.next_bytes + 63) / 64),
-        total_(lines_ * unit.next_count),
-        steps_(static_cast<std::uint32_t>(steps) + 1) {}
+      : unit_(unit), lines_(static_cast<std::uint32_t>(unit.next_bytes + 63) / 64) {
+    at_step_ = lines_ * unit.next_count / (static_cast<std::uint32_t>(steps) + 1) + 1;
+    start_page();
+  }
   ~Ahead() {
     while (page_ < unit_.next_count) line();
   }
@@ -60,20 +61,25 @@ class Ahead {
   Ahead& operator=(const Ahead&) = delete;
 
   QUIRE_INLINE void step() {
-    for (due_ += total_; due_ >= steps_; due_ -= steps_)
-      if (page_ < unit_.next_count) line();
+    if (page_ >= unit_.next_count) return;
+    for (std::uint32_t i = 0; i < at_step_; ++i) line();
   }
 
  private:
   QUIRE_INLINE void line() {
-    _mm_prefetch(reinterpret_cast<const char*>(unit_.next[page_]) + 64 * std::size_t{line_},
-                 _MM_HINT_T1);
-    if (++line_ >= lines_) line_ = 0, ++page_;
+    _mm_prefetch(at_, _MM_HINT_T1);
+    at_ += 64;
+    if (--left_ == 0) ++page_, start_page();
+  }
+  QUIRE_INLINE void start_page() {
+    if (page_ < unit_.next_count) at_ = reinterpret_cast<const char*>(unit_.next[page_]);
+    left_ = lines_;
   }
 
   const EncodedUnit& unit_;
-  const std::uint32_t lines_, total_, steps_;
-  std::uint32_t line_ = 0, page_ = 0, due_ = 0;
+  const char* at_ = nullptr;
+  const std::uint32_t lines_;
+  std::uint32_t at_step_, left_, page_ = 0;
 };
 
 // How codes of kBits lie: the plane of their low bits, and for 3 and 5 one of the last bit.
