@@ -50,7 +50,8 @@ typedef struct quire_options {
   uint64_t kv_cache_bytes;    /* 80 % of what is free */
   const char* kv_format;      /* "f16" ("f32" for F32 models) */
   const char* kv_budget;      /* everything stays; "snapkv:20%", see `quire kv methods` */
-  const char* kv_select;      /* everything is read; "quest:512": what answers read */
+  const char* kv_select;      /* everything is read; "quest:512": what answers read;
+                                 "xattention:0.9", "vertical-slash:256+512": what prompts read */
 } quire_options;
 
 /* Temperature 0 is greedy. Equal seeds draw equal tokens, whatever else is computed beside. */
@@ -86,6 +87,9 @@ QUIRE_API int quire_is_end(const quire_model* model, uint32_t id);
 /* A sequence of at most `capacity` tokens. */
 QUIRE_API quire_session* quire_session_new(quire_model* model, uint32_t capacity);
 QUIRE_API void quire_session_free(quire_session* session);
+/* What stays of this session's prompt, instead of what quire_options.kv_budget says; NULL:
+ * everything. Before its first step. */
+QUIRE_API int quire_budget(quire_session* session, const char* kv_budget);
 
 /* Appends tokens. They are computed by the next quire_step. */
 QUIRE_API int quire_feed(quire_session* session, const uint32_t* ids, size_t count);
@@ -101,6 +105,8 @@ QUIRE_API int quire_sample(quire_session* session, const quire_sampling* samplin
 /* Tokens fed so far, and how many of the first step's came from the cache. */
 QUIRE_API uint32_t quire_length(const quire_session* session);
 QUIRE_API uint32_t quire_cached(const quire_session* session);
+/* Of the cache that it holds now, shared blocks included. */
+QUIRE_API uint64_t quire_kv_bytes(const quire_session* session);
 /* A second session that shares everything so far; nothing is copied until the two differ. */
 QUIRE_API quire_session* quire_fork(quire_session* session);
 /* Forgets the tokens from `length` on. The last remaining token is computed again by the next step.

@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <map>
 #include <optional>
-#include <sstream>
 
 #include "base/check.h"
-#include "base/file.h"
+#include "board/progress.h"
 #include "board/report.h"
 #include "kv/key.h"
 #include "kv/retain/retain.h"
@@ -23,13 +19,15 @@ struct Tier {
   std::string_view name;
   std::uint32_t samples;
   std::uint32_t levels;                // of each task, from the easiest
+  std::uint32_t trials;                // samples that choose one of them; 0: all are asked
   std::uint32_t timed;                 // tokens of the context at which speed is measured
   std::vector<std::string_view> only;  // ids; empty: all
 };
-const Tier kTiers[] = {{"smoke", 4, 1, 512, {"S1", "S3", "S4"}},
-                       {"standard", 6, 1, 2048, {}},
-                       {"full", 40, 9, 4096, {}}};
-constexpr std::uint32_t kStreams = 2;  // samples of S9: each is long
+const Tier kTiers[] = {{"smoke", 4, 1, 0, 512, {"S1", "S3", "S4"}},
+                       {"standard", 6, 9, 10, 2048, {}},
+                       {"full", 40, 9, 0, 4096, {}}};
+constexpr std::uint32_t kStreams = 2;             // samples of S9: each is long
+constexpr std::uint32_t kFirstTrial = 1'000'000;  // samples that no row is scored by
 
 Result<const Tier*> find_tier(const std::string& name) {
   for (const Tier& t : kTiers)
@@ -40,6 +38,10 @@ Result<const Tier*> find_tier(const std::string& name) {
 struct Cell {  // a task at a level
   const Task* task;
   const Level* level;
+  std::optional<Gate> gate = {};  // where trials have found it
+
+  // Whether context helps at all is seen from the rows themselves.
+  bool tried() const { return task->metric == Metric::accuracy || task->metric == Metric::ranking; }
 };
 
 std::vector<Cell> cells_of(const Tier& tier) {
@@ -80,6 +82,7 @@ Json manifest_of(const Subject& subject, const Vocabulary& vocabulary, const Tie
           {"seed", seed},
           {"tier", tier.name},
           {"samples", tier.samples},
+          {"trials", tier.trials},
           {"timed", tier.timed},
           {"cells", cells},
           {"rows", names},
@@ -88,17 +91,6 @@ Json manifest_of(const Subject& subject, const Vocabulary& vocabulary, const Tie
           {"subject", subject.identity()}};
 }
 
-// What one row made of one sample.
-struct Outcome {
-  double score = 0, kl = 0, bytes = 0, constant = 0, peak = 0, prefill_s = 0, compress_s = 0;
-  double decode_s = 0;
-
-  bool asked() const { return !std::isnan(score); }  // a row that cannot do a task is not asked
-};
-constexpr double Outcome::*kFields[] = {
-    &Outcome::score, &Outcome::kl,        &Outcome::bytes,      &Outcome::constant,
-    &Outcome::peak,  &Outcome::prefill_s, &Outcome::compress_s, &Outcome::decode_s};
-
 double mean_kl(std::span<const Reply> replies) {
   double sum = 0;
   std::size_t count = 0;
@@ -106,74 +98,6 @@ double mean_kl(std::span<const Reply> replies) {
     for (float x : r.kl) sum += x, ++count;
   return count == 0 ? 0 : sum / static_cast<double>(count);
 }
-
-// Outcomes by (cell, sample), kept as lines of JSON behind a first line that names the manifest.
-class Progress {
- public:
-  static Result<Progress> open(const std::string& folder, const std::string& manifest,
-                               std::size_t rows) {
-    Progress p;
-    if (folder.empty()) return p;
-    std::filesystem::create_directories(folder);
-    p.path_ = folder + "/progress.jsonl";
-    if (auto old = read_file(p.path_); old.ok()) {
-      std::istringstream lines(old.value());
-      std::string line;
-      std::getline(lines, line);
-      if (line != manifest)
-        return Error{Code::invalid, p.path_ + ": is of another run (" + line.substr(0, 12) +
-                                        "); name another folder or delete it"};
-      while (std::getline(lines, line)) {
-        const auto parsed = parse_json(line);
-        if (!parsed.ok() || !p.take(parsed.value(), rows)) break;  // a line cut short by a crash
-        p.text_ += line + '\n';
-      }
-    }
-    p.text_ = manifest + '\n' + p.text_;
-    TRY_STATUS(write_file(p.path_, p.text_));
-    return p;
-  }
-
-  const std::vector<Outcome>* find(const std::string& key) const {
-    const auto at = done_.find(key);
-    return at == done_.end() ? nullptr : &at->second;
-  }
-
-  Status add(const std::string& key, const std::vector<Outcome>& outcomes) {
-    Json numbers = Json::array();
-    for (const Outcome& o : outcomes)
-      for (double Outcome::*field : kFields) numbers.push_back(o.*field);
-    done_[key] = outcomes;
-    if (path_.empty()) return {};
-    const std::string line = Json{{"key", key}, {"numbers", numbers}}.dump() + '\n';
-    std::FILE* file = std::fopen(path_.c_str(), "ab");
-    const bool written = file && std::fwrite(line.data(), 1, line.size(), file) == line.size();
-    if (file && std::fclose(file) == 0 && written) return {};
-    return Error{Code::unavailable, path_ + ": cannot be written; is the disk full?"};
-  }
-
- private:
-  bool take(const Json& line, std::size_t rows) {
-    if (!line.is_object() || !line.contains("key") || !line.contains("numbers")) return false;
-    const Json& numbers = line["numbers"];
-    if (!line["key"].is_string() || !numbers.is_array() ||
-        numbers.size() != rows * std::size(kFields))
-      return false;
-    std::vector<Outcome> outcomes(rows);
-    std::size_t at = 0;
-    for (Outcome& o : outcomes)
-      for (double Outcome::*field : kFields) {
-        const Json& x = numbers[at++];
-        if (!x.is_number() && !x.is_null()) return false;
-        o.*field = x.is_null() ? std::nan("") : x.get<double>();
-      }
-    done_[line["key"].get<std::string>()] = outcomes;
-    return true;
-  }
-
-  std::string path_, text_;
-  std::map<std::string, std::vector<Outcome>> done_;
-};
 
 // By row, by sample.
 using Grid = std::vector<std::vector<Outcome>>;
@@ -199,7 +123,8 @@ Json cell_json(const Cell& cell, const Grid& grid, std::span<const RowSpec> rows
   const std::vector<double> none = scores_of(grid[*row_named(rows, "none", 0)]);
   const std::vector<double> random = scores_of(grid[*row_named(rows, "random", 0.5)]);
   const std::vector<double> oracle = scores_of(grid[*row_named(rows, "oracle", 0.5)]);
-  const Gate passed = gate(cell.task->metric, {full, none, random, oracle}, chance);
+  const Gate passed =
+      cell.gate.value_or(gate(cell.task->metric, {full, none, random, oracle}, chance));
   const double f = mean_of(full), n = mean_of(none);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     if (!grid[r].empty() && !grid[r][0].asked()) continue;
@@ -228,7 +153,8 @@ Json row_json(const RowSpec& row, const Json& scores, std::vector<Outcome> all, 
   std::erase_if(all, [](const Outcome& o) { return !o.asked(); });
   Outcome sum;
   for (const Outcome& o : all)
-    for (double Outcome::*field : kFields) sum.*field += o.*field / static_cast<double>(all.size());
+    for (double Outcome::*field : kOutcomeFields)
+      sum.*field += o.*field / static_cast<double>(all.size());
   double mean = 0, worst = 0;
   std::size_t count = 0;
   for (const Json& s : scores) {
@@ -252,22 +178,91 @@ Json row_json(const RowSpec& row, const Json& scores, std::vector<Outcome> all, 
   out["worst"] = count == 0 ? Json() : Json(worst);
   return out;
 }
-// Seconds for one token of an answer, by row; 0: not measured.
-Result<std::vector<double>> decode_times(Subject& subject, const Vocabulary& vocabulary,
-                                         std::span<const RowSpec> rows, const Tier& tier,
-                                         std::uint64_t seed, Progress& progress) {
-  const std::string key = fmt::format("E4/{}", tier.timed);
-  if (!progress.find(key)) {
-    const Level level{"timed", tier.timed, 2, 0};
-    Sample sample = make_sample(suite_tasks()[0], level, vocabulary, seed, 0);
-    sample.timed = true;
-    TRY(const std::vector<Measured> measured, subject.answer(sample, rows));
-    std::vector<Outcome> outcomes(rows.size());
-    for (std::size_t r = 0; r < rows.size(); ++r) outcomes[r].decode_s = measured[r].decode_s;
-    TRY_STATUS(progress.add(key, outcomes));
+
+// Rows that every run has: they say which tasks count.
+constexpr std::pair<std::string_view, double> kAnchors[] = {
+    {"full", 1}, {"none", 0}, {"random", 0.5}, {"oracle", 0.5}};
+
+// What a run is made of.
+struct Run {
+  Subject& subject;
+  const Vocabulary& vocabulary;
+  std::span<const RowSpec> rows;
+  const Tier& tier;
+  std::uint64_t seed;
+  Progress& progress;
+  std::function<void()> step;  // after each sample
+};
+
+// Does this level tell methods apart? Anchors alone answer, on samples of their own.
+Result<Gate> try_level(const Run& run, const Cell& cell) {
+  std::vector<RowSpec> anchors;
+  for (const auto& [method, share] : kAnchors) anchors.push_back({std::string(method), share});
+  std::vector<std::vector<double>> scores(anchors.size());
+  double chances = 0;
+  for (std::uint32_t i = 0; i < run.tier.trials; ++i) {
+    const std::string key = fmt::format("trial/{}/{}/{}", cell.task->id, cell.level->name, i);
+    const Sample sample =
+        make_sample(*cell.task, *cell.level, run.vocabulary, run.seed, kFirstTrial + i);
+    chances += chance(*cell.task, sample) / run.tier.trials;
+    if (!run.progress.find(key)) {
+      TRY(const std::vector<Measured> measured, run.subject.answer(sample, anchors));
+      std::vector<Outcome> outcomes(run.rows.size(), Outcome{.score = std::nan("")});
+      for (std::size_t a = 0; a < anchors.size(); ++a)
+        outcomes[*row_named(run.rows, anchors[a].method, anchors[a].share)].score =
+            score_replies(*cell.task, sample, measured[a].replies, measured[0].replies);
+      TRY_STATUS(run.progress.add(key, outcomes));
+    }
+    const std::vector<Outcome>& known = *run.progress.find(key);
+    for (std::size_t a = 0; a < anchors.size(); ++a)
+      scores[a].push_back(known[*row_named(run.rows, anchors[a].method, anchors[a].share)].score);
+    run.step();
   }
+  return gate(cell.task->metric, {scores[0], scores[1], scores[2], scores[3]}, chances);
+}
+
+// Of each task the hardest level that tells methods apart; the easiest where none does.
+Result<std::vector<Cell>> choose_levels(const Run& run) {
+  std::vector<Cell> chosen;
+  for (Cell cell : cells_of(run.tier)) {
+    const bool first = chosen.empty() || chosen.back().task != cell.task;
+    if (cell.tried()) {
+      TRY(cell.gate, try_level(run, cell));
+    }
+    if (first)
+      chosen.push_back(cell);
+    else if (cell.gate && cell.gate->open)
+      chosen.back() = cell;
+  }
+  return chosen;
+}
+
+std::size_t samples_of_run(const Tier& tier) {
+  std::size_t count = 1;  // that of speed
+  const Task* last = nullptr;
+  for (const Cell& cell : cells_of(tier)) {
+    if (tier.trials > 0 && cell.tried()) count += tier.trials;
+    if (tier.trials == 0 || cell.task != last) count += samples_of(tier, cell);
+    last = cell.task;
+  }
+  return count;
+}
+
+// Seconds for one token of an answer, by row; 0: not measured.
+Result<std::vector<double>> decode_times(const Run& run) {
+  const std::string key = fmt::format("E4/{}", run.tier.timed);
+  if (!run.progress.find(key)) {
+    const Level level{"timed", run.tier.timed, 2, 0};
+    Sample sample = make_sample(suite_tasks()[0], level, run.vocabulary, run.seed, 0);
+    sample.timed = true;
+    TRY(const std::vector<Measured> measured, run.subject.answer(sample, run.rows));
+    std::vector<Outcome> outcomes(run.rows.size());
+    for (std::size_t r = 0; r < outcomes.size(); ++r) outcomes[r].decode_s = measured[r].decode_s;
+    TRY_STATUS(run.progress.add(key, outcomes));
+  }
+  run.step();
   std::vector<double> seconds;
-  for (const Outcome& o : *progress.find(key)) seconds.push_back(o.decode_s);
+  for (const Outcome& o : *run.progress.find(key)) seconds.push_back(o.decode_s);
   return seconds;
 }
 }  // namespace
@@ -289,8 +284,7 @@ std::vector<RowSpec> default_rows(std::span<const double> shares) {
 Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
                        std::span<const RowSpec> rows, const BoardOptions& options) {
   TRY(const Tier* tier, find_tier(options.tier));
-  for (const auto& [method, share] :
-       {std::pair{"full", 1.0}, {"none", 0.0}, {"random", 0.5}, {"oracle", 0.5}})
+  for (const auto& [method, share] : kAnchors)
     if (!row_named(rows, method, share))
       return Error{Code::invalid,
                    fmt::format("the anchor row '{}' at {:g} % is missing: without it "
@@ -299,16 +293,21 @@ Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
   const Json manifest = manifest_of(subject, vocabulary, *tier, rows, options.seed);
   const std::string hash = hex_of(sha256(manifest.dump()));
   TRY(Progress progress, Progress::open(options.out, hash, rows.size()));
-  const std::vector<Cell> cells = cells_of(*tier);
   const std::size_t full = *row_named(rows, "full", 1);
   Json cell_list = Json::array();
   std::vector<Json> scores(rows.size(), Json::object());
   Grid all(rows.size());
-  std::size_t done = 0, all_samples = 1;
-  for (const Cell& cell : cells) all_samples += samples_of(*tier, cell);
-  TRY(const std::vector<double> decode_s,
-      decode_times(subject, vocabulary, rows, *tier, options.seed, progress));
-  if (options.progress) options.progress(++done, all_samples);
+  std::size_t done = 0;
+  const std::size_t all_samples = samples_of_run(*tier);
+  const auto step = [&] {
+    if (options.progress) options.progress(++done, all_samples);
+  };
+  const Run run{subject, vocabulary, rows, *tier, options.seed, progress, step};
+  TRY(const std::vector<double> decode_s, decode_times(run));
+  std::vector<Cell> cells = cells_of(*tier);
+  if (tier->trials > 0) {
+    TRY(cells, choose_levels(run));
+  }
   for (const Cell& cell : cells) {
     Grid grid(rows.size());
     double chances = 0;
@@ -335,7 +334,7 @@ Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
         grid[r].push_back((*known)[r]);
         all[r].push_back((*known)[r]);
       }
-      if (options.progress) options.progress(++done, all_samples);
+      step();
     }
     cell_list.push_back(cell_json(cell, grid, rows, chances, options.seed, scores));
   }

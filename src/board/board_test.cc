@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "board/plot.h"
 #include "board/report.h"
+#include "board/row_text.h"
 #include "board/testing.h"
 
 namespace quire {
@@ -74,6 +75,25 @@ TEST(Board, AsksEverySampleOnceForAllRows) {
       run_board(subject, toy_vocabulary(), kRows, {.tier = "smoke", .progress = progress}).ok());
   EXPECT_EQ(subject.asked, 13u);  // three tasks, four samples; and one for speed
   EXPECT_EQ(last, 13u);
+}
+
+TEST(Board, AsksEachTaskAtTheHardestLevelThatTellsMethodsApart) {
+  const auto levels = [](std::size_t context_max) {
+    ToySubject subject;
+    subject.context_max = context_max;
+    const Json result = run_board(subject, toy_vocabulary(), kRows, {.tier = "standard"}).value();
+    std::map<std::string, std::string> by_task;
+    for (const Json& cell : result["cells"]) {
+      const std::string level = cell["level"];
+      const bool fresh =
+          by_task.emplace(cell["id"], cell["gate"].get<bool>() ? level : level + " n/a").second;
+      EXPECT_TRUE(fresh) << cell.dump();
+    }
+    return by_task;
+  };
+  EXPECT_EQ(levels(SIZE_MAX)["S4"], "64");
+  EXPECT_EQ(levels(400)["S4"], "32x2");
+  EXPECT_EQ(levels(10)["S4"], "4 n/a");
 }
 
 // Speed is that of a sample of its own; rows that cannot do a task are not asked, and have no score.
@@ -178,7 +198,6 @@ TEST(Report, ThePageStandsAloneAndEscapesNames) {
   EXPECT_THAT(html, Not(HasSubstr("http://")));
   EXPECT_THAT(html, Not(HasSubstr("https://")));
   EXPECT_THAT(html, HasSubstr(result["manifest_sha256"].get<std::string>()));
-  if (const char* keep = std::getenv("QUIRE_BOARD_PAGE")) std::ofstream(keep) << html;
 }
 
 TEST(AddResults, TakesRowsOfTheSameSamplesOnly) {
@@ -196,6 +215,95 @@ TEST(AddResults, TakesRowsOfTheSameSamplesOnly) {
   more["machine"] = Json::object();
   EXPECT_THAT(add_results(base, more).error().message, HasSubstr("machine"));
   EXPECT_FALSE(add_results(base, Json("nonsense")).ok());
+}
+
+// A file that somebody else's program wrote: what the pages would stumble over is refused, by name.
+TEST(AddResults, RefusesRowsThatPagesCannotShow) {
+  const Json base = result_of();
+  Json good = base;
+  good["rows"] = Json::array({base["rows"][4]});
+  good["rows"][0]["method"] = "theirs";
+  good["rows"][0]["notes"] = "of their own";
+  const auto added = add_results(base, good);
+  ASSERT_TRUE(added.ok());
+  EXPECT_THAT(board_html(added.value()), HasSubstr("theirs 25 %"));
+  EXPECT_THAT(board_markdown(added.value()), HasSubstr("theirs 25 %"));
+  const std::pair<const char*, Json> wrong[] = {
+      {"method", 5},  {"share", "half"},  {"track", "middle"}, {"bytes_per_token", Json()},
+      {"kl", "none"}, {"scores", "good"}, {"mean", "high"},    {"prefill_overhead", Json()},
+      {"worst", true}};
+  for (const auto& [field, value] : wrong) {
+    Json bad = good;
+    bad["rows"][0][field] = value;
+    const auto refused = add_results(base, bad);
+    ASSERT_FALSE(refused.ok()) << field;
+    EXPECT_THAT(refused.error().message, HasSubstr(field));
+    bad["rows"][0].erase(field);
+    EXPECT_FALSE(add_results(base, bad).ok()) << field;
+  }
+  Json bad = good;
+  bad["rows"][0] = "a row";
+  EXPECT_FALSE(add_results(base, bad).ok());
+  bad = good;
+  for (Json& score : bad["rows"][0]["scores"]) score["normalized"] = 1;
+  for (Json& score : bad["rows"][0]["scores"]) score.erase("low");
+  EXPECT_FALSE(add_results(base, bad).ok());
+}
+
+// Every row is there once, with what the controls go by, and a dot that leads to it.
+TEST(Report, ThePageCanBeSortedAndFiltered) {
+  const Json result = result_of();
+  const std::string html = board_html(result);
+  const auto count = [&](const std::string& what) {
+    std::size_t n = 0;
+    for (std::size_t at = html.find(what); at != html.npos; at = html.find(what, at + 1)) ++n;
+    return n;
+  };
+  if (const char* keep = std::getenv("QUIRE_BOARD_PAGE")) std::ofstream(keep) << html;
+  EXPECT_EQ(count("<tr id="), result["rows"].size());
+  EXPECT_EQ(count("data-kind="), result["rows"].size());
+  EXPECT_EQ(count("<tr id=\"blind-0\""), 1u);
+  EXPECT_GE(count("data-row=\"blind-0\""), 1u);
+  EXPECT_EQ(count("name=\"kind\" value=\"evict\""), 1u);
+  EXPECT_EQ(count("name=\"kind\" value=\"merge\""), 0u);  // none in this run
+}
+
+TEST(RowKind, IsWhatARowDoes) {
+  const auto kind = [](const char* method) { return row_kind({{"method", method}}); };
+  EXPECT_EQ(kind("full"), "anchor");
+  EXPECT_EQ(kind("snapkv"), "evict");
+  EXPECT_EQ(kind("int8"), "format");
+  EXPECT_EQ(kind("h2o+value"), "merge");
+  EXPECT_EQ(kind("snapkv+int8"), "mixed");
+  EXPECT_EQ(kind("quest"), "select");
+  EXPECT_EQ(kind("cacheblend"), "reuse");
+  EXPECT_EQ(kind("theirs"), "other");
+}
+
+TEST(Plot, MarksWhatNothingBeats) {
+  Plot plot{"x", "y", {{10, 1, "a"}, {20, 3, "b"}, {20, 2, "c"}, {30, 3, "d"}, {5, 0, "e"}}};
+  mark_best(plot);
+  std::string best;
+  for (const PlotPoint& p : plot.points)
+    if (p.best) best += p.name;
+  EXPECT_EQ(best, "abe");
+  EXPECT_THAT(plot_doublings(3000, 24000), ElementsAre(2000, 4000, 8000, 16000, 32000));
+}
+
+// Names of neighbours would cover each other: the better one is written.
+TEST(Plot, NamesOfTheFrontierDoNotOverlap) {
+  Plot plot{"x", "y", {}};
+  for (int i = 0; i < 40; ++i)
+    plot.points.push_back({1000.0 + i, 0.5 + i * 1e-4, "a-rather-long-name " + std::to_string(i)});
+  mark_best(plot);
+  const std::string svg = plot_svg(plot);
+  std::size_t names = 0;
+  for (std::size_t at = svg.find("class=\"name\""); at != svg.npos;
+       at = svg.find("class=\"name\"", at + 1))
+    ++names;
+  EXPECT_GE(names, 1u);
+  EXPECT_LT(names, 10u);
+  EXPECT_THAT(svg, HasSubstr("a-rather-long-name 39</text>"));
 }
 
 TEST(PlotTicks, AreRoundAndCoverTheRange) {

@@ -452,7 +452,8 @@ std::vector<RowSpec> model_rows(const Runtime& runtime, std::span<const double> 
   for (const double share : shares) rows.push_back({"quest", share});
   for (const double share : {0.95, 0.9, 0.8}) rows.push_back({"xattention", share});
   for (const double share : {0.5, 0.28}) rows.push_back({"vertical-slash", share});
-  if (check_blend(runtime.geometry(), false).ok()) {
+  const Geometry geometry = runtime.geometry();
+  if (check_blend({}, {.geometry = &geometry}).ok()) {
     for (const double share : {0.85, 0.7}) rows.push_back({"cacheblend", share});
     rows.push_back({"key-rotation"});
   }

@@ -61,18 +61,24 @@ Sample random_copy(const Vocabulary& v, const Level& level, Random& random) {
     passage.push_back(v.words[random.below(v.words.size())]);
   Sample s{filler, {}};
   Question q{.candidates = {passage}, .skip = kWarmUp};
-  for (std::uint32_t i = 0; i < level.size; ++i)
-    q.answer.push_back(static_cast<std::uint32_t>(s.context.size()) + i);
-  append(s.context, passage);
   append(s.context, line);
+  const auto first = static_cast<std::uint32_t>(s.context.size());
+  for (int said = 0; said < 2; ++said) {  // the second shows what is to be done with it
+    append(s.context, passage);
+    append(s.context, line);
+  }
+  for (auto slot = first; slot < s.context.size(); ++slot) q.answer.push_back(slot);
   append(s.context, text_at(v, level.context, random));
   append(s.context, line);
   s.questions.push_back(q);
   return s;
 }
 
-// Lines "key: value" with different keys, in the middle of a text, then questions "key:". Every value
-// is a candidate.
+constexpr std::uint32_t kAsked = 4;  // questions about one context
+constexpr std::uint32_t kShots = 2;  // pairs said again before a question, to show what is asked
+
+// Lines "key: value" with different keys, in the middle of a text, then questions "key:" behind two
+// other pairs. Every value is a candidate.
 Sample lookup_of(const Vocabulary& v, std::uint32_t filler, std::uint32_t pairs,
                  std::uint32_t value_tokens, std::uint32_t questions, Random& random) {
   const Tokens drawn = words(v, pairs * (1 + value_tokens), random);
@@ -88,8 +94,8 @@ Sample lookup_of(const Vocabulary& v, std::uint32_t filler, std::uint32_t pairs,
     s.context.push_back(drawn[i]);
     append(s.context, colon);
     append(s.context, values.back());
-    end.push_back(static_cast<std::uint32_t>(s.context.size()));
     append(s.context, line);
+    end.push_back(static_cast<std::uint32_t>(s.context.size()));
   }
   append(s.context, text_at(v, filler / 2, random));
   append(s.context, line);
@@ -99,16 +105,24 @@ Sample lookup_of(const Vocabulary& v, std::uint32_t filler, std::uint32_t pairs,
   for (std::uint32_t i = 0; i < std::min<std::size_t>(questions, asked.size()); ++i) {
     std::swap(asked[i], asked[i + random.below(asked.size() - i)]);
     Question q{.candidates = values, .right = asked[i]};
-    q.prompt = {drawn[asked[i]]};
-    append(q.prompt, colon);
-    for (std::uint32_t slot = at[asked[i]]; slot < end[asked[i]]; ++slot) q.answer.push_back(slot);
+    for (std::uint32_t shot = kShots; shot + 1 > 0; --shot) {
+      const std::uint32_t pair = (asked[i] + shot) % pairs;
+      q.prompt.push_back(drawn[pair]);
+      append(q.prompt, colon);
+      if (shot > 0) {
+        append(q.prompt, values[pair]);
+        append(q.prompt, line);
+      }
+      for (std::uint32_t slot = at[pair]; slot < end[pair]; ++slot) q.answer.push_back(slot);
+    }
+    std::ranges::sort(q.answer);
     s.questions.push_back(q);
   }
   return s;
 }
 
 Sample lookup(const Vocabulary& v, const Level& level, Random& random) {
-  return lookup_of(v, level.context, level.size, level.extra, 1, random);
+  return lookup_of(v, level.context, level.size, level.extra, kAsked, random);
 }
 
 Sample multi_query(const Vocabulary& v, const Level& level, Random& random) {
@@ -151,25 +165,36 @@ Sample chain(const Vocabulary& v, const Level& level, Random& random) {
   const Tokens equals = v.encode(" ="), line = v.encode("\n");
   Sample s{text_at(v, level.context / 2, random), {}};
   append(s.context, line);
-  Question q{.right = static_cast<std::uint32_t>(random.below(std::max(1u, level.size - 1)))};
   const auto name = [&](std::uint32_t i, std::uint32_t hop) { return drawn[i * (hops + 2) + hop]; };
   // Line by line over all chains, so that hops of one chain stand apart. Name 0 holds the value.
+  std::vector<std::vector<std::uint32_t>> slots(level.size);
   for (std::uint32_t hop = 0; hop <= hops; ++hop)
     for (std::uint32_t i = 0; i < level.size; ++i) {
       const auto first = static_cast<std::uint32_t>(s.context.size());
       s.context.push_back(name(i, hop + 1));
       append(s.context, equals);
       s.context.push_back(name(i, hop));
-      for (auto slot = first; i == q.right && slot < s.context.size(); ++slot)
-        q.answer.push_back(slot);
       append(s.context, line);
+      for (auto slot = first; slot < s.context.size(); ++slot) slots[i].push_back(slot);
     }
   append(s.context, text_at(v, level.context / 2, random));
   append(s.context, line);
-  q.prompt = {name(q.right, hops + 1)};
-  append(q.prompt, equals);
-  for (std::uint32_t i = 0; i < level.size; ++i) q.candidates.push_back({name(i, 0)});
-  s.questions.push_back(q);
+  for (std::uint32_t asked = 0; asked + 1 < level.size && asked < kAsked; ++asked) {
+    Question q{.right = asked};
+    for (std::uint32_t shot = kShots; shot + 1 > 0; --shot) {
+      const std::uint32_t i = (asked + shot) % level.size;
+      q.prompt.push_back(name(i, hops + 1));
+      append(q.prompt, equals);
+      if (shot > 0) {
+        q.prompt.push_back(name(i, 0));
+        append(q.prompt, line);
+      }
+      q.answer.insert(q.answer.end(), slots[i].begin(), slots[i].end());
+    }
+    std::ranges::sort(q.answer);
+    for (std::uint32_t i = 0; i < level.size; ++i) q.candidates.push_back({name(i, 0)});
+    s.questions.push_back(q);
+  }
   return s;
 }
 
@@ -183,7 +208,7 @@ constexpr Level kPasskey[] = {{"256@50", 256, 0, 50},
                               {"512@75", 512, 0, 75},
                               {"1024@50", 1024, 0, 50},
                               {"2048@50", 2048, 0, 50}};
-constexpr Level kMulti[] = {{"16x8", 192, 16, 8}, {"32x8", 192, 32, 8}};
+constexpr Level kMulti[] = {{"9x8", 192, 9, 8}, {"16x8", 192, 16, 8}, {"32x8", 192, 32, 8}};
 constexpr Level kChain[] = {
     {"1 hop of 4", 192, 4, 1}, {"1 hop of 8", 192, 8, 1}, {"2 hops of 8", 192, 8, 2}};
 constexpr Level kAgreement[] = {{"256+64", 256, 64}};
@@ -192,7 +217,7 @@ constexpr Level kStream[] = {{"2048", 32, 2016}};
 constexpr Task kTasks[] = {
     {"S1", "continuation", "the next tokens of a natural text", Metric::likelihood, kContinuation,
      continuation},
-    {"S2", "repeated text", "a passage again, after other text", Metric::accuracy, kRepeated,
+    {"S2", "repeated text", "a passage again, after other text", Metric::likelihood, kRepeated,
      repeated},
     {"S3", "random copy", "random words again, in order", Metric::accuracy, kCopy, random_copy},
     {"S4", "lookup", "the value of one of many keys", Metric::ranking, kLookup, lookup},

@@ -70,7 +70,7 @@ TEST(EveryTask, RanksDifferentCandidatesOnly) {
 TEST(Lookup, NeverAsksForTheLastPairAndNeverTwiceForOne) {
   for_all_samples([](const Task& task, const Level& level, const Sample& s) {
     if (task.id != "S4" && task.id != "S6") return;
-    EXPECT_EQ(s.questions.size(), task.id == "S6" ? 8u : 1u);
+    EXPECT_EQ(s.questions.size(), std::min(task.id == "S6" ? 8u : 4u, level.size - 1));
     std::set<std::uint32_t> asked;
     for (const Question& q : s.questions) {
       EXPECT_LT(q.right, level.size - 1);
@@ -91,18 +91,19 @@ TEST(Passkey, StandsAtTheDepthAskedFor) {
 TEST(Chain, LeadsFromTheNameToItsValue) {
   for_all_samples([](const Task& task, const Level& level, const Sample& s) {
     if (task.id != "S7") return;
-    const Question& q = s.questions[0];
-    TokenId name = q.prompt[0];
-    for (std::uint32_t hop = 0; hop <= level.extra; ++hop) {
-      bool found = false;
-      for (std::size_t i = 0; !found && i + 3 < s.context.size(); ++i)
-        if (s.context[i] == name && s.context[i + 1] == ' ' && s.context[i + 2] == '=') {
-          name = s.context[i + 3];
-          found = true;
-        }
-      ASSERT_TRUE(found);
+    for (const Question& q : s.questions) {
+      TokenId name = q.prompt[q.prompt.size() - 3];  // then " ="
+      for (std::uint32_t hop = 0; hop <= level.extra; ++hop) {
+        bool found = false;
+        for (std::size_t i = 0; !found && i + 3 < s.context.size(); ++i)
+          if (s.context[i] == name && s.context[i + 1] == ' ' && s.context[i + 2] == '=') {
+            name = s.context[i + 3];
+            found = true;
+          }
+        ASSERT_TRUE(found);
+      }
+      EXPECT_EQ(q.candidates[q.right], std::vector<TokenId>{name});
     }
-    EXPECT_EQ(q.candidates[q.right], std::vector<TokenId>{name});
   });
 }
 

@@ -38,7 +38,9 @@ class ToySubject : public Subject {
     for (const RowSpec& row : rows) {
       Measured m;
       const std::vector<std::uint32_t> kept = keep(sample, row);
-      for (const Question& q : sample.questions) m.replies.push_back(reply(sample, q, kept));
+      for (const Question& q : sample.questions)
+        m.replies.push_back(reply(
+            sample, q, sample.context.size() > context_max ? std::vector<std::uint32_t>() : kept));
       m.bytes_per_token = 100.0 * static_cast<double>(kept.size()) /
                           static_cast<double>(std::max<std::size_t>(1, sample.context.size()));
       m.bytes_peak = 100;
@@ -52,7 +54,8 @@ class ToySubject : public Subject {
   }
 
   std::size_t asked = 0, answers_max = SIZE_MAX;
-  std::string cannot;  // a method
+  std::size_t context_max = SIZE_MAX;  // tokens: what is longer is forgotten
+  std::string cannot;                  // a method
 
  private:
   static std::vector<std::uint32_t> keep(const Sample& sample, const RowSpec& row) {

@@ -24,6 +24,7 @@ struct quire_session {
   std::uint32_t prompt_length =
       0;  // tokens fed before the first step; penalties tell them from the answer
   bool attached = false;
+  std::shared_ptr<const quire::RetainPolicy> policy = {};  // what it begins with
   std::optional<quire::Retaining> retain = {};
   std::optional<quire::Selecting> select = {};
 
@@ -79,13 +80,18 @@ quire::SamplingOptions sampling_of(const quire_sampling* s) {
   return o;
 }
 
-// Computes all but the last pending token of a session, which then joins the common step.
+bool is_sparse(const quire_session& s) {
+  return s.model->runtime->cache().geometry(s.sequence.root()).sparse();
+}
+
+// Computes all but the last pending token of a session, which then joins the common step; of a
+// sparse prompt all but its last block, as those are read whole.
 quire::Status catch_up(quire_session& s) {
   quire::Runtime& r = *s.model->runtime;
   if (!s.attached) {
-    if (r.retain()) {
+    if (s.policy) {
       TRY(const quire::RootId root, r.tenant_root(""));
-      s.retain.emplace(r, r.retain(), static_cast<std::uint32_t>(s.tokens.size()), root);
+      s.retain.emplace(r, s.policy, static_cast<std::uint32_t>(s.tokens.size()), root);
       TRY(s.sequence, r.cache().open({.root = root,
                                       .token_capacity = s.capacity + s.retain->more_tokens(),
                                       .serve_max = s.retain->serve_max(),
@@ -101,10 +107,12 @@ quire::Status catch_up(quire_session& s) {
     s.prompt_length = static_cast<std::uint32_t>(s.tokens.size());
     s.count_tokens();
   }
-  const std::uint32_t rows = r.model().options().rows_max;
-  while (s.sequence.length() + 1 < s.tokens.size()) {
+  const std::uint32_t rows = r.chunk_rows(s.sequence, 0), block = r.geometry().tokens_per_block;
+  const std::size_t last = s.tokens.size() - 1,
+                    until = is_sparse(s) && last < s.prompt_length ? last / block * block : last;
+  while (s.sequence.length() < until) {
     const std::size_t at = s.sequence.length(),
-                      end = at < s.prompt_length || !s.select ? s.tokens.size() - 1 : at + 1,
+                      end = at < s.prompt_length || !s.select ? until : at + 1,
                       count = std::min<std::size_t>(
                           {rows, end - at,
                            s.retain ? s.retain->rows_max(static_cast<std::uint32_t>(at)) : rows});
@@ -152,8 +160,6 @@ quire_model* quire_open(const char* path, const quire_options* options) {
   if (o.kv_select) {
     auto policy = quire::parse_select_policy(o.kv_select);
     if (!policy.ok()) return code_of(policy.error()), nullptr;
-    if (!policy.value().answers())
-      return invalid("quire_open: kv_select is for answers: quest"), nullptr;
     r.kv_select = std::make_shared<quire::SelectPolicy>(std::move(policy.value()));
   }
   if (o.block_size) r.tokens_per_block = o.block_size;
@@ -196,10 +202,25 @@ quire_session* quire_session_new(quire_model* model, uint32_t capacity) {
                            .tokens = {},
                            .logits = {},
                            .counts = {},
-                           .capacity = capacity};
+                           .capacity = capacity,
+                           .policy = model->runtime->retain()};
 }
 
 void quire_session_free(quire_session* session) { delete session; }
+
+int quire_budget(quire_session* s, const char* kv_budget) {
+  if (s->attached) return invalid("quire_budget: the session has been stepped; say it before");
+  if (kv_budget == nullptr) return s->policy.reset(), QUIRE_OK;
+  const quire::Runtime& r = *s->model->runtime;
+  auto policy = quire::parse_retain_policy(kv_budget);
+  if (!policy.ok()) return code_of(policy.error());
+  if (const auto fine = r.check_retain(policy.value()); !fine.ok()) return code_of(fine.error());
+  if (r.select())
+    if (const auto fine = r.check_select(*r.select(), nullptr, true); !fine.ok())
+      return code_of(fine.error());
+  s->policy = std::make_shared<quire::RetainPolicy>(std::move(policy.value()));
+  return QUIRE_OK;
+}
 
 int quire_feed(quire_session* s, const uint32_t* ids, size_t count) {
   if (count > s->capacity - s->tokens.size())
@@ -222,14 +243,18 @@ int quire_step(quire_session* const* sessions, size_t count) {
     if (s.tokens.empty()) return invalid("quire_step: a session was fed nothing");
     if (const auto done = catch_up(s); !done.ok()) return code_of(done.error());
     if (s.sequence.length() >= s.tokens.size()) continue;  // nothing new: its logits stand
-    items.push_back({&s.sequence, std::span(s.tokens).last(1), quire::Logits::last, s.retain_of()});
+    items.push_back({&s.sequence, std::span(s.tokens).subspan(s.sequence.length()),
+                     quire::Logits::last, s.retain_of()});
     items.back().select = s.select_of();
     owners.push_back(&s);
   }
   const std::size_t vocabulary = count ? quire_vocabulary(sessions[0]->model) : 0;
   const std::size_t rows = count ? sessions[0]->model->runtime->model().options().rows_max : 1;
-  for (std::size_t at = 0; at < items.size(); at += rows) {
-    const auto part = std::span(items).subspan(at, std::min(rows, items.size() - at));
+  for (std::size_t at = 0, end = 0; at < items.size(); at = end) {
+    for (std::size_t taken = 0; end < items.size() && taken + items[end].tokens.size() <= rows;
+         ++end)
+      taken += items[end].tokens.size();
+    const auto part = std::span(items).subspan(at, end - at);
     const auto logits = sessions[0]->model->runtime->step(part);
     if (!logits.ok()) return code_of(logits.error());
     for (std::size_t i = 0; i < part.size(); ++i) {
@@ -259,12 +284,16 @@ int quire_sample(quire_session* s, const quire_sampling* sampling, uint32_t* id)
 
 uint32_t quire_length(const quire_session* s) { return static_cast<uint32_t>(s->tokens.size()); }
 uint32_t quire_cached(const quire_session* s) { return s->cached; }
+uint64_t quire_kv_bytes(const quire_session* s) {
+  return s->model->runtime->cache().bytes(s->sequence);
+}
 
 quire_session* quire_fork(quire_session* s) {
   if (!s->attached) {  // nothing computed yet: a session of its own with the same tokens
     quire_session* other = quire_session_new(s->model, s->capacity);
     if (other != nullptr) {
       other->tokens = s->tokens;
+      other->policy = s->policy;
     }
     return other;
   }
@@ -279,6 +308,7 @@ quire_session* quire_fork(quire_session* s) {
                            .cached = s->cached,
                            .prompt_length = s->prompt_length,
                            .attached = true,
+                           .policy = s->policy,
                            .retain = s->retain,
                            .select = s->select};
 }
@@ -288,9 +318,9 @@ int quire_truncate(quire_session* s, uint32_t length) {
   if (s->retain && s->retain->acted())
     return code_of(
         Error{Code::unsupported, "quire_truncate: tokens that kv_budget dropped do not come back"});
-  if (s->select && s->attached && length <= s->prompt_length)
-    return code_of(
-        Error{Code::unsupported, "quire_truncate: kv_select begins where the prompt ends"});
+  if (s->attached && length <= s->prompt_length && (s->select || is_sparse(*s)))
+    return code_of(Error{Code::unsupported,
+                         "quire_truncate: with kv_select a prompt is read once, as a whole"});
   s->tokens.resize(length);
   s->logits.clear();
   if (s->attached) {

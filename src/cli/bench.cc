@@ -226,7 +226,8 @@ extern const Command kBench = {
     "  quire bench decode --depth 7000 --kv-format f16,int8,hadamard-int4      side by side\n"
     "  quire bench batch model.gguf --batch 32 --depth 256\n"
     "  quire bench serve --help                    servers under load\n"
-    "  quire bench kv                              the cache alone",
+    "  quire bench kv                              the cache alone\n"
+    "  quire bench retain                          a part of a long prompt, against all of it",
     declare};
 
 }  // namespace quire::cli

@@ -35,67 +35,105 @@ Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_
   return {};
 }
 
-// Sequences that are stored in one way, all at the same depth.
-class Batch {
- public:
-  Batch(Runtime& runtime, const DecodeQuestion& question) : r_(runtime), q_(question) {}
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
-  // The first sequence's context is encoded from `like`, or computed; the others get copies.
-  Status fill(const StoragePolicy& way, const Batch* like) {
-    TRY(const RootId root, r_.tenant_root("", &way));
-    for (std::uint32_t b = 0; b < q_.batch; ++b) {
-      TRY(Sequence s, r_.cache().open({.root = root,
-                                       .token_capacity = q_.depth + q_.count + 1,
-                                       .reuse = false,
-                                       .publish = false}));
-      sequences_.push_back(std::move(s));
-      if (b > 0) {
-        r_.cache().attach(sequences_[b], {});
-        TRY_STATUS(copy_context(r_, sequences_[0], sequences_[b], q_.depth, 1000 + b));
-        continue;
-      }
-      const std::vector<TokenId> prompt = filler(r_, q_.depth, 1);
-      if (like) {
-        r_.cache().attach(sequences_[0], prompt);
-        const std::uint32_t block = r_.geometry().tokens_per_block;
-        TRY_STATUS(
-            convert_blocks(r_, like->sequences_[0], sequences_[0], q_.depth / block * block));
-        TRY_STATUS(r_.prefill(sequences_[0], q_.depth));
-      } else {
-        TRY_STATUS(read_all(r_, sequences_[0], prompt));
-      }
-    }
-    next_.resize(q_.batch);
-    for (std::uint32_t b = 0; b < q_.batch; ++b) next_[b] = 100 + b;
-    return {};
+// A copy of a compacted sequence that shares no page with it.
+Result<Sequence> copy_lanes(Runtime& runtime, const Sequence& from) {
+  TRY(Sequence to, runtime.cache().fork(from));
+  const Geometry& geometry = runtime.cache().geometry(from.root());
+  for (std::uint32_t g = 0; g < geometry.groups.size(); ++g) {
+    if (runtime.cache().ragged_until(to, g) == 0) continue;
+    for (std::uint32_t lane = 0; lane < geometry.groups[g].lanes(); ++lane)
+      TRY_STATUS(runtime.cache().own_lane(to, g, lane));
   }
-
-  // Tokens per second.
-  Result<double> run(std::uint32_t steps) {
-    std::vector<StepItem> items(q_.batch);
-    const auto start = std::chrono::steady_clock::now();
-    for (std::uint32_t step = 0; step < steps; ++step) {
-      for (std::uint32_t b = 0; b < q_.batch; ++b)
-        items[b] = {&sequences_[b], {&next_[b], 1}, Logits::last};
-      TRY(const std::span<const BestToken> best, r_.step_greedy(items));
-      std::ranges::transform(best, next_.begin(), &BestToken::token);
-    }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    for (Sequence& s : sequences_) {
-      r_.cache().truncate(s, q_.depth);
-      TRY_STATUS(r_.prefill(s, q_.depth));  // what a lossy format could not take back
-    }
-    return steps * q_.batch / took.count();
-  }
-
- private:
-  Runtime& r_;
-  const DecodeQuestion& q_;
-  std::vector<Sequence> sequences_;
-  std::vector<TokenId> next_;
-};
+  return to;
+}
 
 }  // namespace
+
+Result<Sequence> DecodeBatch::open(const StoragePolicy& way, SequenceOptions options) {
+  TRY(options.root, r_.tenant_root("", &way));
+  options.token_capacity += depth_ + count_ + 1;
+  options.reuse = false;
+  return r_.cache().open(options);
+}
+
+Status DecodeBatch::fill(const StoragePolicy& way, const DecodeBatch* like) {
+  for (std::uint32_t b = 0; b < width_; ++b) {
+    TRY(Sequence s, open(way, {.publish = false}));
+    sequences_.push_back(std::move(s));
+    if (b > 0) {
+      r_.cache().attach(sequences_[b], {});
+      TRY_STATUS(copy_context(r_, sequences_[0], sequences_[b], depth_, 1000 + b));
+      continue;
+    }
+    const std::vector<TokenId> prompt = filler(r_, depth_, 1);
+    if (like) {
+      r_.cache().attach(sequences_[0], prompt);
+      const std::uint32_t block = r_.geometry().tokens_per_block;
+      TRY_STATUS(convert_blocks(r_, like->sequences_[0], sequences_[0], depth_ / block * block));
+      TRY_STATUS(r_.prefill(sequences_[0], depth_));
+    } else {
+      const auto start = std::chrono::steady_clock::now();
+      TRY_STATUS(read_all(r_, sequences_[0], prompt));
+      prefill_s_ = seconds_since(start);
+    }
+  }
+  return {};
+}
+
+Status DecodeBatch::fill_kept(const StoragePolicy& way,
+                              std::shared_ptr<const RetainPolicy> policy) {
+  TRY(const RootId root, r_.tenant_root("", &way));
+  retains_.emplace_back(r_, std::move(policy), depth_, root);
+  Retaining& retain = retains_[0];
+  TRY(Sequence first, open(way, {.token_capacity = retain.more_tokens(), .recomputable = false}));
+  r_.cache().attach(first, filler(r_, depth_, 1));
+  const auto start = std::chrono::steady_clock::now();
+  TRY([[maybe_unused]] const auto logits, r_.read(first, 0, {}, &retain));
+  const auto read = std::chrono::steady_clock::now();
+  TRY_STATUS(retain.act(r_, first));
+  compress_s_ = seconds_since(read) + retain.observer().seconds();
+  prefill_s_ = std::chrono::duration<double>(read - start).count() - retain.observer().seconds();
+  sequences_.push_back(std::move(first));
+  for (std::uint32_t b = 1; b < width_; ++b) {
+    TRY(Sequence s, copy_lanes(r_, sequences_[0]));
+    sequences_.push_back(std::move(s));
+    retains_.push_back(retains_[0]);
+  }
+  return {};
+}
+
+Result<double> DecodeBatch::run(std::uint32_t steps, std::uint32_t width) {
+  std::vector<Sequence> forks;  // what was dropped does not come back
+  std::vector<Retaining> retains(retains_);
+  if (!retains.empty())
+    for (std::uint32_t b = 0; b < width; ++b) {
+      TRY(Sequence s, r_.cache().fork(sequences_[b]));
+      forks.push_back(std::move(s));
+    }
+  std::vector<Sequence>& sequences = retains.empty() ? sequences_ : forks;
+  std::vector<StepItem> items(width);
+  std::vector<TokenId> next(width);
+  for (std::uint32_t b = 0; b < width; ++b) next[b] = 100 + b;
+  const auto start = std::chrono::steady_clock::now();
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    for (std::uint32_t b = 0; b < width; ++b)
+      items[b] = {
+          &sequences[b], {&next[b], 1}, Logits::last, retains.empty() ? nullptr : &retains[b]};
+    TRY(const std::span<const BestToken> best, r_.step_greedy(items));
+    std::ranges::transform(best, next.begin(), &BestToken::token);
+  }
+  const double took = seconds_since(start);
+  if (retains.empty())
+    for (std::uint32_t b = 0; b < width; ++b) {
+      r_.cache().truncate(sequences_[b], depth_);
+      TRY_STATUS(r_.prefill(sequences_[b], depth_));  // what a lossy format could not take back
+    }
+  return steps * width / took;
+}
 
 std::vector<TokenId> filler(const Runtime& runtime, std::uint32_t count, std::uint64_t salt) {
   Random random(salt);
@@ -120,23 +158,23 @@ Result<std::vector<DecodeScore>> bench_decode(Runtime& runtime, const DecodeQues
          .ratios = {},
          .kv_bytes = q.batch * sequence_bytes(runtime.geometry(&way), q.depth + q.count / 2)});
   const std::uint32_t few = std::min(q.count, 4u);  // to warm up
-  Batch first(runtime, q);
+  DecodeBatch first(runtime, q.depth, q.count, q.batch);
   TRY_STATUS(first.fill(q.ways[0], nullptr));
-  TRY([[maybe_unused]] const double warm, first.run(few));
+  TRY([[maybe_unused]] const double warm, first.run(few, q.batch));
   if (q.ways.size() == 1)
     for (std::uint32_t i = 0; i < q.repeat; ++i) {
-      TRY(const double rate, first.run(q.count));
+      TRY(const double rate, first.run(q.count, q.batch));
       scores[0].rates.push_back(rate);
     }
   for (std::size_t w = 1; w < q.ways.size(); ++w) {
     const bool alike = q.ways[w].format->rows == q.ways[0].format->rows && !q.ways[0].lossy() &&
                        runtime.model().device() == nullptr;
-    Batch batch(runtime, q);
+    DecodeBatch batch(runtime, q.depth, q.count, q.batch);
     TRY_STATUS(batch.fill(q.ways[w], alike ? &first : nullptr));
-    TRY([[maybe_unused]] const double ready, batch.run(few));
+    TRY([[maybe_unused]] const double ready, batch.run(few, q.batch));
     for (std::uint32_t i = 0; i < q.repeat; ++i) {
-      TRY(const double before, first.run(q.count));
-      TRY(const double rate, batch.run(q.count));
+      TRY(const double before, first.run(q.count, q.batch));
+      TRY(const double rate, batch.run(q.count, q.batch));
       scores[0].rates.push_back(before);
       scores[w].rates.push_back(rate);
       scores[w].ratios.push_back(rate / before);

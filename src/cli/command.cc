@@ -14,6 +14,7 @@ QUIRE_COMMAND(Chat);
 QUIRE_COMMAND(Bench);
 QUIRE_COMMAND(BenchServe);
 QUIRE_COMMAND(BenchKv);
+QUIRE_COMMAND(BenchRetain);
 QUIRE_COMMAND(Show);
 QUIRE_COMMAND(Plan);
 QUIRE_COMMAND(Eval);
@@ -32,10 +33,11 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {
-      kServe,     kRun,       kChat,        kBench,    kBenchServe, kBenchKv,    kShow,
-      kPlan,      kSelftest,  kEval,        kTokenize, kDetokenize, kTemplate,   kEvalFormats,
-      kKvFormats, kKvMethods, kLeaderboard, kProbe,    kCalibrate,  kCompletion, kVersion};
+  static const Command all[] = {kServe,      kRun,         kChat,        kBench,    kBenchServe,
+                                kBenchKv,    kBenchRetain, kShow,        kPlan,     kSelftest,
+                                kEval,       kTokenize,    kDetokenize,  kTemplate, kEvalFormats,
+                                kKvFormats,  kKvMethods,   kLeaderboard, kProbe,    kCalibrate,
+                                kCompletion, kVersion};
   return all;
 }
 

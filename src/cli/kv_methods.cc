@@ -3,6 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "engine/blend.h"
 #include "kv/retain/policy.h"
 #include "kv/select/policy.h"
 #include "model/model.h"
@@ -94,6 +95,9 @@ int run(const DescribeCli& o) {
   for (const RetainRule& r : retain_rules()) rules.push_back(rule_json(r.with, r.refuses, r.says));
   for (const SelectRule& r : select_rules())
     select_with.push_back(rule_json(r.with, r.refuses, r.says));
+  Json blend_with = Json::array();
+  for (const BlendRule& r : blend_rules())
+    blend_with.push_back(rule_json(r.with, r.refuses, r.says));
   const Json by_format = formats_json(source.value().config(), o.block_size);
   if (o.json) {
     print_json({{"model", path.value()},
@@ -103,7 +107,8 @@ int run(const DescribeCli& o) {
                 {"selectors", selecting},
                 {"formats", by_format},
                 {"composition", rules},
-                {"select_composition", select_with}});
+                {"select_composition", select_with},
+                {"blend_composition", blend_with}});
     return kOk;
   }
   fmt::print("  {:<15}{:<16}{}\n", "method", "acts at", "keeps");
@@ -124,6 +129,8 @@ int run(const DescribeCli& o) {
   print_rules(rules);
   fmt::print("\n  and with selecting:\n");
   print_rules(select_with);
+  fmt::print("\n  and with texts that are cached behind other prefixes (reuse: approximate):\n");
+  print_rules(blend_with);
   std::string can, cannot;
   for (const auto& [name, legal] : by_format.items())
     (legal["retain"].get<bool>() ? can : cannot) += ' ' + name;

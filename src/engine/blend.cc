@@ -1,11 +1,10 @@
 #include "engine/blend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstring>
-#include <unordered_map>
 
 #include "base/check.h"
-#include "base/hash.h"
 #include "engine/lane_rows.h"
 
 namespace quire {
@@ -15,84 +14,60 @@ constexpr std::uint32_t kCheckLayer = 1;  // whose values say what differs
 
 std::uint32_t check_layer(const Runtime& r) { return std::min(kCheckLayer, r.config().layers - 1); }
 
-// Every block that is cached under a root, by what it says.
-class Contents {
- public:
-  Contents(const KvCache& cache, RootId root) {
-    cache.tree([&](const NodeInfo& n) {
-      if (n.root != root || n.in_flight || n.bytes == 0) return;
-      by_key_[n.key] = {n.parent, n.depth_tokens, {n.tokens.begin(), n.tokens.end()}};
-      by_tokens_.emplace(hash64(n.tokens.data(), n.tokens.size_bytes()), n.key);
-    });
-  }
+bool not_exact(const BlendPolicy&, const BlendUse& use) { return !use.geometry->exact(); }
+bool is_sparse(const BlendPolicy&, const BlendUse& use) {
+  return use.geometry->sparse() || use.selects;
+}
+bool forgets(const BlendPolicy&, const BlendUse& use) {
+  return std::ranges::any_of(use.geometry->groups, [](const LayerGroup& g) {
+    return g.kind != GroupKind::full || g.window != 0;
+  });
+}
+bool drops(const BlendPolicy&, const BlendUse& use) { return use.retains; }
+bool scores(const BlendPolicy&, const BlendUse& use) { return use.scores; }
+bool on_device(const BlendPolicy&, const BlendUse& use) { return use.device; }
 
-  // A block of these tokens; where there is a choice, the one after `before`.
-  const BlockKey* find(std::span<const TokenId> tokens, const BlockKey* before) const {
-    const auto [first, last] = by_tokens_.equal_range(hash64(tokens.data(), tokens.size_bytes()));
-    const BlockKey* any = nullptr;
-    for (auto at = first; at != last; ++at) {
-      const Block& b = by_key_.at(at->second);
-      if (!std::ranges::equal(b.tokens, tokens)) continue;
-      if (before != nullptr && b.parent == *before) return &at->second;
-      // The same whatever the order in which they came.
-      if (any == nullptr || at->second < *any) any = &at->second;
-    }
-    return any;
-  }
-  std::uint32_t depth(const BlockKey& key) const { return by_key_.at(key).depth; }
-  const BlockKey& parent(const BlockKey& key) const { return by_key_.at(key).parent; }
-  // From the root to the block's end; empty where something in between is gone.
-  std::vector<TokenId> chain(const BlockKey& key) const {
-    std::vector<TokenId> tokens(depth(key));
-    BlockKey at = key;
-    for (std::size_t end = tokens.size(); end > 0;) {
-      const auto b = by_key_.find(at);
-      if (b == by_key_.end()) return {};
-      end -= b->second.tokens.size();
-      std::ranges::copy(b->second.tokens, tokens.begin() + static_cast<std::ptrdiff_t>(end));
-      at = b->second.parent;
-    }
-    return tokens;
-  }
-
- private:
-  struct Block {
-    BlockKey parent;
-    std::uint32_t depth;
-    std::vector<TokenId> tokens;
-  };
-  std::unordered_map<BlockKey, Block, BlockKeyHash> by_key_;
-  std::unordered_multimap<std::uint64_t, BlockKey> by_tokens_;
+constexpr BlendRule kRules[] = {
+    {"formats",
+     "keys are turned and some computed again, which codes cannot be: needs an exact format (f16, "
+     "bf16, f32)",
+     not_exact},
+    {"models with windows", "window layers do not keep every row of a text: refused", forgets},
+    {"kv.budget",
+     "methods look at queries of the whole prompt, which is not computed: give one of them", drops},
+    {"kv.select", "what is copied was read as a whole: give one of them", is_sparse},
+    {"prompt_logprobs", "not every token of the prompt is computed: refused", scores},
+    {"prefix sharing",
+     "true prefixes are shared as ever; what is put together, and what follows, is private"},
+    {"preemption", "such a sequence is parked, as it cannot be computed again"},
+    {"n, best_of and beam search", "they share what was put together"},
+    {"GPU", "rows are copied on the CPU only: refused", on_device},
 };
 
-// The sequence that holds a chain of blocks, or nothing.
-Sequence hold(Runtime& runtime, std::vector<TokenId> chain, const SequenceOptions& like) {
-  const auto length = static_cast<std::uint32_t>(chain.size());
-  chain.push_back(0);  // the last token of a prompt is never served
+// The sequence that holds a text, or nothing.
+Sequence hold(Runtime& runtime, CachedText text, const SequenceOptions& like) {
+  const auto length = static_cast<std::uint32_t>(text.tokens.size());
+  text.tokens.push_back(0);  // the last token of a prompt is never served
   auto opened = runtime.cache().open({.root = like.root,
                                       .token_capacity = length + 1,
                                       .publish = false,
                                       .changes = like.changes,
                                       .request = like.request});
   if (!opened.ok()) return {};
-  if (runtime.cache().attach(opened.value(), chain).tokens < length) return {};
+  if (runtime.cache().attach(opened.value(), text.tokens, text.keys).tokens < length) return {};
   return std::move(opened.value());
 }
 
 }  // namespace
 
-Status check_blend(const Geometry& geometry, bool device) {
-  if (device) return Error{Code::unsupported, "approximate reuse copies rows on the CPU only"};
-  if (!geometry.exact() || geometry.sparse())
-    return Error{Code::unsupported,
-                 "approximate reuse turns keys and computes some again, which codes cannot be: it "
-                 "needs an exact format (f16, bf16, f32)"};
-  for (const LayerGroup& g : geometry.groups)
-    if (g.kind != GroupKind::full || g.window != 0)
-      return Error{Code::unsupported,
-                   "approximate reuse needs every layer's rows of a text; window layers of this "
-                   "model do not keep them"};
-  return {};
+std::string BlendPolicy::text() const {
+  return fmt::format("approximate reuse, {:g} % computed again", 100 * recompute);
+}
+
+std::span<const BlendRule> blend_rules() { return kRules; }
+
+Status check_blend(const BlendPolicy& policy, const BlendUse& use) {
+  return check_rules(std::span<const BlendRule>(kRules), policy, use);
 }
 
 std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
@@ -101,33 +76,33 @@ std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
   const std::span<const TokenId> prompt = s.tokens();
   const auto end = static_cast<std::uint32_t>(prompt.size()) - 1;  // the last is always computed
   if (s.length() + per_block > end) return {};
-  const Contents contents(runtime.cache(), s.root());
   struct Found {
     std::uint32_t to, count;
-    BlockKey last;
+    TextPlace last;
   };
   std::vector<Found> found;
   for (std::uint32_t at = s.length(); at + per_block <= end;) {
-    const bool follows = !found.empty() && found.back().to + found.back().count == at;
-    const BlockKey* const before = follows ? &found.back().last : nullptr;
-    const BlockKey* const key = contents.find(prompt.subspan(at, per_block), before);
-    if (key == nullptr) {
+    std::optional<TextPlace> after;
+    if (!found.empty() && found.back().to + found.back().count == at) after = found.back().last;
+    const auto place = runtime.cache().find_text(s, prompt.subspan(at, per_block), after);
+    if (!place) {
       ++at;
       continue;
     }
-    if (follows && contents.parent(*key) == *before) {
-      found.back().count += per_block;
-      found.back().last = *key;
-    } else {
-      found.push_back({at, per_block, *key});
-    }
+    if (place->follows)
+      found.back() = {found.back().to, found.back().count + per_block, *place};
+    else
+      found.push_back({at, per_block, *place});
     at += per_block;
   }
+  std::vector<CachedText> texts;  // before anything is held, as that changes the cache
+  for (const Found& f : found) texts.push_back(runtime.cache().text(f.last));
   std::vector<Blend::Run> runs;
-  for (const Found& f : found) {
-    Sequence source = hold(runtime, contents.chain(f.last), options);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const Found& f = found[i];
+    Sequence source = hold(runtime, std::move(texts[i]), options);
     if (!source.is_open()) continue;
-    runs.push_back({f.to, contents.depth(f.last) - f.count, f.count, std::move(source)});
+    runs.push_back({f.to, f.last.end - f.count, f.count, std::move(source)});
   }
   if (runs.empty()) return {};
   return Blend(s, recompute, std::move(runs));

@@ -21,11 +21,27 @@
 #include <vector>
 
 #include "engine/runtime.h"
+#include "kv/rules.h"
 
 namespace quire {
 
-// Whether sequences of this layout can be blended.
-Status check_blend(const Geometry& geometry, bool device);
+struct BlendPolicy {
+  double recompute = 0.15;  // share of what is found that is computed again
+
+  std::string text() const;  // for people
+};
+
+// What a request combines with it.
+struct BlendUse {
+  const Geometry* geometry = nullptr;
+  bool retains = false, selects = false;  // kv.budget, kv.select
+  bool scores = false;                    // prompt_logprobs
+  bool device = false;                    // the cache lies on a GPU
+};
+
+using BlendRule = Rule<BlendPolicy, BlendUse>;
+std::span<const BlendRule> blend_rules();  // `quire kv methods` prints them
+Status check_blend(const BlendPolicy& policy, const BlendUse& use);
 
 class Blend {
  public:
@@ -63,7 +79,7 @@ class Blend {
 };
 
 // What of a sequence's prompt, behind what it holds, is cached elsewhere under the same root and
-// changes of keys. Engine thread; looks at every cached block.
+// changes of keys. Engine thread; takes as long however much is cached.
 std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
                                 const SequenceOptions& options);
 

@@ -36,25 +36,25 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
         !ok.ok())
       return invalid("kv.budget: " + ok.error().message);
   if (r.kv.blend) {
-    if (const Status ok =
-            check_blend(runtime.geometry(r.kv.storage.get()), runtime.model().device() != nullptr);
-        !ok.ok())
-      return invalid("kv.reuse: " + ok.error().message);
-    if (r.kv.retain || r.kv.select || r.prompt_logprobs >= 0)
-      return invalid(
-          "kv.reuse approximate does not compute the whole prompt: leave kv.budget, kv.select and "
-          "prompt_logprobs out");
+    const Geometry geometry = runtime.geometry(r.kv.storage.get());
+    const Status ok = check_blend({*r.kv.blend}, {.geometry = &geometry,
+                                                  .retains = r.kv.retain != nullptr,
+                                                  .selects = r.kv.select != nullptr,
+                                                  .scores = r.prompt_logprobs >= 0,
+                                                  .device = runtime.model().device() != nullptr});
+    if (!ok.ok()) return invalid("kv.reuse: " + ok.error().message);
   }
   const StoragePolicy& stored = r.kv.storage ? *r.kv.storage : runtime.storage();
-  if (stored.prefill.way != SparsePrefill::Way::none &&
-      options.step_tokens < runtime.geometry().tokens_per_block)
+  const bool sparse = stored.prefill.way != SparsePrefill::Way::none;
+  if (sparse && options.step_tokens < runtime.geometry().tokens_per_block)
     return invalid(fmt::format("a sparse prompt is read in blocks of {} tokens, steps have {}",
                                runtime.geometry().tokens_per_block, options.step_tokens));
-  if (r.kv.select)
-    if (const Status ok =
-            runtime.check_select(*r.kv.select, r.kv.storage.get(), r.kv.retain != nullptr, r.beams);
-        !ok.ok())
-      return invalid("kv.select: " + ok.error().message);
+  const auto selects = [&](const SelectPolicy& policy) {
+    return runtime.check_select(policy, r.kv.storage.get(), r.kv.retain != nullptr, r.beams);
+  };
+  Status ok = sparse ? selects(select_policy(stored.prefill)) : Status();
+  if (ok.ok() && r.kv.select) ok = selects(*r.kv.select);
+  if (!ok.ok()) return invalid("kv.select: " + ok.error().message);
   if (r.beams > 0) {
     if (r.choices > r.beams)
       return invalid("beam search cannot return more choices than it has beams");

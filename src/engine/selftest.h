@@ -20,10 +20,10 @@ struct SelftestCheck {
 Result<bool> selftest(const std::string& path, const RuntimeOptions& base, bool all,
                       const std::function<void(const SelftestCheck&)>& report);
 
-// Every retention method on one prompt: what stays, and the answer, however the prompt was read
-// (selftest_retain.cc).
+// Every retention method on one prompt, or a few: what stays, and the answer, however the prompt was
+// read; the same for selection and for approximate reuse (selftest_retain.cc).
 Status selftest_retain(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
-                       const std::function<void(const SelftestCheck&)>& report);
+                       bool all, const std::function<void(const SelftestCheck&)>& report);
 
 // In a lossy format: exact blocks encoded instead of computed, and what follows them
 // (selftest_convert.cc).

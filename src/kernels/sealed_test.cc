@@ -287,13 +287,13 @@ TEST(Sealed, ReadsEarlierBlocksDecodedAndItsOwnAsRows) {
 
 TEST(Sealed, NeitherChunksNorThreadsNorInstructionsMatter) {
 #ifdef QUIRE_SANITIZED  // minutes
-  constexpr std::uint32_t kChunks[] = {7, 1000};
+  constexpr std::uint32_t kFirst = 1000, kChunks[] = {7};
 #else
-  constexpr std::uint32_t kChunks[] = {1, 7, 32, 100, 1000};
+  constexpr std::uint32_t kFirst = 1, kChunks[] = {1, 7, 32, 100, 1000};
 #endif
   for (const Case& c : kCases) {
     World world(c);
-    const std::vector<float> want = world.run(Isa::scalar, 1);
+    const std::vector<float> want = world.run(Isa::scalar, kFirst);
     for (const Isa isa : kIsas) {
       if (!cpu_has(isa)) continue;
       for (const std::uint32_t chunk : kChunks)

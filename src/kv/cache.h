@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,7 @@
 #include "kernels/kv_view.h"
 #include "kv/arena.h"
 #include "kv/block_times.h"
+#include "kv/index.h"
 #include "kv/journal.h"
 #include "kv/key.h"
 #include "kv/memory.h"
@@ -150,6 +152,19 @@ struct NodeInfo {
   bool pinned, in_flight;
 };
 
+// A cached block found by what it says: it ends so many tokens from its root.
+struct TextPlace {
+  NodeId node;
+  std::uint32_t end;
+  bool follows;  // the place that was asked to go on
+};
+
+// Everything from the root to a place.
+struct CachedText {
+  std::vector<TokenId> tokens;
+  std::vector<BlockKey> keys;  // of its blocks
+};
+
 struct Evicted {
   std::uint32_t blocks = 0;
   std::uint64_t bytes = 0;
@@ -236,6 +251,12 @@ class KvCache {
   // Looking and clearing. None of the const ones touches the order of eviction.
   Attached lookup(RootId root, std::span<const TokenId> prompt,
                   std::span<const BlockKey> keys) const;
+  // Where a whole block of these tokens is cached, behind whatever text, of the root of `s` and of
+  // the salt that it begins with; the block right `after` another, if that says so. Takes as long
+  // however much is cached. Good until the cache changes.
+  std::optional<TextPlace> find_text(const Sequence& s, std::span<const TokenId> tokens,
+                                     const std::optional<TextPlace>& after) const;
+  CachedText text(const TextPlace& place) const;
   void tree(const std::function<void(const NodeInfo&)>& visit) const;  // parents before children
   Result<Evicted> evict(const BlockKey& prefix,
                         bool force = false);  // the node and all below it; force takes pins too

@@ -6,6 +6,7 @@
 //   reclaim.cc  making room: eviction, slabs, parked sequences, resizing
 //   lease.cc    pins and leases
 //   compact.cc  lanes that keep different tokens
+//   text.cc     blocks found by what they say
 //   inspect.cc  stats, tree, evict, clear, check
 #pragma once
 

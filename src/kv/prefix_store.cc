@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "kv/planted.h"
 
 namespace quire {
@@ -16,6 +17,7 @@ PrefixStore::PrefixStore(const PrefixStoreOptions& options, BlockPool& pool, Jou
       journal_(journal),
       index_(
           {.node_capacity = options.node_capacity, .tokens_per_block = options.tokens_per_block}),
+      contents_(options.node_capacity),
       ghosts_(options.ghost_capacity),
       leased_(options.blocks_max),
       policy_(options.policy),
@@ -43,8 +45,12 @@ NodeId PrefixStore::add_root(std::uint32_t root, const CacheLayout& layout) {
     nodes_.resize(raw(n) + 1);
     blocks_.resize(nodes_.size() * kGroupsMax);
   }
-  nodes_[raw(n)] = {
-      .created = now_, .last_used = now_, .layout = &layout, .root = root, .holds = 1};
+  nodes_[raw(n)] = {.created = now_,
+                    .last_used = now_,
+                    .layout = &layout,
+                    .realm = mix64(root + 1),
+                    .root = root,
+                    .holds = 1};
   if (root >= root_bytes_.size()) root_bytes_.resize(root + 1);
   return n;
 }
@@ -61,7 +67,11 @@ NodeId PrefixStore::need(NodeId parent, const BlockKey& key, std::uint64_t chang
     blocks_.resize(nodes_.size() * kGroupsMax);
   }
   const CacheNode& above = nodes_[raw(parent)];
-  nodes_[raw(n)] = {.created = now_, .last_used = now_, .layout = above.layout, .root = above.root};
+  nodes_[raw(n)] = {.created = now_,
+                    .last_used = now_,
+                    .layout = above.layout,
+                    .realm = realm(parent, change),
+                    .root = above.root};
   return n;
 }
 
@@ -86,8 +96,7 @@ void PrefixStore::put(NodeId n, std::uint32_t group, BlockId b) {
 }
 
 void PrefixStore::became_ready(NodeId n) {
-  for (NodeId m = n; !index_.is_root(m) && !index_.exposed(m); m = index_.parent(m))
-    index_.expose(m);
+  for (NodeId m = n; !index_.is_root(m) && !index_.exposed(m); m = index_.parent(m)) expose(m);
   const NodeId above = index_.parent(n);
   for (Cursor* c = nodes_[raw(above)].cursors; c != nullptr;) {
     Cursor* const following = c->next;
@@ -314,7 +323,7 @@ void PrefixStore::drop_node(NodeId n, Reason reason) {
     if (has(n, g)) drop_block(n, g, reason);
   if (!ready(n)) {  // it may live on, as somebody is to compute it again, but serves nothing
     retreat_cursors(n);
-    index_.hide(n);
+    hide(n);
   }
   prune(n);
 }
@@ -343,7 +352,7 @@ void PrefixStore::prune(NodeId n) {
     CHECK(node.computing == 0 && node.pins == 0);
     const NodeId above = index_.parent(n);
     retreat_cursors(n);
-    index_.hide(n);
+    hide(n);
     index_.erase(n);
     n = above;
   }
@@ -433,7 +442,7 @@ PrefixStore::Swept PrefixStore::sweep(NodeId n, Reason reason, bool force) {
 
 void PrefixStore::check() const {
   index_.check();
-  std::uint64_t in_evictors = 0, in_heap = 0, pinned = 0;
+  std::uint64_t in_evictors = 0, in_heap = 0, pinned = 0, exposed = 0;
   std::vector<std::uint64_t> by_root(root_bytes_.size());
   index_.for_each([&](NodeId n) {
     const CacheNode& node = nodes_[raw(n)];
@@ -446,6 +455,8 @@ void PrefixStore::check() const {
     CHECK(stocked == node.stocked);
     if (index_.is_root(n)) return;
     const NodeId above = index_.parent(n);
+    exposed += index_.exposed(n);
+    CHECK(node.realm == realm(above, index_.change(n)));
     CHECK(index_.present(n) != 0 || index_.children(n) > 0 || node.holds > 0);
     const std::uint32_t chain = node.layout->chain;
     if (chain != 0) CHECK(index_.exposed(n) == (index_.present(n) != 0));
@@ -468,7 +479,7 @@ void PrefixStore::check() const {
   std::uint64_t listed = 0;
   for (const auto& e : evictors_) listed += e->size();
   CHECK(listed == in_evictors && leased_.size() == in_heap && pinned == stats_.pinned_bytes);
-  CHECK(by_root == root_bytes_);
+  CHECK(by_root == root_bytes_ && exposed == contents_.size());
 }
 
 }  // namespace quire

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "kv/block_times.h"
 #include "kv/cache_layout.h"
+#include "kv/content_table.h"
 #include "kv/evict/evict.h"
 #include "kv/evict/ghost.h"
 #include "kv/index.h"
@@ -48,6 +49,7 @@ struct CacheNode {
   Nanoseconds created = 0, last_used = 0, lease_until = 0;
   const CacheLayout* layout = nullptr;
   Cursor* cursors = nullptr;
+  std::uint64_t realm = 0;      // of its root and of every change up to it: who may read it
   std::uint32_t root = 0;       // RootId
   std::uint32_t holds = 0;      // running sequences whose last node this is: it stays
   std::uint32_t computing = 0;  // running sequences that are to compute it
@@ -110,6 +112,12 @@ class PrefixStore final : public PoolListener {
   void became_ready(NodeId n);  // after the last put: cursors above it move on
   std::uint64_t bytes(NodeId n) const;
   std::uint64_t root_bytes(std::uint32_t root) const { return root_bytes_[root]; }
+
+  // What would be the realm of blocks after `n` whose key has this change.
+  std::uint64_t realm(NodeId n, std::uint64_t change) const;
+  // A node of the realm that serves and says just these tokens, wherever it stands. Of many the
+  // newest few are looked at, and of these it is always the same one.
+  NodeId find_text(std::uint64_t realm, std::span<const TokenId> tokens) const;
 
   // Running sequences.
   void anchor(NodeId n) { ++nodes_[raw(n)].holds; }
@@ -189,6 +197,9 @@ class PrefixStore final : public PoolListener {
   void evict(NodeId n, std::uint32_t group, Reason reason);
   void drop_node(NodeId n, Reason reason);
   void prune(NodeId n);
+  void expose(NodeId n);
+  void hide(NodeId n);
+  std::uint64_t digest(NodeId n) const;
   void retreat_cursors(NodeId n);
   std::uint32_t gather(NodeId n);  // into subtree_
   bool idle(NodeId n) const;       // nobody reads or fences a block of it
@@ -199,6 +210,7 @@ class PrefixStore final : public PoolListener {
   BlockPool& pool_;
   Journal& journal_;
   PrefixIndex index_;
+  ContentTable contents_;  // of exposed nodes
   GhostTable ghosts_;
   LeaseHeap leased_;
   const EvictPolicy* policy_;

@@ -99,16 +99,21 @@ int main(int argc, char** argv) {
   /* What stays of a prompt, and what answers read of it. */
   uint32_t longer[256];
   for (int i = 0; i < 256; ++i) longer[i] = prompt[i % count];
-  const char* budgets[] = {NULL, "streaming:40,sink=4", "snapkv:30%", NULL};
-  const char* selects[] = {NULL, NULL, NULL, "quest:64"};
-  uint32_t answers[4][24];
-  for (int way = 0; way < 4; ++way) {
+  enum { WAYS = 7 };
+  const char* budgets[WAYS] = {NULL,       "streaming:40,sink=4", "snapkv:30%", NULL, NULL, NULL,
+                               "knorm:50%"};
+  const char* selects[WAYS] = {
+      NULL, NULL, NULL, "quest:64", "xattention:0.2", "vertical-slash:16+16", "xattention:0.2"};
+  uint32_t answers[WAYS][24];
+  float logits[WAYS]; /* one of each way's, to see that it did something */
+  for (int way = 0; way < WAYS; ++way) {
     options.kv_budget = budgets[way];
     options.kv_select = selects[way];
     REQUIRE((model = quire_open(argv[1], &options)) != NULL);
     REQUIRE((a = quire_session_new(model, 512)) != NULL);
     REQUIRE(quire_feed(a, longer, 256) == QUIRE_OK);
     generate(a, answers[way], 12);
+    logits[way] = quire_logits(a)[answers[0][11]];
     REQUIRE((b = quire_fork(a)) != NULL);
     generate(a, answers[way] + 12, 12);
     generate(b, again, 12);
@@ -120,17 +125,58 @@ int main(int argc, char** argv) {
       REQUIRE(memcmp(answers[way] + 6, again, 12 * sizeof again[0]) == 0);
     }
     quire_session_free(b);
+    /* With a select, prompts are read once; two of them beside each other, one from the cache. */
+    if (selects[way]) REQUIRE(budgets[way] || quire_truncate(a, 200) == QUIRE_UNSUPPORTED);
+    REQUIRE((b = quire_session_new(model, 512)) != NULL &&
+            (c = quire_session_new(model, 512)) != NULL);
+    REQUIRE(quire_feed(b, longer, 256) == QUIRE_OK && quire_feed(c, longer, 237) == QUIRE_OK);
+    quire_session* side[2] = {b, c};
+    for (int i = 0; i < 24; ++i) {
+      uint32_t next[2];
+      REQUIRE(quire_step(side, 2) == QUIRE_OK);
+      for (int s = 0; s < 2; ++s)
+        REQUIRE(quire_sample(side[s], NULL, &next[s]) == QUIRE_OK &&
+                quire_feed(side[s], &next[s], 1) == QUIRE_OK);
+      REQUIRE(next[0] == answers[way][i]);
+    }
+    REQUIRE(budgets[way] || quire_cached(b) >= 224);
+    quire_session_free(c);
+    quire_session_free(b);
     quire_session_free(a);
     quire_close(model);
   }
+  for (int way = 1; way < WAYS; ++way) REQUIRE(logits[way] != logits[0]);
   REQUIRE(memcmp(answers[0], answers[1], sizeof answers[0]) != 0);
+
+  /* A session may say for itself what stays, beside others that keep everything. */
+  options.kv_budget = options.kv_select = NULL;
+  REQUIRE((model = quire_open(argv[1], &options)) != NULL);
+  REQUIRE((a = quire_session_new(model, 512)) != NULL &&
+          (b = quire_session_new(model, 512)) != NULL);
+  REQUIRE(quire_budget(a, "nobody:5") != QUIRE_OK && strstr(quire_last_error(), "nobody"));
+  REQUIRE(quire_budget(a, "streaming:40,sink=4") == QUIRE_OK);
+  REQUIRE(quire_budget(b, "snapkv:30%") == QUIRE_OK && quire_budget(b, NULL) == QUIRE_OK);
+  REQUIRE(quire_feed(a, longer, 256) == QUIRE_OK && quire_feed(b, longer, 256) == QUIRE_OK);
+  REQUIRE((c = quire_fork(a)) != NULL);
+  generate(b, again, 24);
+  REQUIRE(memcmp(answers[0], again, sizeof again) == 0);
+  generate(a, again, 24);
+  REQUIRE(memcmp(answers[1], again, sizeof again) == 0);
+  generate(c, again, 24);
+  REQUIRE(memcmp(answers[1], again, sizeof again) == 0);
+  REQUIRE(quire_budget(a, NULL) == QUIRE_INVALID);
+  REQUIRE(quire_kv_bytes(a) > 0 && quire_kv_bytes(a) < quire_kv_bytes(b) / 2);
+  quire_session_free(c);
+  quire_session_free(b);
+  quire_session_free(a);
+  quire_close(model);
   const char* wrong[] = {"nobody:5", "snapkv", "quest:5"};
   for (int i = 0; i < 3; ++i) {
     options.kv_budget = wrong[i];
     options.kv_select = NULL;
     REQUIRE(quire_open(argv[1], &options) == NULL && strlen(quire_last_error()) > 0);
     options.kv_budget = NULL;
-    options.kv_select = i == 2 ? "xattention:0.9" : wrong[i];
+    options.kv_select = i == 2 ? "xattention:1.5" : wrong[i];
     REQUIRE(quire_open(argv[1], &options) == NULL && strlen(quire_last_error()) > 0);
   }
   printf("feed, step, sample, fork, truncate and cached prompts agree\n");

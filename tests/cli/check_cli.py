@@ -249,6 +249,27 @@ class Shapes(unittest.TestCase):
             for key in ("threads", "isa", "activations") + (("prompt",) if what == "prefill" else ("depth", "batch", "n")):
                 self.assertIn(key, b)
 
+    def test_bench_retain(self):
+        # Two layers of SmolLM2's shape: shares of bytes are the model's, and reading 8,000 tokens takes a moment.
+        config = pathlib.Path(folder.name) / "config.json"
+        config.write_text(json.dumps({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 64,
+            "num_hidden_layers": 2, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 512,
+            "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000, "tie_word_embeddings": True}))
+        b = answer("bench", "retain", "--random-weights", config, "-n", 2, "--repeat", 1, "--batch", 2)
+        self.assertEqual((b["prompt"], b["policy"], b["kv_format"], b["whole_format"]),
+                         (8000, "snapkv:20%", "hadamard-int4", "f16"))
+        self.assertEqual(b["bytes_whole"], 8000 * 2 * 2 * 3 * 64 * 2)
+        self.assertLess(b["bytes"], 0.065 * b["bytes_whole"])
+        self.assertGreater(b["bytes"], 0.05 * b["bytes_whole"])
+        self.assertGreater(b["evictable_bytes"], 0.25 * b["bytes_whole"])  # the prompt, for who begins like it
+        self.assertEqual([d["sequences"] for d in b["decode"]], [1, 2])
+        self.assertTrue(all(d["ratio"] > 0 for d in b["decode"]))
+        self.assertTrue(0 < b["compress_share"] < 1)
+        self.assertIn("tokens/s", quire("bench", "retain", TINY, "--prompt", 100, "-n", 1, "--repeat", 1, "--kv-format", "f16",
+                                        "--kv-budget", "streaming:40").stdout)
+        self.assertIn("nobody", quire("bench", "retain", TINY, "--kv-budget", "nobody:5", code=2).stderr)
+
     def test_show(self):
         s = answer("show", TINY)
         self.assertEqual((s["architecture"], s["layers"], s["kv_heads"], s["head_dim"]), ("llama", 3, 2, 16))
@@ -336,6 +357,10 @@ class Shapes(unittest.TestCase):
             s = answer("selftest", model)
             self.assertTrue(s["ok"])
             self.assertGreater(len(s["checks"]), 10)
+            said = "\n".join(c["check"] for c in s["checks"])
+            for part in ("snapkv keeps the same", "from a snapshot", "quest reads the same"):
+                self.assertIn(part, said)
+            self.assertEqual("approximate reuse" in said, model == TINY)  # windows do not keep every row
             for check in s["checks"]:
                 self.assertTrue(check["ok"], check)
                 self.assertGreater(check["compared"], 0)

@@ -75,13 +75,38 @@ class Leaderboard(unittest.TestCase):
         with open(os.path.join(self.out, "leaderboard.html")) as file:
             self.assertIn("<svg", file.read())
 
+    def add(self, other, ok=True):
+        """Adds results that somebody else's program wrote, to a copy of ours; the folder and what was said."""
+        out = tempfile.mkdtemp(dir=self.folder.name)
+        path = os.path.join(out, "theirs.json")
+        for name, content in (("results.json", self.result), ("theirs.json", other)):
+            with open(os.path.join(out, name), "w") as file:
+                file.write(content if isinstance(content, str) else json.dumps(content))
+        return out, leaderboard("add", path, "--out", out, ok=ok)
+
+    def theirs(self):
+        row = {**self.rows["snapkv", 0.5], "method": "theirs", "bytes_per_token": 100.0, "notes": "of their own"}
+        return {**json.loads(json.dumps(self.result)), "machine": {"processor": "theirs"}, "rows": [row]}
+
+    def test_results_of_others_are_added(self):
+        out, _ = self.add(self.theirs())
+        with open(os.path.join(out, "results.json")) as file:
+            rows = {r["method"]: r for r in json.load(file)["rows"]}
+        self.assertTrue(rows["theirs"]["frontier"])  # nobody takes as little
+        for page in ("leaderboard.md", "leaderboard.html"):
+            with open(os.path.join(out, page)) as file:
+                self.assertIn("theirs 50 %", file.read())
+
     def test_results_of_others_must_be_of_the_same_samples(self):
-        other = json.loads(json.dumps(self.result))
+        other = self.theirs()
         other["manifest"]["seed"] = 99
-        path = os.path.join(self.folder.name, "other.json")
-        with open(path, "w") as file:
-            json.dump(other, file)
-        self.assertEqual(leaderboard("add", path, "--out", self.out, ok=False).returncode, 7)
+        for wrong, says in ((other, "other samples"), ({**self.theirs(), "machine": {}}, "machine"),
+                            ({**self.theirs(), "rows": [{"method": "theirs"}]}, "share"), ({"rows": []}, "manifest")):
+            out, said = self.add(wrong, ok=False)
+            self.assertEqual(said.returncode, 7, said.stderr)
+            self.assertIn(says, said.stderr)
+            self.assertFalse(os.path.exists(os.path.join(out, "leaderboard.html")))  # nothing was changed
+        self.assertNotEqual(self.add("no JSON", ok=False)[1].returncode, 0)
 
 
 if __name__ == "__main__":

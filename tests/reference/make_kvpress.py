@@ -1,9 +1,9 @@
 """Makes what src/kv/retain/kvpress_test.cc compares with: the slots that NVIDIA's kvpress keeps of real keys and values.
 
-    python tests/reference/make_kvpress.py MODEL.gguf [--tokens 96] [--layers 0 10 20 29] [--out tests/reference/kvpress]
+    scripts/python --kvpress tests/reference/make_kvpress.py MODEL.gguf [--tokens 96] [--layers 0 10 20 29 | --every-layer]
+        [--out tests/reference/kvpress]
 
-Needs kvpress 0.5.5 with the transformers it asks for, and torch and gguf, in an environment of its own. transformers runs
-the model once over the beginning of Debian's Apache-2.0 licence; queries before rotation, keys after it and values are
+transformers runs the model once over the beginning of Debian's Apache-2.0 licence; queries before rotation, keys after it and values are
 rounded to 8 bits with a power of two per row, so that a few layers fit into a small file, and the presses are given the
 rounded numbers. Writes OUT.bin (each row: exponent, then codes) and OUT.json (shape, and per press, ratio and lane the kept
 slots as a bit mask in hexadecimal, slot 0 first).
@@ -101,12 +101,16 @@ def main():
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--layers", type=int, nargs="*", default=[0, 10, 20, 29])
+    parser.add_argument("--every-layer", action="store_true")
     parser.add_argument("--out", type=pathlib.Path, default=make_reference.HERE / "kvpress")
     args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     tokenizer, model = make_reference.load(args.model)
     text = (make_reference.LICENCES / "Apache-2.0").read_text()
     ids = tokenizer(text)["input_ids"][:args.tokens]
     config = model.config
+    if args.every_layer:
+        args.layers = list(range(config.num_hidden_layers))
     rotary = model.model.rotary_emb
     positions = rotary(torch.zeros(1, 1, config.head_dim), torch.arange(len(ids))[None])
 

@@ -62,6 +62,8 @@ class Retain(KvTest):
         error({"reuse": "approximate", "format": "int8"})
         error({"select": {"tokens": 64}}, use_beam_search=True, best_of=2)
         error({"budget": {"policy": "snapkv", "ratio": 0.3}, "window": {"size": 5}})
+        self.assertIn("cut", error({"budget": {"policy": "knorm", "ratio": 0.3, "cut": 32},
+                                    "select": {"policy": "xattention"}})["message"])
         error({"budget": {"policy": "snapkv", "ratio": 0.3}}, use_beam_search=True, best_of=2)
 
     def test_texts_are_found_behind_other_prefixes(self):

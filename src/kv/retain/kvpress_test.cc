@@ -124,6 +124,16 @@ bool comparable(const std::string& name, const Shape& s, std::uint32_t budget) {
   return budget >= always && (budget - always) % runs == 0;
 }
 
+// Whether two sets differ in slots of equal scores only: who breaks ties by another rule is right, too.
+bool tied(std::span<const float> scores, std::vector<std::uint32_t> a,
+          std::vector<std::uint32_t> b) {
+  const auto by_score = [&](std::uint32_t x, std::uint32_t y) { return scores[x] < scores[y]; };
+  std::ranges::sort(a, by_score);
+  std::ranges::sort(b, by_score);
+  return std::ranges::equal(
+      a, b, [&](std::uint32_t x, std::uint32_t y) { return scores[x] == scores[y]; });
+}
+
 TEST(Kvpress, KeepsTheSameSlots) {
   const char* other = std::getenv("QUIRE_KVPRESS");
   const std::string stem = other ? other : "tests/reference/kvpress";
@@ -139,7 +149,10 @@ TEST(Kvpress, KeepsTheSameSlots) {
   std::memcpy(codes.data(), bytes.data(), bytes.size());
   const std::int8_t* at = codes.data();
 
-  std::map<std::string, std::pair<int, int>> agreed;  // lanes that agree, and all
+  struct Lanes {
+    int alike = 0, tied = 0, all = 0;
+  };
+  std::map<std::string, Lanes> agreed;
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
     Layer made(shape, at);
     for (const auto& [ratio, presses] : data["keep"].items())
@@ -155,17 +168,26 @@ TEST(Kvpress, KeepsTheSameSlots) {
         const std::uint32_t budget = budget_slots(shape.tokens, 1 - std::stod(ratio));
         if (!comparable(name, shape, budget)) continue;
         const KeepSets keep = keep_of(m, in, budget);
+        Scored scored(shape.kv_heads);
+        scored.add(m, in);
         for (std::uint32_t head = 0; head < shape.kv_heads; ++head) {
-          const bool same = kept(keep, head) == slots_of(lanes[layer * shape.kv_heads + head]);
-          agreed[name].first += same;
-          ++agreed[name].second;
+          const auto ours = kept(keep, head);
+          const auto theirs = slots_of(lanes[layer * shape.kv_heads + head]);
+          const auto of_head =
+              std::span(scored.scores).subspan(std::size_t{head} * shape.tokens, shape.tokens);
+          Lanes& count = agreed[name];
+          count.alike += ours == theirs;
+          count.tied += ours != theirs && tied(of_head, ours, theirs);
+          ++count.all;
         }
       }
   }
   ASSERT_GE(agreed.size(), 9u);
   for (const auto& [name, lanes] : agreed) {
-    std::printf("%-12s %d of %d lanes alike\n", name.c_str(), lanes.first, lanes.second);
-    EXPECT_GE(lanes.first, 0.99 * lanes.second) << name;
+    std::printf("%-12s %d of %d lanes alike, %d tied\n", name.c_str(), lanes.alike, lanes.all,
+                lanes.tied);
+    EXPECT_GE(lanes.alike + lanes.tied, 0.99 * lanes.all) << name;
+    EXPECT_GE(lanes.alike, 0.98 * lanes.all) << name;
   }
 }
 

@@ -45,6 +45,9 @@ bool outgrows(const RetainPolicy& policy, const RetainUse& use) {
              use.context;
 }
 
+bool cuts_sparse(const RetainPolicy& policy, const RetainUse& use) {
+  return use.geometry->sparse() && policy.cut > 0;
+}
 bool has_beams(const RetainPolicy&, const RetainUse& use) { return use.beams > 0; }
 bool on_device(const RetainPolicy&, const RetainUse& use) { return use.device; }
 
@@ -63,6 +66,9 @@ constexpr RetainRule kRules[] = {
      many_groups},
     {"models with windows", "their window layers are left alone; one layer must see everything",
      nothing_grows},
+    {"sparse prompts",
+     "what stays is chosen when all of it was read: a cut would drop blocks that the rest reads",
+     cuts_sparse},
     {"prefix sharing",
      "cached blocks are read and left for others as always, up to the queries that the method must "
      "see; a copy is compacted, and what follows is private"},
@@ -72,6 +78,7 @@ constexpr RetainRule kRules[] = {
      "streaming and window start positions over, so a text may outgrow the model's context; what "
      "stays must be smaller than it",
      outgrows},
+    {"speculative decoding", "answers are made token by token: there are no drafts"},
     {"beam search", "beams share and part too often: refused", has_beams},
     {"GPU", "lanes are read on the CPU only: refused", on_device},
 };

@@ -92,6 +92,10 @@ TEST(RetainPolicy, EveryRuleRefusesSomething) {
   EXPECT_FALSE(check_retain(merging, {.geometry = &int4}).ok());
   EXPECT_FALSE(check_retain(plain, {.geometry = &recent}).ok());
   EXPECT_FALSE(check_retain(plain, {.geometry = &window}).ok());
+  Geometry sparse = f16;
+  sparse.prefill.way = SparsePrefill::Way::antidiagonals;
+  EXPECT_TRUE(check_retain(plain, {.geometry = &sparse}).ok());
+  EXPECT_FALSE(check_retain(policy("knorm:20%,cut=64"), {.geometry = &sparse}).ok());
   EXPECT_FALSE(check_retain(plain, {.geometry = &f16, .beams = 2}).ok());
   EXPECT_FALSE(check_retain(plain, {.geometry = &f16, .device = true}).ok());
 }

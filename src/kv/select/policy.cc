@@ -51,6 +51,7 @@ constexpr SelectRule kRules[] = {
     {"preemption",
      "an answer by quest is parked; sparse prompts are computed again, block by block"},
     {"n and best_of", "choices share the prompt; each reads what it chooses"},
+    {"speculative decoding", "answers are made token by token: there are no drafts"},
     {"beam search", "beams share and part too often: quest is refused", has_beams},
     {"GPU", "pages are chosen on the CPU only: refused", on_device},
 };
@@ -108,6 +109,11 @@ Result<SelectPolicy> make_select_policy(const SelectAsk& ask) {
     return Error{Code::not_found, "no way to select '" + p.name + "'; there are:" + known};
   }
   return p;
+}
+
+SelectPolicy select_policy(const SparsePrefill& prefill) {
+  const bool slashes = prefill.way == SparsePrefill::Way::vertical_slash;
+  return {.name = slashes ? "vertical-slash" : "xattention", .prefill = prefill};
 }
 
 Result<SelectPolicy> parse_select_policy(std::string_view text) {

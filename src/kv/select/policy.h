@@ -51,6 +51,7 @@ struct SelectPolicy {
 
 Result<SelectPolicy> make_select_policy(const SelectAsk& ask);
 Result<SelectPolicy> parse_select_policy(std::string_view text);
+SelectPolicy select_policy(const SparsePrefill& prefill);  // that a layout has
 
 // What a request combines with selecting.
 struct SelectUse {
