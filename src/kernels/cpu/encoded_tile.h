@@ -51,7 +51,8 @@ class Ahead {
  public:
   Ahead(const EncodedUnit& unit, std::size_t steps)
       : unit_(unit), lines_(static_cast<std::uint32_t>(unit.next_bytes + 63) / 64) {
-    at_step_ = lines_ * unit.next_count / (static_cast<std::uint32_t>(steps) + 1) + 1;
+    const std::uint32_t total = lines_ * unit.next_count;
+    at_step_ = most(1u, steps > 0 ? total / static_cast<std::uint32_t>(steps) : total);
     start_page();
   }
   ~Ahead() {
