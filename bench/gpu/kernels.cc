@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/packed.h"
+#include "kernels/cuda/plan_testing.h"
 #include "kernels/cuda/sealed.h"
 
 namespace quire {
@@ -101,47 +102,34 @@ void bench_decode(const Decode& c, bool& first) {
     tables[i] = static_cast<std::uint32_t>(i * block / 256);
   Random random(2);
   for (std::uint64_t i = blocks; i > 1; --i) std::swap(tables[i - 1], tables[random.below(i)]);
-  std::vector<AttendItem> items;
-  std::vector<AttendMerge> merges;
-  std::uint32_t partials = 0;
-  const std::uint32_t split = cuda_split(c.dim);
+  CudaPlan plan;
   // As the model's plan has it: rows stay whole where there are enough of them.
   const bool whole = !latent && cuda_rows_stay_whole(c.batch * c.kv_heads, page_bytes, c.format,
                                                      device_info.multiprocessors);
-  for (std::uint32_t b = 0; b < c.batch; ++b) {
-    const std::uint32_t splits = whole ? 1 : (c.length + split - 1) / split;
-    for (std::uint32_t s = 0; s < splits; ++s)
-      items.push_back({b * pages, b, c.length - 1, c.length - 1, s * split,
-                       whole ? c.length : std::min(c.length, (s + 1) * split),
-                       splits == 1 && !latent ? kNoPartial : partials + s,
-                       c.format == CudaKvFormat::bf16 ? std::uint16_t{1} : sealed_row_count(1, 0),
-                       0});
-    merges.push_back({b, partials, splits == 1 && !latent ? 0 : splits});
-    partials += splits;
-  }
+  for (std::uint32_t b = 0; b < c.batch; ++b)
+    add_attention(plan, {b * pages, b, c.length - 1, c.length - 1, 0, c.length, kNoPartial, 1, 0},
+                  cuda_split(c.dim), whole ? 0 : 1);
+  if (c.format != CudaKvFormat::bf16)
+    for (AttendItem& item : plan.items) item.row_count = sealed_row_count(1, 0);
   void* queries = room(std::size_t{c.batch} * c.query_heads * key_dim * 2);
   ok(api->random_bf16({queries, std::size_t{c.batch} * c.query_heads * key_dim, 3, 0.1f}, stream),
      "noise");
   AttendArgs a{};
   a.arena = arena;
   a.tables = up(tables);
-  a.items = up(items);
-  a.item_count = up(std::vector<std::uint32_t>{static_cast<std::uint32_t>(items.size())});
-  a.merges = up(merges);
   a.queries = queries;
   a.output = room(activation_elements(c.batch, c.query_heads * c.dim) * 2);
-  a.partials = static_cast<float*>(room(std::size_t{partials} * c.query_heads * (c.dim + 2) * 4));
-  a.rows = c.batch;
   a.query_heads = c.query_heads, a.kv_heads = c.kv_heads, a.head_dim = c.dim;
   a.page_bytes = page_bytes;
   a.format = c.format;
-  a.items_max = static_cast<std::uint32_t>(items.size());
+  use_plan(
+      plan, a, [](const auto& v) { return up(v); }, room);
   const auto layers = [&](bool merged) {
     return graph_us([&] {
              for (std::uint32_t l = 0; l < c.layers; ++l) {
                a.layer_offset = l * stored * page_bytes;
                ok(latent ? api->attend_latent(a, stream) : api->attend_decode(a, stream), "attend");
-               if (merged && merges[0].count > 0) ok(api->attend_merge(a, stream), "merge");
+               if (merged && plan.partials > 0) ok(api->attend_merge(a, stream), "merge");
              }
            }) /
            c.layers;
@@ -170,25 +158,25 @@ void bench_prefill(std::uint32_t query_heads, std::uint32_t kv_heads, std::uint3
   std::vector<std::uint32_t> tables(pages);
   for (std::uint32_t i = 0; i < pages; ++i) tables[i] = static_cast<std::uint32_t>(i * block / 256);
   const std::uint32_t tile = kCudaTile / (query_heads / kv_heads);
-  std::vector<AttendItem> items;
+  CudaPlan plan;
   for (std::uint32_t r = 0; r < rows; r += tile) {
     const std::uint32_t count = std::min(tile, rows - r);
-    items.push_back({0, r, past + r, past, 0, past + r + count, kNoPartial,
-                     static_cast<std::uint16_t>(count), 0});
+    add_attention(plan,
+                  {0, r, past + r, past, 0, past + r + count, kNoPartial,
+                   static_cast<std::uint16_t>(count), 0},
+                  cuda_split(dim), 0);
   }
-  std::reverse(items.begin(), items.end());
+  std::ranges::reverse(plan.items);
   void* queries = room(std::size_t{rows} * query_heads * dim * 2);
   ok(api->random_bf16({queries, std::size_t{rows} * query_heads * dim, 3, 0.1f}, stream), "noise");
   AttendArgs a{};
   a.arena = static_cast<std::byte*>(arena);
   a.tables = up(tables);
-  a.items = up(items);
-  a.item_count = up(std::vector<std::uint32_t>{static_cast<std::uint32_t>(items.size())});
   a.queries = queries;
   a.output = room(activation_elements(rows, query_heads * dim) * 2);
-  a.rows = rows;
   a.query_heads = query_heads, a.kv_heads = kv_heads, a.head_dim = dim;
-  a.items_max = static_cast<std::uint32_t>(items.size());
+  use_plan(
+      plan, a, [](const auto& v) { return up(v); }, room);
   a.page_bytes = page_bytes;
   const double us = graph_us([&] { ok(api->attend_prefill(a, stream), "prefill"); });
   const double flops = 4.0 * query_heads * dim * rows * (past + 0.5 * rows);
@@ -198,7 +186,8 @@ void bench_prefill(std::uint32_t query_heads, std::uint32_t kv_heads, std::uint3
       first_field(first), query_heads, kv_heads, dim, rows, past, us, flops / us / 1e6);
   for (const void* p : {static_cast<const void*>(arena), static_cast<const void*>(a.tables),
                         static_cast<const void*>(a.items), static_cast<const void*>(a.item_count),
-                        a.queries, static_cast<const void*>(a.output)})
+                        static_cast<const void*>(a.merges), a.queries,
+                        static_cast<const void*>(a.output), static_cast<const void*>(a.partials)})
     api->free(const_cast<void*>(p));
 }
 

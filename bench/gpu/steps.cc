@@ -67,29 +67,44 @@ Sequence with_context(Runtime& r, std::uint32_t depth, std::uint32_t extra, std:
   return s;
 }
 
+// Steps as the engine runs them, each submitted before the one before it is over, and one at a time.
 // `shared`: all sequences have the same context.
 void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth, bool shared = false) {
   constexpr std::uint32_t kSteps = 12, kWarm = 4;
   r.cache().clear(true);
   std::vector<Sequence> sequences;
   for (std::uint32_t b = 0; b < batch; ++b)
-    sequences.push_back(b == 0 || !shared ? with_context(r, depth, kSteps + kWarm, 100 + b)
+    sequences.push_back(b == 0 || !shared ? with_context(r, depth, 2 * (kSteps + kWarm), 100 + b)
                                           : need(r.cache().fork(sequences[0])));
   std::vector<TokenId> next(batch, 17);
-  std::vector<StepItem> items(batch);
-  std::vector<double> times;
-  for (std::uint32_t step = 0; step < kSteps + kWarm; ++step) {
-    const auto start = Clock::now();
-    for (std::uint32_t b = 0; b < batch; ++b)
-      items[b] = {&sequences[b], {&next[b], 1}, Logits::last};
-    const auto best = need(r.step_greedy(items));
-    std::ranges::transform(best, next.begin(), &BestToken::token);
-    if (step >= kWarm) times.push_back(ms_since(start));
+  std::vector<StepItem> items;
+  std::vector<std::uint32_t> from;
+  for (std::uint32_t b = 0; b < batch; ++b) {
+    items.push_back({&sequences[b], {&next[b], 1}, Logits::last});
+    from.push_back(b);
+  }
+  double ms[2];
+  for (const bool ahead : {false, true}) {
+    std::vector<double> times;
+    std::optional<Runtime::Pending> now;
+    auto start = Clock::now();
+    for (std::uint32_t step = 0; step < kSteps + kWarm; ++step) {
+      std::optional<Runtime::Pending> then;
+      if (!now) now.emplace(need(r.submit(items)));
+      if (ahead && step + 1 < kSteps + kWarm) then.emplace(need(r.submit(items, from)));
+      const auto best = need(r.finish(*now, items));
+      std::ranges::transform(best, next.begin(), &BestToken::token);
+      now.reset();
+      if (then) now.emplace(std::move(*then));
+      if (step >= kWarm) times.push_back(ms_since(start));
+      start = Clock::now();
+    }
+    ms[ahead] = median(times);
   }
   fmt::print(
-      "{{\"step\": \"{}\", \"format\": \"{}\", \"batch\": {}, \"context\": {}, \"ms\": "
-      "{:.3f}}}\n",
-      shared ? "shared" : "decode", r.kv_format(), batch, depth, median(times));
+      "{{\"step\": \"{}\", \"format\": \"{}\", \"batch\": {}, \"context\": {}, \"ms\": {:.3f}, "
+      "\"one_at_a_time_ms\": {:.3f}}}\n",
+      shared ? "shared" : "decode", r.kv_format(), batch, depth, ms[true], ms[false]);
   std::fflush(stdout);
 }
 
@@ -155,10 +170,11 @@ struct SilentSink final : RequestSink {
 };
 
 // Requests that come all at once, through the engine: 64 to 1,024 tokens each, 256 answered.
-void requests(Runtime& r, std::uint32_t count, const char* how, const SamplingOptions& sampling) {
+void requests(Runtime& r, std::uint32_t count, const char* how, const SamplingOptions& sampling,
+              std::optional<bool> ahead = {}) {
   r.cache().clear(true);
   const ServiceOptions options{
-      .step_tokens = 8192, .sequences_max = count, .queue_max = count, .told = {}};
+      .step_tokens = 8192, .sequences_max = count, .queue_max = count, .ahead = ahead};
   RequestLog log(64);
   SteadyClock clock;
   Engine engine(r, options, log, clock);
@@ -183,12 +199,11 @@ void requests(Runtime& r, std::uint32_t count, const char* how, const SamplingOp
   const ServiceStats& stats = engine.stats();
   fmt::print(
       "{{\"step\": \"requests\", \"sampling\": \"{}\", \"count\": {}, \"prompt_tokens\": {}, "
-      "\"tokens\": {}, \"s\": {:.2f}, \"tokens_per_s\": {:.0f}, \"steps\": {}, \"forward_s\": "
-      "{:.2f}, "
-      "\"sample_s\": {:.2f}}}\n",
+      "\"tokens\": {}, \"s\": {:.2f}, \"tokens_per_s\": {:.0f}, \"steps\": {}, \"ahead\": {}, "
+      "\"forward_s\": {:.2f}, \"sample_s\": {:.2f}}}\n",
       how, count, prompt_tokens, stats.tokens_generated, seconds,
-      static_cast<double>(stats.tokens_generated) / seconds, stats.steps, stats.forward_seconds,
-      stats.sample_seconds);
+      static_cast<double>(stats.tokens_generated) / seconds, stats.steps, stats.steps_ahead,
+      stats.forward_seconds, stats.sample_seconds);
   std::fflush(stdout);
 }
 
@@ -234,6 +249,7 @@ int speed(const std::string& config) {
   most(r);
   decode(r, 64, 8192, true);
   requests(r, 512, "greedy", {});
+  requests(r, 512, "greedy, no step ahead", {}, false);
   requests(r, 512, "temperature 1, top-k 40", {.temperature = 1, .top_k = 40});
   for (const char* format : {"fp8-e4m3", "int8", "hadamard-int4", "hadamard-int2"}) {
     runtime = {};  // there is room for one
@@ -262,22 +278,15 @@ struct KeepingSink final : RequestSink {
   }
 };
 
-// Requests of every kind of sampling, together and alone: each must draw the same tokens.
-void drawn(Runtime& r) {
-  const SamplingOptions kinds[] = {{.temperature = 0},
-                                   {.temperature = 0.8f},
-                                   {.temperature = 1, .top_k = 40},
-                                   {.temperature = 1, .top_p = 0.9f},
-                                   {.temperature = 1.2f, .min_p = 0.05f},
-                                   {.temperature = 1, .top_k = 60, .typical_p = 0.8f},
-                                   {.temperature = 0.9f, .top_p = 0.95f, .presence_penalty = 0.5f},
-                                   {.temperature = 0, .repetition_penalty = 1.2f},
-                                   {.temperature = 1, .top_p = 0.8f, .logit_bias = {{20, 3.0f}}}};
+// Requests of these kinds of sampling, together and alone: each must draw the same tokens. Alone no
+// step is submitted ahead.
+void drawn(Runtime& r, const char* how, std::span<const SamplingOptions> kinds) {
   constexpr std::uint32_t kCount = 36;
-  const ServiceOptions options{
-      .step_tokens = 8192, .sequences_max = kCount, .queue_max = kCount, .told = {}};
   const std::vector<TokenId> text = r.tokenizer().encode("A quire is four sheets of paper, folded");
+  std::uint64_t steps_ahead = 0;
   const auto answers = [&](std::uint32_t first, std::uint32_t count) {
+    const ServiceOptions options{
+        .step_tokens = 8192, .sequences_max = kCount, .queue_max = kCount, .ahead = count > 1};
     RequestLog log(64);
     SteadyClock clock;
     Engine engine(r, options, log, clock);
@@ -286,9 +295,9 @@ void drawn(Runtime& r) {
       Request q;
       q.prompt = text;
       q.prompt.push_back(static_cast<TokenId>(100 + i));
-      q.tokens_max = 40;
-      q.ignore_end = true;
-      q.sampling = kinds[i % std::size(kinds)];
+      q.tokens_max = 20 + i;
+      q.stop_tokens = {q.prompt[i % text.size()]};
+      q.sampling = kinds[i % kinds.size()];
       q.sampling.seed = i;
       sinks.push_back(std::make_shared<KeepingSink>());
       PreparedJob p = prepare_job(r, options, std::move(q), sinks.back());
@@ -297,46 +306,37 @@ void drawn(Runtime& r) {
       engine.submit(std::move(p.job));
     }
     while (engine.step()) continue;
+    steps_ahead += engine.stats().steps_ahead;
     std::vector<std::vector<TokenId>> all;
     for (const auto& sink : sinks) all.push_back(sink->tokens);
     return all;
   };
   const auto together = answers(0, kCount);
   std::uint32_t different = 0;
-  for (std::uint32_t i = 0; i < kCount; ++i)
-    different += together[i].size() != 40 || answers(i, 1)[0] != together[i];
-  fmt::print("{{\"step\": \"drawn\", \"requests\": {}, \"different\": {}}}\n", kCount, different);
+  for (std::uint32_t i = 0; i < kCount; ++i) different += answers(i, 1)[0] != together[i];
+  fmt::print(
+      "{{\"step\": \"drawn\", \"sampling\": \"{}\", \"requests\": {}, \"ahead\": {}, "
+      "\"different\": {}}}\n",
+      how, kCount, steps_ahead, different);
+  std::fflush(stdout);
 }
 
-// KL divergence of the GPU's distribution from the CPU's, over a prompt.
-int same(const std::string& model) {
-  const bool random = model.ends_with(".json");
-  const RuntimeOptions gpu{.device = DeviceKind::cuda,
-                           .random_weights = random,
-                           .kv_cache_bytes = std::uint64_t{2} << 30};
-  std::uint64_t checks = 0, wrong = 0;
-  const bool held = need(selftest(model, gpu, true, [&](const SelftestCheck& c) {
-    ++checks;
-    wrong += !c.ok;
-    if (!c.ok) fmt::print(stderr, "DIFFERS {}: {}\n", c.name, c.detail);
-  }));
-  fmt::print("{{\"step\": \"selftest\", \"same\": {}, \"checks\": {}, \"wrong\": {}}}\n", held,
-             checks, wrong);
-  std::fflush(stdout);
-
+// KL divergence of the GPU's distribution from the CPU's with 16-bit activations, over a prompt that
+// begins as the model asks for (`special`), or in the middle.
+void against_cpu(const std::string& model, const RuntimeOptions& gpu, bool special) {
   std::vector<std::vector<float>> rows[2];
   for (int side = 0; side < 2; ++side) {
-    RuntimeOptions o{.random_weights = random,
+    RuntimeOptions o{.random_weights = gpu.random_weights,
                      .activations = Activations::int16,
                      .kv_cache_bytes = std::uint64_t{1} << 30};
     if (side == 1) o = gpu;
     std::unique_ptr<Runtime> r = need(Runtime::open(model, o));
-    if (side == 1 && !random) drawn(*r);
     const std::vector<TokenId> prompt = r->tokenizer().encode(
         "The history of printing begins with seals and stamps. Books were copied by hand, "
         "one quire of parchment after another, until movable type made copies cheap. A quire "
         "was four sheets folded once, eight leaves, sixteen pages; gathered and sewn, quires "
-        "became a book. Later the word came to mean a twentieth of a ream of paper.");
+        "became a book. Later the word came to mean a twentieth of a ream of paper.",
+        {.add_special = special});
     Sequence s = need(r->empty_sequence(static_cast<std::uint32_t>(prompt.size())));
     const StepItem all{&s, prompt, Logits::all};
     const std::span<float> logits = need(r->step({&all, 1}));
@@ -364,8 +364,44 @@ int same(const std::string& model) {
   }
   const double n = static_cast<double>(rows[0].size());
   fmt::print(
-      "{{\"step\": \"against cpu\", \"tokens\": {}, \"kl\": {:.6f}, \"same_top\": {:.3f}}}\n",
-      rows[0].size(), kl / n, top / n);
+      "{{\"step\": \"against cpu\", \"special\": {}, \"tokens\": {}, \"kl\": {:.6f}, \"same_top\": "
+      "{:.3f}}}\n",
+      special, rows[0].size(), kl / n, top / n);
+  std::fflush(stdout);
+}
+
+int same(const std::string& model) {
+  const bool random = model.ends_with(".json");
+  const RuntimeOptions gpu{.device = DeviceKind::cuda,
+                           .random_weights = random,
+                           .kv_cache_bytes = std::uint64_t{2} << 30};
+  std::uint64_t checks = 0, wrong = 0;
+  const bool held = need(selftest(model, gpu, true, [&](const SelftestCheck& c) {
+    ++checks;
+    wrong += !c.ok;
+    if (!c.ok) fmt::print(stderr, "DIFFERS {}: {}\n", c.name, c.detail);
+  }));
+  fmt::print("{{\"step\": \"selftest\", \"same\": {}, \"checks\": {}, \"wrong\": {}}}\n", held,
+             checks, wrong);
+  std::fflush(stdout);
+
+  {
+    std::unique_ptr<Runtime> r = need(Runtime::open(model, gpu));
+    const SamplingOptions greedy{},
+        kinds[] = {{.temperature = 0},
+                   {.temperature = 0.8f},
+                   {.temperature = 1, .top_k = 40},
+                   {.temperature = 1, .top_p = 0.9f},
+                   {.temperature = 1.2f, .min_p = 0.05f},
+                   {.temperature = 1, .top_k = 60, .typical_p = 0.8f},
+                   {.temperature = 0.9f, .top_p = 0.95f, .presence_penalty = 0.5f},
+                   {.temperature = 0, .repetition_penalty = 1.2f},
+                   {.temperature = 1, .top_p = 0.8f, .logit_bias = {{20, 3.0f}}}};
+    if (!random) drawn(*r, "nine kinds of sampling", kinds);
+    if (!random) drawn(*r, "the most likely token", {&greedy, 1});
+    if (random || r->tokenizer().add_bos()) against_cpu(model, gpu, false);
+  }
+  if (!random) against_cpu(model, gpu, true);
   return held ? 0 : 1;
 }
 

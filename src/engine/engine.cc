@@ -287,6 +287,7 @@ void Engine::end(Job& job, Reason reason) {
 
 void Engine::sweep() {
   if (over_.empty()) return;
+  drop_ended();
   std::erase_if(running_, [](const Job* job) { return job->state == Job::State::over; });
   for (const JobId id : over_) jobs_.erase(id);
   over_.clear();
@@ -316,10 +317,11 @@ void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
 bool Engine::step() {
   const Nanoseconds started = now_ = clock_.now();
   expire();
-  compose(true);
+  drop_ended();
   const Nanoseconds forward_before = runtime_.forward_time();
   std::span<float> logits;
-  for (;;) {
+  if (!ahead_.pending) compose(true);
+  while (!ahead_.pending) {
     if (items_.empty()) {
       sweep();
       return worked_;
@@ -334,13 +336,17 @@ bool Engine::step() {
     if (!make_room()) return has_jobs();
     compose(false);
   }
+  if (const Status landed = land(); !landed.ok()) {
+    fail_all(FailureKind::device, landed.error().message);
+    return has_jobs();
+  }
   const Nanoseconds computed = clock_.now(), forward = runtime_.forward_time() - forward_before;
   now_ = computed;
   std::uint32_t rows = 0;
   for (const StepItem& item : items_) rows += static_cast<std::uint32_t>(item.tokens.size());
   measure(rows, forward);
   for (std::size_t i = 0; i < rows_.size(); ++i)
-    line_.charge(rows_[i].job->entry.tenant, items_[i].tokens.size());
+    if (rows_[i].job) line_.charge(rows_[i].job->entry.tenant, items_[i].tokens.size());
   use_logits(logits);
   sweep();
   const Nanoseconds ended = clock_.now();

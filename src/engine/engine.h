@@ -11,6 +11,7 @@
 //   engine_batch.cc   a step's rows, and room for them: admission, preemption
 //   engine_sample.cc  from logits to tokens, told to the sinks
 //   engine_draw.cc    the part of it that a GPU does
+//   engine_ahead.cc   a step behind another one that still runs
 #pragma once
 
 #include <cstdint>
@@ -57,7 +58,7 @@ class Engine {
  private:
   // What one item of a step is for.
   struct Row {
-    Job* job;
+    Job* job;  // null: it ended while the step ran
     std::uint32_t branch;
     std::uint32_t past;         // tokens before its first row
     std::uint32_t first_logit;  // its rows of logits
@@ -129,6 +130,12 @@ class Engine {
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
 
+  // engine_ahead.cc
+  bool steady() const;
+  void go_ahead();
+  void drop_ended();
+  Status land();
+
   // engine_draw.cc
   Status run_step(std::span<float>& logits);
   bool best_will_do() const;
@@ -141,6 +148,7 @@ class Engine {
   void begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits);
   void advance_beams(Job& job, std::span<const float> logits);
   void sample(std::span<float> logits);
+  bool few_to_sample() const;
   void sample_one(Task& task, std::span<float> logits, LaneScratch& lane);
   void accept(Task& task);
   void tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last);
@@ -168,6 +176,13 @@ class Engine {
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;
   std::vector<Row> rows_;
+  std::optional<Runtime::Pending> pending_;  // the same step, if it was only submitted
+  struct Ahead {                             // the one after it, submitted as well
+    std::vector<StepItem> items;
+    std::vector<Row> rows;
+    std::vector<std::uint32_t> from;  // items of the one before
+    std::optional<Runtime::Pending> pending;
+  } ahead_;
   std::vector<StepItem> items_before_;  // these three: of group_by_prefix
   std::vector<Row> rows_before_;
   struct Prefix {

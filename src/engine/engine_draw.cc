@@ -10,6 +10,11 @@ Status Engine::run_step(std::span<float>& logits) {
   best_ = {};
   drawn_ = {};
   logits = {};
+  if (steady() && best_will_do()) {
+    TRY(Runtime::Pending step, runtime_.submit(items_));
+    pending_.emplace(std::move(step));
+    return {};
+  }
   if (runtime_.model().device() && best_will_do()) {
     TRY(best_, runtime_.step_greedy(items_));
   } else if (runtime_.model().device() && runtime_.config().logit_softcap == 0) {

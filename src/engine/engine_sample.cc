@@ -10,8 +10,8 @@ void Engine::use_logits(std::span<float> logits) {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   tasks_.clear();
   for (const Row& row : rows_) {
+    if (!row.job || row.job->state == Job::State::over) continue;
     Job& job = *row.job;
-    if (job.state == Job::State::over) continue;
     const Branch b = job.branch(row.branch);
     if (b.sequence->faulted()) {
       fail(job, FailureKind::numeric,
@@ -128,8 +128,8 @@ void Engine::sample(std::span<float> logits) {
   if (!best_.empty()) {
     for (Task& task : tasks_)
       task.choice = {best_[task.logit].token, best_[task.logit].logprob, {}};
-  } else if (tasks_.size() == 1) {
-    sample_one(tasks_[0], logits, lanes_[0]);
+  } else if (few_to_sample()) {
+    for (Task& task : tasks_) sample_one(task, logits, lanes_[0]);
   } else {
     runtime_.pool().run([&](ThreadPool::Lane lane) {
       for (std::size_t i = lane.index; i < tasks_.size(); i += lane.count)
@@ -137,6 +137,18 @@ void Engine::sample(std::span<float> logits) {
     });
   }
   for (Task& task : tasks_) accept(task);
+}
+
+// Waking the other threads takes longer than a device has left to be done for a few rows: nothing
+// for tokens it has drawn itself, a choice among some for the others.
+bool Engine::few_to_sample() const {
+  constexpr std::size_t kChoicesMax = 16;
+  std::size_t choices = 0;
+  for (const Task& task : tasks_) {
+    if (drawn_.empty() || drawn_[task.logit].mode == DrawMode::logits) return tasks_.size() == 1;
+    choices += drawn_[task.logit].list != nullptr;
+  }
+  return choices <= kChoicesMax;
 }
 
 void Engine::sample_one(Task& task, std::span<float> logits, LaneScratch& lane) {

@@ -321,11 +321,7 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy, c
       }
     }
   }
-  for (std::size_t i = 0; greedy && i < wanted; ++i) {
-    const std::span<const float> of(logits + i * vocabulary, vocabulary);
-    const TokenId best = vector_->argmax(of.data(), config().vocabulary);
-    greedy_[i] = {best, static_cast<float>(of[best] - sampler_->log_sum_exp(of, of[best]))};
-  }
+  if (greedy) find_best(logits, wanted);
 
   // A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
   // published.
@@ -340,6 +336,15 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy, c
     if (items[i].retain) items[i].retain->observer().after_step(*this, *items[i].sequence);
   }
   return wanted;
+}
+
+void Runtime::find_best(const float* logits, std::size_t rows) {
+  const std::size_t vocabulary = config().vocabulary;
+  for (std::size_t i = 0; i < rows; ++i) {
+    const std::span<const float> of(logits + i * vocabulary, vocabulary);
+    const TokenId best = vector_->argmax(of.data(), config().vocabulary);
+    greedy_[i] = {best, static_cast<float>(of[best] - sampler_->log_sum_exp(of, of[best]))};
+  }
 }
 
 // Layers that share pages: what the first of them reads of a block is there once the last has
@@ -391,7 +396,7 @@ Status Runtime::forward_by_block(const Reservation& room, std::span<const StepIt
 
 Status Runtime::forward(const Reservation& room, std::span<const StepItem> items,
                         const Geometry& geometry, float* logits, BestToken* greedy,
-                        const Draws* draws) {
+                        const Draws* draws, const Queue* queue) {
   if (geometry.by_block() && passed_.empty())
     return forward_by_block(room, items, geometry, logits);
   tokens_.clear();
@@ -406,8 +411,8 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
   views_.resize(group_count);
   for (auto& views : sequence_views_) views.clear();
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     if (items[i].tokens.empty()) continue;
+    if (&cache_->geometry(items[i].sequence->root()) != &geometry) continue;
     const auto first_row = static_cast<std::uint32_t>(tokens_.size());
     const std::uint32_t begin = room.past(i) + (passed_.empty() ? 0 : passed_[i]),
                         end = begin + static_cast<std::uint32_t>(items[i].tokens.size());
@@ -437,7 +442,7 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
       positions_.push_back(first_position + static_cast<std::uint32_t>(tokens_.size()) - first_row);
       if (items[i].logits == Logits::all)
         logit_rows_.push_back(static_cast<std::uint32_t>(tokens_.size()));
-      tokens_.push_back(token);
+      tokens_.push_back(queue && !queue->from.empty() ? kBestOfRow | queue->from[i] : token);
     }
     if (items[i].logits == Logits::last)
       logit_rows_.push_back(static_cast<std::uint32_t>(tokens_.size()) - 1);
@@ -456,6 +461,7 @@ Status Runtime::forward(const Reservation& room, std::span<const StepItem> items
                        .groups = views_,
                        .logit_rows = logit_rows_,
                        .greedy = greedy,
+                       .ticket = queue ? queue->ticket : nullptr,
                        .draws = draws,
                        .drawn = draws ? drawn_.data() : nullptr,
                        .taps = tapped ? std::span<Tap* const>(taps_) : std::span<Tap* const>(),

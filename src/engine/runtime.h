@@ -133,6 +133,18 @@ class Runtime {
   Result<std::span<float>> step(std::span<const StepItem> items);
   // The same, but only the best token of each wanted row comes back: on a GPU logits stay there.
   Result<std::span<const BestToken>> step_greedy(std::span<const StepItem> items);
+  // The same in two halves, for items of one token each that are stored alike: what follows can be
+  // got ready while a device computes. `from` is for a step behind another that is not finished:
+  // item i reads the best token of that one's item from[i], which items[i].tokens will hold when
+  // this one is finished. Two steps may be under way; they are finished in their order.
+  struct Pending {
+    Reservation room;
+    std::uint32_t ticket;  // of a device; elsewhere a step is computed when it is finished
+    Nanoseconds submitted;
+  };
+  Result<Pending> submit(std::span<const StepItem> items, std::span<const std::uint32_t> from = {});
+  // The same items; what is to be dropped has no tokens any more. Best tokens by item.
+  Result<std::span<const BestToken>> finish(Pending& step, std::span<const StepItem> items);
   // Computes tokens that a sequence holds already once more, in the layers up to `last_layer`, from
   // what is there now: ascending, rows of one step. Their blocks are the sequence's alone, and exact.
   Status compute_again(Sequence& s, std::span<const std::uint32_t> tokens,
@@ -165,8 +177,14 @@ class Runtime {
   Result<std::size_t> run(std::span<const StepItem> items, bool greedy,
                           const Draws* draws = nullptr);  // rows wanted
   // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
+  struct Queue {  // of a device: the step is not waited for
+    std::span<const std::uint32_t> from;
+    std::uint32_t* ticket;
+  };
   Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
-                 float* logits, BestToken* greedy, const Draws* draws = nullptr);
+                 float* logits, BestToken* greedy, const Draws* draws = nullptr,
+                 const Queue* queue = nullptr);
+  void find_best(const float* logits, std::size_t rows);  // into greedy_
   // Whether every item can be cut into such parts.
   Status check_parts(std::span<const StepItem> items) const;
   // Where the part of an item ends that begins at this token: those that choose what they read do so
@@ -197,7 +215,7 @@ class Runtime {
   RootIdentity identity_;  // of the tenant without a name
   RootId root_{};
   std::uint32_t context_ = 0, tokens_per_block_ = 32;
-  Nanoseconds forward_time_ = 0;
+  Nanoseconds forward_time_ = 0, finished_ = 0;  // when the last pending step was
 
   // Of the step at hand; kept so that a step allocates nothing once they have grown.
   std::vector<StepNeed> needs_;

@@ -109,10 +109,8 @@ class Selftest {
     TRY_STATUS(side_by_side(r));
     const auto heard = [&](const SelftestCheck& c) { tell(c); };
     if (options.device == DeviceKind::cpu) TRY_STATUS(selftest_convert(r, prompt_, prefix_, heard));
-    if (options.device == DeviceKind::cpu && !sample_) {
-      const std::size_t enough = all_ ? length_ : std::min(length_, 160u);
-      TRY_STATUS(selftest_retain(r, std::span(prompt_).first(enough), prefix_, all_, heard));
-    }
+    if (options.device == DeviceKind::cpu && !sample_)
+      TRY_STATUS(selftest_retain(r, prompt_, prefix_, all_, heard));
     if (options.device != DeviceKind::cpu || sample_)
       return {};  // threads and instruction sets do not matter on a GPU
     return variants(options);

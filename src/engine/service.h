@@ -43,6 +43,9 @@ struct ServiceOptions {
   std::uint32_t preemptions_max = 5;       // per request; then it is left alone
   std::optional<Preempt> preempt = {};     // how; none: the way that costs less
   std::uint32_t requests_kept = 1024;      // --explain-keep
+  // Whether a step of answers is submitted before the tokens of the last one are known; by default
+  // on a GPU, which then never waits for us.
+  std::optional<bool> ahead = {};
   // How long a request waits for another one that computes the prefix they share, counted anew
   // with every block it gets on by.
   Nanoseconds follow_max = 2'000'000'000;

@@ -38,9 +38,10 @@ struct ServiceStats {
 
   // Where the engine thread's time goes.
   std::uint64_t steps = 0, step_rows = 0;
-  double step_seconds = 0;     // all of them, from picking rows to telling sinks
-  double forward_seconds = 0;  // in the model's kernels
-  double sample_seconds = 0;   // from logits to tokens
+  std::uint64_t steps_ahead = 0;  // of these, submitted before the last one's tokens were known
+  double step_seconds = 0;        // all of them, from picking rows to telling sinks
+  double forward_seconds = 0;     // in the model's kernels
+  double sample_seconds = 0;      // from logits to tokens
   double idle_seconds = 0;
 
   Histogram first_token_seconds, inter_token_seconds, token_seconds, request_seconds;

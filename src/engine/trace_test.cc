@@ -33,11 +33,17 @@ struct Client {
   std::uint64_t submitted = 0;  // at this step
 };
 
-class TraceTest : public ::testing::TestWithParam<const char*> {
+struct TraceKind {
+  const char* architecture;
+  bool ahead;  // most are greedy, and steps are submitted ahead where they can be
+};
+
+class TraceTest : public ::testing::TestWithParam<TraceKind> {
  protected:
+  static bool windows() { return std::string_view(GetParam().architecture) == "gemma3"; }
   static TinyOptions model() {
-    return {.architecture = GetParam(),
-            .layers = std::string_view(GetParam()) == "gemma3" ? 7u : 2u,
+    return {.architecture = GetParam().architecture,
+            .layers = windows() ? 7u : 2u,
             .kv_heads = 4,
             .head_dim = 32};
   }
@@ -65,14 +71,14 @@ class TraceTest : public ::testing::TestWithParam<const char*> {
     r.tokens_max = static_cast<std::uint32_t>(random_.below(20));
     if (random_.chance(0.15)) r.tokens_max += 40 + static_cast<std::uint32_t>(random_.below(80));
     r.ignore_end = random_.chance(0.5);
-    if (random_.chance(0.6))
+    if (random_.chance(GetParam().ahead ? 0.02 : 0.6))
       r.sampling = {.temperature = static_cast<float>(0.5 + random_.unit()),
                     .top_k = random_.chance(0.3) ? 20u : 0u,
                     .top_p = random_.chance(0.3) ? 0.9f : 1.f,
                     .repetition_penalty = random_.chance(0.2) ? 1.2f : 1.f,
                     .seed = random_.next()};
     if (random_.chance(0.3)) r.choices = 1 + static_cast<std::uint32_t>(random_.below(4));
-    if (random_.chance(0.08)) {
+    if (random_.chance(GetParam().ahead ? 0.01 : 0.08)) {
       r.sampling = {};
       r.beams = r.choices + static_cast<std::uint32_t>(random_.below(3));
       r.tokens_max = std::max(r.tokens_max, 1u);
@@ -165,14 +171,13 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
 #endif
   const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kRequests);
   // Room for a thousand tokens: what runs together does not always fit.
-  const bool windows = std::string_view(GetParam()) == "gemma3";
-  TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows ? 10u : 2u) << 20},
-               {.step_tokens = 96, .sequences_max = 48});
+  TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 10u : 2u) << 20},
+               {.step_tokens = 96, .sequences_max = 48, .ahead = GetParam().ahead});
   std::deque<std::unique_ptr<Client>> clients;
   std::deque<std::pair<std::uint64_t, std::pair<JobId, std::uint32_t>>> stops;  // step, choice
   std::uint64_t submitted = 0, steps = 0, compared = 0, longest = 0;
   while (submitted < requests || e.engine->has_jobs()) {
-    if (submitted < requests && clients.size() < 120)
+    if (submitted < requests && clients.size() < 120 && (!GetParam().ahead || random_.chance(0.3)))
       for (std::uint64_t burst = random_.chance(0.1) ? random_.below(40) : random_.below(3);
            burst > 0 && submitted < requests; --burst, ++submitted) {
         std::unique_ptr<Client> c = make_client(reference_->tokenizer());
@@ -219,14 +224,21 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   EXPECT_EQ(s.requests_running + s.requests_waiting + s.sequences_running, 0u);
   // At most 160 are here at once, none of more than 140 tokens: nobody is left standing.
   EXPECT_LT(longest, 2000u);
+  EXPECT_EQ(s.steps_ahead > requests / 10, GetParam().ahead);
+  RecordProperty("ahead", static_cast<int>(s.steps_ahead));
   RecordProperty("longest", static_cast<int>(longest));
   RecordProperty("preemptions", static_cast<int>(preemptions_));
   RecordProperty("parked", static_cast<int>(s.preemptions_parked));
   RecordProperty("recomputed", static_cast<int>(s.preemptions_recompute));
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, TraceTest, ::testing::Values("llama", "gemma3"),
-                         [](const auto& p) { return std::string(p.param); });
+INSTANTIATE_TEST_SUITE_P(Architectures, TraceTest,
+                         ::testing::Values(TraceKind{"llama", false}, TraceKind{"gemma3", false},
+                                           TraceKind{"llama", true}, TraceKind{"gemma3", true}),
+                         [](const auto& p) {
+                           return std::string(p.param.architecture) +
+                                  (p.param.ahead ? "_ahead" : "");
+                         });
 
 }  // namespace
 }  // namespace quire

@@ -48,7 +48,11 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source
 DeviceModel::~DeviceModel() {
   device_.api->wait(stream_);
   forget_graphs();
-  if (host_) device_.api->free_host(host_);
+  for (const Slot& slot : slots_) {
+    if (slot.host) device_.api->free_host(slot.host);
+    if (slot.best) device_.api->free_host(slot.best);
+    if (slot.done) device_.api->free_event(slot.done);
+  }
   if (draw_host_) device_.api->free_host(draw_host_);
 }
 
@@ -89,6 +93,13 @@ Status DeviceModel::size_buffers() {
   TRY_STATUS(take(gate_up_, 2 * config_.feed_forward, 2));
   TRY_STATUS(take(head_in_, config_.hidden, 2));
   TRY_STATUS(take(best_, 1, sizeof(BestToken)));
+  for (Slot& slot : slots_) {
+    void* pinned = nullptr;
+    TRY_STATUS(
+        check(device_.api->allocate_host(rows * sizeof(BestToken), &pinned), "pinned memory"));
+    slot.best = static_cast<BestToken*>(pinned);
+    TRY_STATUS(check(device_.api->make_event(&slot.done)));
+  }
   TRY_STATUS(grow(logits_, std::size_t{kLibraryRows} * config_.vocabulary * 4, "logits"));
   for (const RopeConfig& rope : config_.ropes) ropes_.emplace_back(rope);
   angles_.resize(ropes_.size());
@@ -323,6 +334,7 @@ Status DeviceModel::run(const Geometry& geometry, const Step& step) {
   TRY_STATUS(
       check(cuda.embed({.table = weights_.embedding.data(),
                         .tokens = reinterpret_cast<std::uint32_t*>(meta_.data() + front.tokens),
+                        .best = best_.as<BestToken>(),
                         .x = x_.as<float>(),
                         .rows = step.rows,
                         .width = c.hidden,
@@ -361,9 +373,12 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
   for (const std::uint32_t p : step.positions) end = std::max(end, p + 1);
   TRY_STATUS(cover(end));
   if (step.groups[0].arena != arena_) {
+    TRY_STATUS(check(device_.api->wait(stream_)));
     forget_graphs();
     arena_ = step.groups[0].arena;
   }
+  Slot& slot = slots_[turn_ ^= 1];
+  TRY_STATUS(check(device_.api->wait_for(slot.done)));  // of two steps ago
   plan(geometry, step);
   Step as{.rows = rows,
           .logit_rows = wanted,
@@ -409,16 +424,27 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
     TRY_STATUS(run(geometry, as));
   }
   if (step.draws) return finish_draws(step, logits);
-  if (wanted > 0 && step.greedy)
-    TRY_STATUS(check(
-        device_.api->copy_to_host(step.greedy, best_.data(), wanted * sizeof(BestToken), stream_)));
-  else if (wanted > 0)
+  if (step.greedy) {
+    if (wanted > 0)
+      TRY_STATUS(check(
+          device_.api->copy_to_host(slot.best, best_.data(), wanted * sizeof(BestToken), stream_)));
+    TRY_STATUS(check(device_.api->record(slot.done, stream_)));
+    if (step.ticket) *step.ticket = turn_;
+    return step.ticket ? Status() : finish(turn_, {step.greedy, wanted});
+  }
+  if (wanted > 0)
     TRY_STATUS(check(device_.api->copy_to_host(
         logits, logits_.data(), std::size_t{wanted} * config_.vocabulary * 4, stream_)));
   TRY_STATUS(check(device_.api->wait(stream_)));
-  if (!step.greedy && config_.logit_softcap != 0)
+  if (config_.logit_softcap != 0)
     for (std::size_t i = 0; i < std::size_t{wanted} * config_.vocabulary; ++i)
       logits[i] = config_.logit_softcap * std::tanh(logits[i] / config_.logit_softcap);
+  return {};
+}
+
+Status DeviceModel::finish(std::uint32_t ticket, std::span<BestToken> best) {
+  TRY_STATUS(check(device_.api->wait_for(slots_[ticket].done)));
+  std::copy_n(slots_[ticket].best, best.size(), best.data());
   return {};
 }
 

@@ -1,7 +1,8 @@
 // model/device_model.h - the forward pass on a GPU, behind Model. Private to model/.
 //
 // A step's tokens, positions, block tables and attention items are uploaded in one go; then kernels
-// run layer after layer, and logits or their maxima come back: one wait per step. Decode steps are
+// run layer after layer, and logits or their maxima come back: one wait per step. A step may be queued
+// behind another one whose maxima are its tokens, before anybody has seen them. Decode steps are
 // replayed as CUDA graphs, one per class of batch size (rows are padded; padding is never stored).
 // Arithmetic does not depend on the class, the batch or the chunk (kernels/cuda/api.h).
 //
@@ -38,6 +39,8 @@ class DeviceModel {
 
   // As Model::forward; a device that fails says so.
   Status forward(const Geometry& geometry, const StepRows& step, float* logits);
+  // Waits for a step that was only queued (StepRows::ticket).
+  Status finish(std::uint32_t ticket, std::span<BestToken> best);
 
  private:
   DeviceModel(const CudaDevice& device, const ModelSource& source, ModelOptions options)
@@ -93,7 +96,14 @@ class DeviceModel {
 
   DeviceBuffer x_, tail_x_, hidden_, qkv_, queries_, attended_, y_, inner_, gate_up_, head_in_,
       logits_, best_, partials_;
-  std::byte* host_ = nullptr;  // pinned; a step's upload is put together here
+  // Of a step on its way; there are two at most, and they end in their order. Both are pinned.
+  struct Slot {
+    std::byte* host = nullptr;  // where its upload is put together
+    BestToken* best = nullptr;
+    CudaEvent done = nullptr;
+  };
+  Slot slots_[2];
+  std::uint32_t turn_ = 0;  // whose the last step is
   DeviceBuffer draw_scratch_, draw_raw_;
   std::byte* draw_host_ = nullptr;  // pinned; the device reads and writes it
   std::size_t draw_host_bytes_ = 0;

@@ -94,28 +94,31 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     items_capacity_ = std::max<std::size_t>({items_capacity_, 2 * items, 4096});
     tables_capacity_ = std::max<std::size_t>({tables_capacity_, 2 * tables, 65536});
     meta_bytes_ = largest_front + groups_.size() * group_bytes();
+    TRY_STATUS(check(device_.api->wait(stream_)));
     forget_graphs();  // things lie elsewhere now, even if the memory is the same
     TRY_STATUS(grow(meta_, meta_bytes_, "the plan of a step"));
-    if (host_) device_.api->free_host(host_);
-    host_ = nullptr;
-    void* pinned = nullptr;
-    TRY_STATUS(check(device_.api->allocate_host(meta_bytes_, &pinned), "pinned memory"));
-    host_ = static_cast<std::byte*>(pinned);
+    for (Slot& slot : slots_) {
+      if (slot.host) device_.api->free_host(std::exchange(slot.host, nullptr));
+      void* pinned = nullptr;
+      TRY_STATUS(check(device_.api->allocate_host(meta_bytes_, &pinned), "pinned memory"));
+      slot.host = static_cast<std::byte*>(pinned);
+    }
   }
-  std::memset(host_, 0, front.end);
-  std::memcpy(host_ + front.tokens, step.tokens.data(), step.tokens.size_bytes());
-  std::memcpy(host_ + front.positions, step.positions.data(), step.positions.size_bytes());
-  std::memcpy(host_ + front.select, step.logit_rows.data(), step.logit_rows.size_bytes());
+  std::byte* const host = slots_[turn_].host;
+  std::memset(host, 0, front.end);
+  std::memcpy(host + front.tokens, step.tokens.data(), step.tokens.size_bytes());
+  std::memcpy(host + front.positions, step.positions.data(), step.positions.size_bytes());
+  std::memcpy(host + front.select, step.logit_rows.data(), step.logit_rows.size_bytes());
   for (std::uint32_t i = static_cast<std::uint32_t>(step.logit_rows.size()); i < as.logit_rows; ++i)
-    reinterpret_cast<std::uint32_t*>(host_ + front.select)[i] = i;  // padding picks padding
+    reinterpret_cast<std::uint32_t*>(host + front.select)[i] = i;  // padding picks padding
   std::size_t at = largest_front;
   const auto send = [&]<class T>(T*& to, std::span<const T> from, std::size_t capacity) {
     to = reinterpret_cast<T*>(meta_.data() + at);
     const std::size_t here = at, bytes = from.size() * sizeof(T);
     at += align(capacity * sizeof(T));
     if (bytes == 0) return 0;
-    std::memcpy(host_ + here, from.data(), bytes);
-    return device_.api->copy_to_device(meta_.data() + here, host_ + here, bytes, stream_);
+    std::memcpy(host + here, from.data(), bytes);
+    return device_.api->copy_to_device(meta_.data() + here, host + here, bytes, stream_);
   };
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
@@ -123,8 +126,8 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     const Counts counts{plan.decode_count,
                         static_cast<std::uint32_t>(plan.items.size()) - plan.decode_count,
                         static_cast<std::uint32_t>(plan.seals.size()), 0};
-    std::memcpy(host_ + front.counts + g * sizeof counts, &counts, sizeof counts);
-    auto* places = reinterpret_cast<std::uint32_t*>(host_ + front.places(g));
+    std::memcpy(host + front.counts + g * sizeof counts, &counts, sizeof counts);
+    auto* places = reinterpret_cast<std::uint32_t*>(host + front.places(g));
     std::fill_n(places, as.rows, kNoPlace);
     const KvView& view = step.groups[g];
     for (std::uint32_t s = 0; group.format == CudaKvFormat::bf16 && s < view.sequence_count; ++s) {
@@ -132,7 +135,7 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
       for (std::uint32_t i = 0; i < q.row_count; ++i)
         places[q.first_row + i] = static_cast<std::uint32_t>(q.blocks[(q.past + i) / kCudaPage]);
     }
-    std::memcpy(host_ + front.merges(g, as.rows), plan.merges.data(),
+    std::memcpy(host + front.merges(g, as.rows), plan.merges.data(),
                 plan.merges.size() * sizeof(AttendMerge));
     const std::span items_all(plan.items);
     TRY_STATUS(check(send(group.items, items_all.first(plan.decode_count), items_capacity_)));
@@ -141,7 +144,7 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     TRY_STATUS(check(send(group.row_tables, std::span(plan.row_tables), tables_capacity_)));
     TRY_STATUS(check(send(group.seals, std::span(plan.seals), tables_capacity_)));
   }
-  return check(device_.api->copy_to_device(meta_.data(), host_, front.end, stream_));
+  return check(device_.api->copy_to_device(meta_.data(), host, front.end, stream_));
 }
 
 }  // namespace quire

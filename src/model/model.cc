@@ -96,6 +96,11 @@ Status Model::forward(const Geometry& geometry, const StepRows& step, float* log
   return {};
 }
 
+Status Model::finish(std::uint32_t ticket, std::span<BestToken> best) {
+  CHECK(device_);
+  return device_->finish(ticket, best);
+}
+
 void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
                      const MassAsk& ask, std::span<float* const> out) {
   CHECK(state_ && out.size() == std::size_t{tap.layers()} * tap.query_heads());

@@ -45,12 +45,14 @@ struct ModelOptions {
 // One step: rows of all sequences one after the other. `groups` has one view per layer group of the
 // geometry in use; their sequences lie in the same order and cover the same rows.
 struct StepRows {
-  std::span<const TokenId> tokens;
+  std::span<const TokenId> tokens;  // on a device also kBestOfRow | a row of the step before
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
   std::uint32_t last_layer = 0xffffffffu;     // keys and values up to this one; all others stay
   BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
+  // On a device, with `greedy`: the step is queued and this names it; Model::finish() waits for it.
+  std::uint32_t* ticket = nullptr;
   // On a device, instead: what is to be drawn there, and where what came of it goes. Rows that want
   // their logits get them.
   const Draws* draws = nullptr;
@@ -91,6 +93,8 @@ class Model {
   // Writes K/V of every row through the views, then logits [logit_rows][vocabulary]. The geometry
   // is that of `groups`. Only a device can fail.
   Status forward(const Geometry& geometry, const StepRows& step, float* logits);
+  // Of a step that was queued. Two may be at a time; they end in their order.
+  Status finish(std::uint32_t ticket, std::span<BestToken> best);
 
   // Attention that slots of a sequence received from queries its tap kept, added to out[layer of
   // the tap * query_heads + query head][slot]. Between steps; on all threads.

@@ -236,6 +236,9 @@ void add_process(Page& page, const ServiceStats& s, const MetricsIdentity& ident
               {{"part", "other"}})
       .sample(s.idle_seconds, {{"part", "idle"}});
   page.counter("engine_steps_total", "Forward passes.", number(s.steps));
+  page.counter("engine_steps_ahead_total",
+               "Those of them that were submitted before the last one's tokens were known.",
+               number(s.steps_ahead));
   page.gauge("build_info", "What this program is.", 1, {{"version", identity.version}});
   long pages = 0;
   if (std::FILE* statm = std::fopen("/proc/self/statm", "r")) {

@@ -28,7 +28,7 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 3;
+inline constexpr std::uint32_t kCudaApiVersion = 4;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
@@ -178,9 +178,13 @@ struct AddNormArgs {
   float epsilon;
 };
 
+// A token that the step before has found: the best one of this row of it.
+inline constexpr std::uint32_t kBestOfRow = 0x80000000u;
+
 struct EmbedArgs {
-  const void* table;  // bf16 [vocabulary][width]
-  const std::uint32_t* tokens;
+  const void* table;            // bf16 [vocabulary][width]
+  const std::uint32_t* tokens;  // or rows, with kBestOfRow
+  const BestToken* best;
   float* x;
   std::uint32_t rows, width;
   float scale;
@@ -283,7 +287,9 @@ struct CudaApi {
   int (*copy_on_device)(void* to, const void* from, std::uint64_t bytes, CudaStream);
   int (*fill)(void* at, int byte, std::uint64_t bytes, CudaStream);
   int (*make_event)(CudaEvent* out);
+  void (*free_event)(CudaEvent event);
   int (*record)(CudaEvent event, CudaStream stream);
+  int (*wait_for)(CudaEvent event);
   int (*milliseconds)(CudaEvent from, CudaEvent to, float* out);  // waits for `to`
 
   int (*begin_capture)(CudaStream stream);

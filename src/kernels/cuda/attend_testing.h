@@ -65,57 +65,34 @@ class CudaAttend : public Cuda {
   // All queries of all sequences in one step; in items of `rows` rows and, if `splits` is not 0, of
   // at most so many splits.
   Bits attend(std::uint32_t rows, std::uint32_t splits) {
-    std::vector<AttendItem> items;
-    std::vector<AttendMerge> merges;
+    CudaPlan plan;
     Bits q;
-    std::uint32_t partials = 0, row = 0;
+    std::uint32_t row = 0;
     for (std::size_t s = 0; s < case_.lengths.size(); ++s) {
       q.insert(q.end(), queries_[s].begin(), queries_[s].end());
       for (std::uint32_t i = 0; i < case_.queries; i += rows) {
         const std::uint32_t count = std::min(rows, case_.queries - i);
         const std::uint32_t position = case_.lengths[s] - case_.queries + i, end = position + count;
-        const std::uint32_t split_slots = cuda_split(case_.dim);
-        const std::uint32_t window_begin =
-            case_.window ? position + 1 - std::min(position + 1, case_.window) : 0;
-        const std::uint32_t from = window_begin / split_slots, to = (end - 1) / split_slots + 1;
-        const auto begin_of = [&](std::uint32_t split) {
-          return std::max(split * split_slots, window_begin);
-        };
-        const bool cut = splits != 0 && to - from > 1;
-        AttendItem item{.table = first_[s],
-                        .row = row,
-                        .position = position,
-                        .past = position,
-                        .begin = begin_of(from),
-                        .end = end,
-                        .partial = kNoPartial,
-                        .row_count = static_cast<std::uint16_t>(count),
-                        .partial_stride = static_cast<std::uint16_t>(to - from)};
-        for (std::uint32_t split = from; cut && split < to; split += splits) {
-          item.begin = begin_of(split);
-          item.end = std::min(end, (split + splits) * split_slots);
-          item.partial = partials + split - from;
-          items.push_back(item);
-        }
-        if (!cut) items.push_back(item);
-        for (std::uint32_t r = 0; r < count; ++r) {
-          merges.push_back({row + r, partials, cut ? to - from : 0});
-          if (cut) partials += to - from;
-        }
+        add_attention(
+            plan,
+            {.table = first_[s],
+             .row = row,
+             .position = position,
+             .past = position,
+             .begin = case_.window ? position + 1 - std::min(position + 1, case_.window) : 0,
+             .end = end,
+             .partial = kNoPartial,
+             .row_count = static_cast<std::uint16_t>(count),
+             .partial_stride = 0},
+            cuda_split(case_.dim), splits);
         row += count;
       }
     }
     void* out = room(activation_elements(row, heads_ * case_.dim) * 2);
     AttendArgs a = arguments();
-    a.items = up(items);
-    a.item_count = up(std::vector<std::uint32_t>{static_cast<std::uint32_t>(items.size())});
-    a.merges = up(merges);
+    use(plan, a);
     a.queries = up(q);
     a.output = out;
-    a.partials = static_cast<float*>(
-        room((partials + 1ull) * case_.kv_heads * case_.heads_per_kv * (case_.dim + 2) * 4));
-    a.rows = row;
-    a.items_max = static_cast<std::uint32_t>(items.size());
     ok(rows == 1 ? api_->attend_decode(a, stream_) : api_->attend_prefill(a, stream_));
     ok(api_->attend_merge(a, stream_));
     return plain_rows(out, row);

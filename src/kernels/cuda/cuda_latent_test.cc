@@ -15,44 +15,34 @@ class CudaLatent : public Cuda {
   // The last token of each sequence asks. All of them, or those from `first` on.
   Bits attend(std::uint32_t heads, std::size_t first = 0) {
     std::vector<std::uint32_t> tables;
-    std::vector<AttendItem> items;
-    std::vector<AttendMerge> merges;
+    CudaPlan plan;
     Bits q;
-    std::uint32_t partials = 0;
-    constexpr std::uint32_t kSplit = cuda_split(kLatentValues);
     for (std::size_t s = first; s < lengths_.size(); ++s) {
-      const auto row = static_cast<std::uint32_t>(s - first);
-      const std::uint32_t position = lengths_[s] - 1, splits = position / kSplit + 1;
-      for (std::uint32_t i = 0; i < splits; ++i)
-        items.push_back({.table = static_cast<std::uint32_t>(tables.size()),
-                         .row = row,
-                         .position = position,
-                         .past = position,
-                         .begin = i * kSplit,
-                         .end = std::min(lengths_[s], (i + 1) * kSplit),
-                         .partial = partials + i,
-                         .row_count = 1,
-                         .partial_stride = 0});
-      merges.push_back({row, partials, splits});
-      partials += splits;
+      add_attention(plan,
+                    {.table = static_cast<std::uint32_t>(tables.size()),
+                     .row = static_cast<std::uint32_t>(s - first),
+                     .position = lengths_[s] - 1,
+                     .past = lengths_[s] - 1,
+                     .begin = 0,
+                     .end = lengths_[s],
+                     .partial = kNoPartial,
+                     .row_count = 1,
+                     .partial_stride = 0},
+                    cuda_split(kLatentValues), 1);
       tables.insert(tables.end(), tables_[s].begin(), tables_[s].end());
       q.insert(q.end(), queries_[s].begin(), queries_[s].end());
     }
     AttendArgs a{};
     a.arena = arena_;
     a.tables = up(tables);
-    a.items = up(items);
-    a.item_count = up(std::vector<std::uint32_t>{static_cast<std::uint32_t>(items.size())});
-    a.merges = up(merges);
     a.queries = up(q);
-    a.rows = static_cast<std::uint32_t>(merges.size());
     a.query_heads = heads;
     a.kv_heads = heads / kLatentHeads;
     a.head_dim = kLatentValues;
-    a.items_max = static_cast<std::uint32_t>(items.size()) + 2;
     a.layer_offset = kPage;
+    use(plan, a);
+    a.items_max += 2;
     a.output = room(activation_elements(a.rows, heads * kLatentValues) * 2);
-    a.partials = static_cast<float*>(room(std::size_t{partials} * heads * (kLatentValues + 2) * 4));
     ok(api_->attend_latent(a, stream_));
     ok(api_->attend_merge(a, stream_));
     const std::uint32_t width = heads * kLatentValues;

@@ -169,12 +169,14 @@ TEST_F(Cuda, GatherPicksRowsOfBothKinds) {
 
 TEST_F(Cuda, EmbedAndArgmaxDoWhatTheySay) {
   const Bits table = noise(1, 100 * 64);
-  const std::vector<std::uint32_t> tokens{3, 99, 0};
-  float* x = static_cast<float*>(room(3 * 64 * 4));
-  ok(api_->embed({up(table), up(tokens), x, 3, 64, 2.0f}, stream_));
-  const auto rows = down<float>(x, 3 * 64);
-  for (std::uint32_t i = 0; i < 3 * 64; ++i)
-    ASSERT_EQ(rows[i], 2 * bf16_to_f32(table[tokens[i / 64] * 64 + i % 64]));
+  const std::vector<BestToken> found{{99, 0}, {kNoToken, 0}, {7, 0}};
+  const std::vector<std::uint32_t> tokens{3, 99, 0, kBestOfRow | 2, kBestOfRow, kBestOfRow | 1},
+      meant{3, 99, 0, 7, 99, 0};
+  float* x = static_cast<float*>(room(6 * 64 * 4));
+  ok(api_->embed({up(table), up(tokens), up(found), x, 6, 64, 2.0f}, stream_));
+  const auto rows = down<float>(x, 6 * 64);
+  for (std::uint32_t i = 0; i < 6 * 64; ++i)
+    ASSERT_EQ(rows[i], 2 * bf16_to_f32(table[meant[i / 64] * 64 + i % 64]));
 
   std::vector<float> logits = floats(2, 4 * 5003, -9, -1);
   logits[17] = logits[4000] = -0.5f;  // a tie: the lower one

@@ -92,10 +92,9 @@ class CudaSealed : public CudaAttend {
 
   // Up to `together` rows of a block at a time.
   Bits attend_sealed(bool cut, std::uint32_t together = 1) {
-    std::vector<AttendItem> items;
-    std::vector<AttendMerge> merges;
+    CudaPlan plan;
     Bits q;
-    std::uint32_t partials = 0, row = 0;
+    std::uint32_t row = 0;
     const std::uint32_t split = cuda_split(case_.dim);
     for (std::size_t s = 0; s < case_.lengths.size(); ++s) {
       q.insert(q.end(), queries_[s].begin(), queries_[s].end());
@@ -116,7 +115,7 @@ class CudaSealed : public CudaAttend {
                         .partial = kNoPartial,
                         .row_count = sealed_row_count(count, rows.count),
                         .partial_stride = 0};
-        const std::uint32_t first = partials,
+        const std::uint32_t first = plan.partials,
                             splits =
                                 1 + (begin < end ? (end + split - 1) / split - begin / split : 0);
         if (cut) {
@@ -125,17 +124,17 @@ class CudaSealed : public CudaAttend {
           for (std::uint32_t at = begin; at < end; at = item.end) {
             item.begin = at;
             item.end = std::min(end, (at / split + 1) * split);
-            item.partial = partials++;
-            items.push_back(item);
+            item.partial = plan.partials++;
+            plan.items.push_back(item);
           }
           item.begin = item.end = end;
-          item.partial = partials++;
+          item.partial = plan.partials++;
           item.row_count = sealed_row_count(count, rows.count);
         }
-        items.push_back(item);
+        plan.items.push_back(item);
         for (std::uint32_t r = 0; r < count; ++r)
-          merges.push_back({row + r, first + r * splits, cut ? splits : 0});
-        partials = first + (cut ? count * splits : 0);
+          plan.merges.push_back({row + r, first + r * splits, cut ? splits : 0});
+        plan.partials = first + (cut ? count * splits : 0);
       }
     }
     AttendArgs a = arguments();
@@ -147,14 +146,10 @@ class CudaSealed : public CudaAttend {
     a.layer_offset = std::uint64_t{kLayer} * case_.kv_heads * stride_;
     a.page_bytes = stride_;
     a.recent_blocks = keeps_.recent, a.sink_blocks = keeps_.sinks;
-    a.items = up(items);
-    a.item_count = up(std::vector<std::uint32_t>{static_cast<std::uint32_t>(items.size())});
-    a.merges = up(merges);
+    use(plan, a);
     a.queries = up(q);
     a.rotated = rotated_;
     a.output = room(activation_elements(row, heads_ * case_.dim) * 2);
-    a.partials = static_cast<float*>(room((partials + 1ull) * heads_ * (case_.dim + 2) * 4));
-    a.rows = row;
     ok(api_->attend_decode(a, stream_));
     ok(api_->attend_merge(a, stream_));
     return plain_rows(a.output, row);

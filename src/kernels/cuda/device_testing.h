@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/packed.h"
+#include "kernels/cuda/plan_testing.h"
 
 namespace quire {
 
@@ -48,6 +49,11 @@ class Cuda : public testing::Test {
     ok(api_->copy_to_host(v.data(), p, count * sizeof(T), stream_));
     ok(api_->wait(stream_));
     return v;
+  }
+  void use(const CudaPlan& plan, AttendArgs& a) {
+    use_plan(
+        plan, a, [&](const auto& v) { return up(v); },
+        [&](std::size_t bytes) { return room(bytes); });
   }
   // Rows as the kernels want them; padding holds NaN.
   Bits activations(const Bits& rows, std::uint32_t count, std::uint32_t width) {

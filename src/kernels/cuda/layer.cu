@@ -99,7 +99,10 @@ __global__ void embed_kernel(const EmbedArgs a) {
   allow_next();
   wait_for_previous();
   const std::uint32_t row = blockIdx.x;
-  const bf16* from = static_cast<const bf16*>(a.table) + std::size_t{a.tokens[row]} * a.width;
+  std::uint32_t token = a.tokens[row];
+  if (token & kBestOfRow) token = a.best[token & ~kBestOfRow].token;
+  if (token == kNoToken) token = 0;  // of a row that is not finite, and will be dropped
+  const bf16* from = static_cast<const bf16*>(a.table) + std::size_t{token} * a.width;
   for (std::uint32_t i = threadIdx.x; i < a.width; i += blockDim.x)
     a.x[std::size_t{row} * a.width + i] = __bfloat162float(from[i]) * a.scale;
 }

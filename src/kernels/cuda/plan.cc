@@ -43,7 +43,10 @@ class Planner {
         for (std::uint32_t r = 0; !sealed() && is_decoded(q) == decode && r < q.row_count;
              r += step) {
           const AttendItem item = rows_of(q, table, r, std::min(step, q.row_count - r));
-          add(item, decode ? stays_whole(item) : many_tiles_, decode ? 1 : tile_splits_);
+          const std::uint32_t each = decode ? 1 : tile_splits_,
+                              splits = (item.end - 1) / split_ + 1 - item.begin / split_;
+          const bool whole = splits <= each || (decode ? stays_whole(item) : many_tiles_);
+          add_attention(plan_, item, split_, whole ? 0 : each);
         }
         table += blocks_of(q);
       }
@@ -168,13 +171,35 @@ class Planner {
     many_rows_ = cuda_rows_stay_whole(decode_rows_ * shape_.kv_heads, page, shape_.format,
                                       shape_.multiprocessors);
     many_tiles_ = tiles * shape_.kv_heads >= shape_.multiprocessors;
-    // As few splits to an item as make no more items than run at a time.
-    const auto items = [&] {
-      std::uint64_t n = 0;
-      each_tile([&](std::uint32_t of_tile) { n += (of_tile + tile_splits_ - 1) / tile_splits_; });
-      return n * shape_.kv_heads;
-    };
-    for (tile_splits_ = 1; !many_tiles_ && items() > shape_.multiprocessors;) ++tile_splits_;
+    if (!many_tiles_) weigh_tiles();
+  }
+  // So many splits to an item that all are done soonest: items of that many run first, one to a
+  // multiprocessor, and what is left of tiles on the others meanwhile.
+  void weigh_tiles() {
+    std::uint64_t soonest = ~std::uint64_t{0};
+    std::uint32_t longest = 0;
+    plan_.tile_splits.clear();
+    each_tile([&](std::uint32_t splits) {
+      plan_.tile_splits.push_back(splits);
+      longest = std::max(longest, splits);
+    });
+    for (std::uint32_t each = 1; each <= longest; ++each) {
+      std::uint64_t full = 0, left = 0, most_left = 0;
+      for (const std::uint32_t splits : plan_.tile_splits) {
+        full += splits / each * shape_.kv_heads;
+        left += splits % each * shape_.kv_heads;
+        most_left = std::max<std::uint64_t>(most_left, splits % each);
+      }
+      if (full > shape_.multiprocessors) continue;
+      const std::uint64_t others = shape_.multiprocessors - full;
+      const std::uint64_t then = left == 0     ? 0
+                                 : others == 0 ? each + most_left
+                                               : std::max(most_left, (left + others - 1) / others);
+      const std::uint64_t done = std::max<std::uint64_t>(full > 0 ? each : 0, then);
+      if (done >= soonest) continue;
+      soonest = done;
+      tile_splits_ = each;
+    }
   }
   // Rows of one block read the same pages, unless a window's edge is among them.
   template <class F>
@@ -233,24 +258,6 @@ class Planner {
             .partial_stride = 0};
   }
 
-  void add(const AttendItem& rows, bool whole, std::uint32_t splits_each) {
-    const std::uint32_t from = rows.begin / split_, to = (rows.end - 1) / split_ + 1;
-    const bool cut = !whole && to - from > splits_each;
-    AttendItem item = rows;
-    item.partial_stride = static_cast<std::uint16_t>(to - from);
-    for (std::uint32_t i = from; cut && i < to; i += splits_each) {
-      item.begin = std::max(rows.begin, i * split_);
-      item.end = std::min(rows.end, (i + splits_each) * split_);
-      item.partial = plan_.partials + i - from;
-      plan_.items.push_back(item);
-    }
-    if (!cut) plan_.items.push_back(item);
-    for (std::uint32_t r = 0; r < rows.row_count; ++r) {
-      plan_.merges[rows.row + r] = {rows.row + r, plan_.partials, cut ? to - from : 0};
-      if (cut) plan_.partials += to - from;
-    }
-  }
-
   // The sealed slots, then the rows as a split of their own.
   void add_sealed(const AttendItem& rows) {
     const RowPages pages =
@@ -295,6 +302,24 @@ class Planner {
 };
 
 }  // namespace
+
+void add_attention(CudaPlan& plan, AttendItem rows, std::uint32_t split, std::uint32_t each) {
+  const std::uint32_t from = rows.begin / split, to = (rows.end - 1) / split + 1;
+  rows.partial_stride = static_cast<std::uint16_t>(to - from);
+  if (plan.merges.size() < rows.row + rows.row_count) plan.merges.resize(rows.row + rows.row_count);
+  if (each == 0) plan.items.push_back(rows);
+  for (std::uint32_t i = from; each != 0 && i < to; i += each) {
+    plan.items.push_back(rows);
+    AttendItem& item = plan.items.back();
+    item.begin = std::max(rows.begin, i * split);
+    item.end = std::min(rows.end, (i + each) * split);
+    item.partial = plan.partials + i - from;
+  }
+  for (std::uint32_t r = 0; r < rows.row_count; ++r) {
+    plan.merges[rows.row + r] = {rows.row + r, plan.partials, each != 0 ? to - from : 0};
+    if (each != 0) plan.partials += to - from;
+  }
+}
 
 void plan_cuda_attention(const KvView& view, const CudaPlanShape& shape, CudaPlan& plan) {
   Planner(view, shape, plan).run();

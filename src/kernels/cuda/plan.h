@@ -39,7 +39,12 @@ struct CudaPlan {
     std::uint32_t first, count, splits, partial, stride;
   };
   std::vector<Shared> shared;
+  std::vector<std::uint32_t> tile_splits;  // of each tile; scratch
 };
+
+// Rows of an item with what they see as its slots: cut at splits, `each` of them to an item that
+// leaves partials, or, if that is 0, one item that leaves nothing to merge.
+void add_attention(CudaPlan& plan, AttendItem rows, std::uint32_t split, std::uint32_t each);
 
 // Keeps the vectors' memory: a step allocates nothing once they have grown.
 void plan_cuda_attention(const KvView& view, const CudaPlanShape& shape, CudaPlan& plan);

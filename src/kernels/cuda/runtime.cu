@@ -182,6 +182,8 @@ int fill(void* at, int byte, std::uint64_t bytes, CudaStream s) {
 
 cudaEvent_t native(CudaEvent e) { return reinterpret_cast<cudaEvent_t>(e); }
 int make_event(CudaEvent* out) { return cudaEventCreate(reinterpret_cast<cudaEvent_t*>(out)); }
+void free_event(CudaEvent event) { cudaEventDestroy(native(event)); }
+int wait_for(CudaEvent event) { return cudaEventSynchronize(native(event)); }
 int record(CudaEvent event, CudaStream stream) {
   return cudaEventRecord(native(event), cuda::native(stream));
 }
@@ -223,7 +225,9 @@ constexpr CudaApi kApi = {.version = kCudaApiVersion,
                           .copy_on_device = copy_on_device,
                           .fill = fill,
                           .make_event = make_event,
+                          .free_event = free_event,
                           .record = record,
+                          .wait_for = wait_for,
                           .milliseconds = milliseconds,
                           .begin_capture = begin_capture,
                           .end_capture = end_capture,

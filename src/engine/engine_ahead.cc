@@ -1,0 +1,89 @@
+// A step behind another one that still runs: its tokens are not known yet, but whose they are is. What
+// turns out to have ended is computed in vain and dropped.
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/engine.h"
+
+namespace quire {
+
+// Whether the step at hand is one more token of every answer there is, so that the next one is, too,
+// unless answers end.
+bool Engine::steady() const {
+  if (!options_.ahead.value_or(runtime_.model().device() != nullptr)) return false;
+  if (line_.size() > 0 && branches_ < options_.sequences_max) return false;
+  std::size_t open = 0;
+  for (Job* job : running_) {
+    if (job->state != Job::State::answering || job->beams || job->blend || job->request.kv.retain ||
+        job->request.kv.select || job->attached != job->answers.size() ||
+        &geometry(*job) != &geometry(*running_[0]) || geometry(*job).by_block() ||
+        geometry(*job).sparse())
+      return false;
+    open += static_cast<std::size_t>(std::ranges::count(job->answers, false, &Answer::done));
+  }
+  std::size_t rows = 0;
+  for (const StepItem& item : items_) {
+    if (item.tokens.size() > 1 || item.logits != Logits::last) return false;
+    rows += item.tokens.size();
+  }
+  return open > 0 && open == rows;
+}
+
+// Submits the step after the one at hand, which is submitted and not finished. Without room for it
+// there is none, and the others go on as they do.
+void Engine::go_ahead() {
+  ahead_.items.clear();
+  ahead_.rows.clear();
+  ahead_.from.clear();
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    if (!rows_[i].job) continue;
+    Row row = rows_[i];
+    if (row.job->answers[row.branch].generated + 1 >= row.job->request.tokens_max) continue;
+    ahead_.from.push_back(std::exchange(row.first_logit, ahead_.rows.size()));
+    ++row.past;
+    ahead_.rows.push_back(row);
+    ahead_.items.push_back(items_[i]);
+  }
+  if (ahead_.items.empty()) return;
+  Result<Runtime::Pending> next = runtime_.submit(ahead_.items, ahead_.from);
+  if (next.ok()) ahead_.pending.emplace(std::move(next.value()));
+}
+
+// Before their jobs are gone.
+void Engine::drop_ended() {
+  if (!ahead_.pending) return;
+  bool all = true;
+  for (std::size_t i = 0; i < ahead_.rows.size(); ++i) {
+    Row& row = ahead_.rows[i];
+    if (row.job && (row.job->state == Job::State::over || row.job->answers[row.branch].done)) {
+      row.job = nullptr;
+      ahead_.items[i].tokens = {};
+    }
+    all = all && !row.job;
+  }
+  if (!all) return;
+  (void)runtime_.finish(*ahead_.pending, ahead_.items);  // a device that is lost says so again
+  ahead_.pending.reset();
+}
+
+// Waits for a step that was submitted, if this one was. Before it is waited for, the next one is.
+Status Engine::land() {
+  if (ahead_.pending) {
+    ++stats_.steps_ahead;
+    items_.swap(ahead_.items);
+    rows_.swap(ahead_.rows);
+    for (std::size_t i = 0; i < rows_.size(); ++i)  // what it reads is what was told
+      CHECK(!rows_[i].job || items_[i].tokens[0] == best_[ahead_.from[i]].token);
+    pending_.emplace(std::move(*ahead_.pending));
+    ahead_.pending.reset();
+  }
+  if (!pending_) return {};
+  if (steady()) go_ahead();
+  const auto best = runtime_.finish(*pending_, items_);
+  pending_.reset();
+  if (!best.ok()) return best.error();
+  best_ = best.value();
+  return {};
+}
+
+}  // namespace quire
