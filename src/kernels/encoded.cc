@@ -17,8 +17,8 @@ struct Reading {
   const Codec* codec;
   EncodedKind kind;
   EncodedScales keys, values;
-  std::int32_t key_centre_twice, value_centre_twice;
-  float key_half = 0.5f, value_half = 0.5f;
+  float key_centre, value_centre;
+  float key_step = 1, value_step = 1;
   const std::uint8_t* key_levels = nullptr;
   const std::uint8_t* value_levels = nullptr;
 };
@@ -29,11 +29,11 @@ using Scales = EncodedScales;
 constexpr Reading floats(const Codec& c, Kind kind, Scales scales) {
   return {&c, kind, scales, scales, 0, 0};
 }
-constexpr Reading even(const Codec& c, Scales scales, std::int32_t centre_twice) {
-  return {&c, Kind::codes, scales, scales, centre_twice, centre_twice};
+constexpr Reading even(const Codec& c, Scales scales, float centre) {
+  return {&c, Kind::codes, scales, scales, centre, centre};
 }
-constexpr Reading turbo(const Codec& c, std::int32_t top, float unit, const std::uint8_t* levels) {
-  return {&c, Kind::codes, Scales::slot_f16, Scales::slot_pair, 256, top, unit / 2, 0.5f, levels};
+constexpr Reading turbo(const Codec& c, float centre, float unit, const std::uint8_t* levels) {
+  return {&c, Kind::codes, Scales::slot_f16, Scales::slot_pair, 128, centre, unit, 1, levels};
 }
 
 const Reading kReadings[] = {
@@ -42,20 +42,20 @@ const Reading kReadings[] = {
     floats(kBf16, Kind::bf16, Scales::none),
     floats(kFp8E4m3, Kind::e4m3, Scales::slot_power),
     floats(kFp8E5m2, Kind::e5m2, Scales::slot_power),
-    even(kInt8, Scales::slot_f16, 256),
-    even(kQ8_0, Scales::slot_f16, 256),
-    even(kQ4_0, Scales::slot_f16, 16),
-    even(kHadamardInt4, Scales::slot_f16, 15),
-    even(kHadamardInt3, Scales::slot_f16, 7),
-    even(kInt3, Scales::slot_f16, 7),
-    even(kHadamardInt2, Scales::slot_f16, 3),
-    even(kQ5_1, Scales::slot_pair, 31),
-    even(kQ4_1, Scales::slot_pair, 15),
-    {&kKivi4, Kind::codes, Scales::page_pair, Scales::slot_pair, 15, 15},
-    {&kKivi2, Kind::codes, Scales::page_pair, Scales::slot_pair, 3, 3},
-    turbo(kTurbo4, 15, kTurboUnit4, kTurboLevels4),
-    turbo(kTurbo3, 7, kTurboUnit3, kTurboLevels3),
-    {&kNvfp4, Kind::codes, Scales::slot_fp8, Scales::slot_fp8, 24, 24, 0.25f, 0.25f, kNvfp4Levels,
+    even(kInt8, Scales::slot_f16, 128),
+    even(kQ8_0, Scales::slot_f16, 128),
+    even(kQ4_0, Scales::slot_f16, 8),
+    even(kHadamardInt4, Scales::slot_f16, 7.5f),
+    even(kHadamardInt3, Scales::slot_f16, 3.5f),
+    even(kInt3, Scales::slot_f16, 3.5f),
+    even(kHadamardInt2, Scales::slot_f16, 1.5f),
+    even(kQ5_1, Scales::slot_pair, 15.5f),
+    even(kQ4_1, Scales::slot_pair, 7.5f),
+    {&kKivi4, Kind::codes, Scales::page_pair, Scales::slot_pair, 7.5f, 7.5f},
+    {&kKivi2, Kind::codes, Scales::page_pair, Scales::slot_pair, 1.5f, 1.5f},
+    turbo(kTurbo4, 7.5f, kTurboUnit4, kTurboLevels4),
+    turbo(kTurbo3, 3.5f, kTurboUnit3, kTurboLevels3),
+    {&kNvfp4, Kind::codes, Scales::slot_fp8, Scales::slot_fp8, 12, 12, 0.5f, 0.5f, kNvfp4Levels,
      kNvfp4Levels},
 };
 
@@ -77,8 +77,8 @@ EncodedPart encoded_part(const Codec& codec, Side side, Rows rows) {
                 .top = 127,
                 .group = rows.dim,
                 .block = rows.dim,
-                .centre_twice = 0,
-                .half = 0.5f,
+                .centre = 0,
+                .step = 1,
                 .levels = nullptr,
                 .scales_at = 0,
                 .exponents_at = 0,
@@ -88,8 +88,8 @@ EncodedPart encoded_part(const Codec& codec, Side side, Rows rows) {
     if (r.codec != &codec) continue;
     p.kind = r.kind;
     p.scales = keys ? r.keys : r.values;
-    p.centre_twice = keys ? r.key_centre_twice : r.value_centre_twice;
-    p.half = keys ? r.key_half : r.value_half;
+    p.centre = keys ? r.key_centre : r.value_centre;
+    p.step = keys ? r.key_step : r.value_step;
     p.levels = keys ? r.key_levels : r.value_levels;
   }
   if (p.kind == Kind::codes) {

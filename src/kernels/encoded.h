@@ -21,20 +21,22 @@
 // The arithmetic, the same for any n, unit by unit (ref/encoded.cc defines the bits, every
 // instruction set equals it; sums of integers are exact in any order):
 //
-// Codes (all but floats). An element is x = (2 c - C) * h * scale + offset: c the code, or where
-// levels are not even the integer level it stands for; C and h constants of the codec; scale and
+// Codes (all but floats). An element is x = (c - C) * step * scale + offset: c the code, or where
+// levels are not even the integer level it stands for; C and step constants of the codec; scale and
 // offset as f32. A vector of numbers z is made integer by its largest magnitude a: z = (a / M) * i,
 // i = round(z * (M / a)). M is 127 for codes of up to 4 bits, 255 if those are values (their
 // scales are not negative, a sign is dropped), and 127 * 128 for other codes, the keys of kivi-4 and the
 // values of q4_0 ("two terms", i = 128 * high + low, each a byte). The error is then far below that
-// of the codes.
+// of the codes. With u = a / M * step and m = -C * float(sum of i)
 //   keys    z is a block of the query in the codec's basis: the dimensions of one scale, 128 at
-//           most. s = 0; for each block: s = fma(float(sum of i * (2 c - C)) * (a / M * h),
-//           scale[t], s), and for codecs with offsets s = fma(sum of z, offset[t], s)
+//           most. s = 0; for each block: s = fma(fma(float(sum of i * c), u, m * u), scale[t], s),
+//           and for codecs with offsets s = fma(sum of z, offset[t], s)
 //   kivi    keys have scales per dimension: z = q * scale of the page, all dimensions one block,
-//           s = fma(float(sum of i * (2 c - C)), a / M * h, sum of q * offset)
+//           s = fma(float(sum of i * c), u, fma(m, u, sum of q * offset))
 //   values  z[t] = weight[t] * scale[t] for the unit's slots, for each group of dimensions of one
-//           scale; o = fma(float(sum of i * (2 c - C)), a / M * h, sum of weight[t] * offset[t])
+//           scale; a is the largest of all groups, and i = round((weight[t] * (M / a)) * scale[t]),
+//           rounded once. Instead of o, out[d] = fma(float(sum of i * c), u * take,
+//           fma(out[d], keep, fma(m, u, sum of weight[t] * offset[t]) * take))
 // Floats (f32, f16, bf16, fp8) and what has no other way (decoded page by page): s = scale[t] * fma
 // chain over the dimensions, o = fma chain over the slots of (weight[t] * scale[t]) * v, from 0.
 // Sums of f32 vectors are by 16 lanes (element mod 16, fma in order) and the tree of vector.h.
@@ -54,7 +56,7 @@ namespace quire {
 struct Calibration;
 
 inline constexpr std::uint32_t kEncodedUnit = 128;   // slots
-inline constexpr std::uint32_t kEncodedVersion = 3;  // bumped when the bits of an answer may change
+inline constexpr std::uint32_t kEncodedVersion = 4;  // bumped when the bits of an answer may change
 inline constexpr std::uint32_t kEncodedPagesMax = 8;  // of a unit: pages have 16 slots at least
 
 // How the numbers of a page are found.
@@ -83,8 +85,7 @@ struct EncodedPart {
   float top;                                      // M
   std::uint32_t group;                            // dimensions of one scale
   std::uint32_t block;                            // keys: dimensions whose query has one scale
-  std::int32_t centre_twice;                      // C
-  float half;                                     // h
+  float centre, step;                             // C, and between codes
   const std::uint8_t* levels;                     // 16 of them, or null: the code itself
   std::size_t scales_at, exponents_at, plane_at;  // plane_at: of the last bit of 3 or 5
 
@@ -132,7 +133,7 @@ struct EncodedKernels {
   void (*scores)(const EncodedPart& keys, const EncodedUnit& unit, const std::byte* prepared,
                  std::uint32_t n, float* dots);
   // weights: [n][128], 0 for slots a row does not see; out: [n][dim].
-  // out[r][d] = fma(o[d], take[r], out[r][d] * keep[r]).
+  // out[r][d] = out[r][d] * keep[r] + o[d] * take[r]; of floats fma(o, take, out * keep).
   void (*add_values)(const EncodedPart& values, const EncodedUnit& unit, const float* weights,
                      std::uint32_t n, const float* keep, const float* take, float* out);
   void (*finish)(const EncodedPart& values, std::uint32_t n, float* out);  // out: [n][dim]

@@ -1,6 +1,6 @@
 // kernels/encoded_layout.h - what a prepared query row holds; shared by all versions of encoded.h.
 //
-//   codes             a / M * h, sum of z, - C * sum of i [blocks]; then the bytes of i
+//   codes             u, sum of z, m * u [blocks]; then the bytes of i
 //   [terms][dim],
 //                     high before low
 //   KIVI's keys, floats, decoded   the row itself, f32 [dim]
@@ -22,8 +22,7 @@ struct PreparedRow {
   template <class T>
   using As = std::conditional_t<std::is_const_v<Byte>, const T, T>;
 
-  As<float>*scale, *sum;
-  As<std::int32_t>* centre;
+  As<float>*unit, *sum, *middle;
   As<std::int8_t>* bytes;
 };
 
@@ -48,8 +47,7 @@ PreparedRow<Byte> prepared_row(const EncodedPart& p, Byte* prepared, std::size_t
   const std::size_t n = encoded_blocks(p);
   Byte* at = prepared + row * p.prepared_bytes;
   auto* floats = reinterpret_cast<typename Row::template As<float>*>(at);
-  return {floats, floats + n,
-          reinterpret_cast<typename Row::template As<std::int32_t>*>(at + 8 * n),
+  return {floats, floats + n, floats + 2 * n,
           reinterpret_cast<typename Row::template As<std::int8_t>*>(at + 12 * n)};
 }
 

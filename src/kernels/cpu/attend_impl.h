@@ -262,7 +262,8 @@ class Walk {
         mask_scores(from - first, to - first,
                     s_.weights + ((row - begin) * heads_ + h) * kAttendUnit);
     }
-    for (std::uint32_t i = 0; i < n; ++i) s_.unit_max[i] = max_score(s_.weights + i * kAttendUnit);
+    for (std::uint32_t i = 0; i < n; ++i)
+      s_.unit_max[i] = max_lane(max_scores(s_.weights + i * kAttendUnit));
     for (std::uint32_t i = 0; i < n; ++i)
       s_.unit_sum[i] =
           narrow_softmax(s_.unit_max[i], s_.weights + i * kAttendUnit,

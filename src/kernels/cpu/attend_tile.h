@@ -174,8 +174,9 @@ void mask_scores(std::uint32_t begin, std::uint32_t end, float* weights) {
   }
 }
 
+// The largest score is that of these lanes.
 template <std::uint32_t kSlots = kAttendUnit>
-QUIRE_INLINE float max_score(const float* weights) {
+QUIRE_INLINE Lanes max_scores(const float* weights) {
   Lanes a = max(load(weights), load(weights + 16));
   Lanes b = max(load(weights + 32), load(weights + 48));
   QUIRE_UNROLL(4)
@@ -183,12 +184,12 @@ QUIRE_INLINE float max_score(const float* weights) {
     a = max(a, load(weights + i));
     b = max(b, load(weights + i + 16));
   }
-  return max_lane(max(a, b));
+  return max(a, b);
 }
 
-// Turns scores into exp(score - max) in place; returns their sum.
+// Turns scores into exp(score - max) in place; their sum is that of the lanes returned.
 template <std::uint32_t kSlots, class Exp>
-QUIRE_INLINE float softmax(float top, float* weights, Exp exp) {
+QUIRE_INLINE Lanes softmax(float top, float* weights, Exp exp) {
   const Lanes base = all(top);
   Lanes sum;
   QUIRE_UNROLL(8)
@@ -197,7 +198,7 @@ QUIRE_INLINE float softmax(float top, float* weights, Exp exp) {
     store(weights + 16 * g, p);
     sum = g == 0 ? p : add(sum, p);
   }
-  return add_lanes(sum);
+  return sum;
 }
 
 // Merges n (max, sum) into others and leaves the factors of both sides: into = into * keep + from *
@@ -271,10 +272,11 @@ void attend_unit(const AttendScratch& s, const AttendShape& shape, std::size_t t
   });
   if (begin != 0 || end != kAttendUnit)
     for (std::uint32_t i = 0; i < n; ++i) mask_scores(begin, end, s.weights + i * kAttendUnit);
-  for (std::uint32_t i = 0; i < n; ++i) s.unit_max[i] = max_score(s.weights + i * kAttendUnit);
   for (std::uint32_t i = 0; i < n; ++i)
-    s.unit_sum[i] = softmax<kAttendUnit>(s.unit_max[i], s.weights + i * kAttendUnit,
-                                         [](Lanes x) { return exp_bounded(x); });
+    s.unit_max[i] = max_lane(max_scores(s.weights + i * kAttendUnit));
+  for (std::uint32_t i = 0; i < n; ++i)
+    s.unit_sum[i] = add_lanes(softmax<kAttendUnit>(s.unit_max[i], s.weights + i * kAttendUnit,
+                                                   [](Lanes x) { return exp_bounded(x); }));
   merge_sums(s.unit_max, s.unit_sum, n, s.split_max + first, s.split_sum + first, s.keep, s.take);
   each_heads(n, [&](auto heads, std::uint32_t i) {
     outputs<heads.value>(unit, begin, end, s.weights + i * kAttendUnit, dim, s.keep + i, s.take + i,

@@ -233,16 +233,30 @@ QUIRE_INLINE __m128i most_lane_of(const Ints (&x)[4]) {
   return _mm_max_epu32(_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd));
 }
 
-// The bytes of 64 ints, each within 0..255 or -128..127.
+// The bytes of 64 ints whose lower halves are within 0..255 or -128..127; the upper halves may be
+// anything.
 template <bool kUnsigned>
-QUIRE_INLINE void store_bytes(std::int8_t* p, const Ints (&x)[4]) {
+QUIRE_INLINE Ints pack_bytes(const Ints (&x)[4]) {
 #ifdef __AVX512F__
-  const Ints ab = _mm512_packs_epi32(x[0], x[1]), cd = _mm512_packs_epi32(x[2], x[3]);
+  // Words so that packing them, which goes by quarters, leaves the fours that a quarter of
+  // each had: one permutation then.
+  const Ints words =
+      _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
+                       24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const Ints ab = _mm512_permutex2var_epi16(x[0], words, x[1]),
+             cd = _mm512_permutex2var_epi16(x[2], words, x[3]);
   const Ints bytes = kUnsigned ? _mm512_packus_epi16(ab, cd) : _mm512_packs_epi16(ab, cd);
-  const Ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  store_ints(p, _mm512_permutexvar_epi32(order, bytes));
+  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), bytes);
 #else
-  for (int i = 0; i < 4; ++i) store_low_bytes(p + 16 * i, x[i]);
+  const __m256i byte = _mm256_set1_epi32(0xff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const auto low = [&](__m256i a, __m256i b) QUIRE_LAMBDA {
+    return _mm256_packus_epi32(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
+  };
+  const auto two = [&](Ints a, Ints b) QUIRE_LAMBDA {
+    const __m256i bytes = _mm256_packus_epi16(low(a.low, a.high), low(b.low, b.high));
+    return _mm256_permutevar8x32_epi32(bytes, order);
+  };
+  return {two(x[0], x[1]), two(x[2], x[3])};
 #endif
 }
 

@@ -2,7 +2,7 @@
 // one that is not, and fp8.
 #pragma once
 
-#include "kernels/cpu/encoded_tile.h"
+#include "kernels/cpu/encoded_keys.h"
 
 namespace quire {
 namespace {
@@ -25,8 +25,13 @@ QUIRE_INLINE Lanes load(const E4m3* p) {
       _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16(static_cast<short>(0xbfff))));
 }
 QUIRE_INLINE Lanes load(const E5m2* p) {
-  const __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return halves_to_lanes(_mm256_slli_epi16(b, 8));
+  // The upper bytes of f16 numbers: put there by one instruction, out of both copies.
+  const __m256i b =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i places =
+      _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1, 10,
+                       -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
+  return halves_to_lanes(_mm256_shuffle_epi8(b, places));
 }
 
 // The scales of 16 slots, 1 where there are none.
@@ -45,11 +50,14 @@ QUIRE_INLINE Ints four_floats(const float* p) {
   return sixteen_bytes(reinterpret_cast<const std::int8_t*>(p));
 }
 
+// 16 slots of each group for kRows rows; dots are those of the first.
 template <class E, int kRows, int kV>
-QUIRE_INLINE void score_floats_at(const EncodedPart& p, const std::byte* page, std::size_t slot,
+QUIRE_INLINE void score_floats_at(const EncodedPart& p, const KeyGroup* groups,
                                   const std::byte* prepared, Ahead& ahead, float* dots) {
   const std::size_t tokens = p.rows.tokens;
-  const E* keys = reinterpret_cast<const E*>(page) + slot;
+  const E* keys[kV];
+  for (int v = 0; v < kV; ++v)
+    keys[v] = reinterpret_cast<const E*>(groups[v].page) + groups[v].slot;
   Lanes s[kRows][kV];
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kV>([&](auto v) QUIRE_LAMBDA { s[r.value][v.value] = zero(); });
@@ -63,9 +71,8 @@ QUIRE_INLINE void score_floats_at(const EncodedPart& p, const std::byte* page, s
     });
     each<4>([&](auto j) QUIRE_LAMBDA {
       Lanes k[kV];
-      each<kV>([&](auto v) QUIRE_LAMBDA {
-        k[v.value] = load(keys + (d + j.value) * tokens + 16 * v.value);
-      });
+      each<kV>([&](auto v)
+                   QUIRE_LAMBDA { k[v.value] = load(keys[v.value] + (d + j.value) * tokens); });
       each<kRows>([&](auto r) QUIRE_LAMBDA {
         const Lanes by = as_lanes(four_of<j.value>(held[r.value]));
         each<kV>([&](auto v) QUIRE_LAMBDA {
@@ -75,7 +82,7 @@ QUIRE_INLINE void score_floats_at(const EncodedPart& p, const std::byte* page, s
     });
   }
   each<kV>([&](auto v) QUIRE_LAMBDA {
-    const Lanes power = powers<E>(p, page, slot + 16 * v.value);
+    const Lanes power = powers<E>(p, groups[v.value].page, groups[v.value].slot);
     each<kRows>([&](auto r) QUIRE_LAMBDA {
       store(dots + r.value * kEncodedUnit + 16 * v.value,
             sizeof(E) > 1 ? s[r.value][v.value] : mul(s[r.value][v.value], power));
@@ -86,20 +93,19 @@ QUIRE_INLINE void score_floats_at(const EncodedPart& p, const std::byte* page, s
 template <class E>
 void score_floats(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
                   std::uint32_t n, float* dots) {
-  const std::uint32_t tokens = p.rows.tokens;
-  constexpr int kV = kWide ? 2 : 1;
-  Ahead ahead(unit, row_tiles(n) * unit.page_count * (tokens / 16 / kV + tokens / 16 % kV) *
-                        p.rows.dim / 4);
+  // Of f16 a line of each page at a time: memory is slower where two pages are read at once.
+  constexpr int kV = !kWide ? 1 : sizeof(E) == 1 ? 4 : 2;
+  KeyGroups groups;
+  for (std::uint32_t i = 0; i < unit.page_count; ++i) add_groups(p, unit.pages[i], groups);
+  Ahead ahead(unit, row_tiles(n) * (groups.count / kV + groups.count % kV) * p.rows.dim / 4);
   each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
     const std::byte* rows = prepared + at * p.prepared_bytes;
-    for (std::uint32_t i = 0; i < unit.page_count; ++i) {
-      float* to = dots + at * kEncodedUnit + i * tokens;
-      std::uint32_t t = 0;
-      for (; t + 16 * kV <= tokens; t += 16 * kV)
-        score_floats_at<E, count.value, kV>(p, unit.pages[i], t, rows, ahead, to + t);
-      for (; t < tokens; t += 16)
-        score_floats_at<E, count.value, 1>(p, unit.pages[i], t, rows, ahead, to + t);
-    }
+    float* to = dots + at * kEncodedUnit;
+    std::uint32_t g = 0;
+    for (; g + kV <= groups.count; g += kV)
+      score_floats_at<E, count.value, kV>(p, groups.at + g, rows, ahead, to + 16 * g);
+    for (; g < groups.count; ++g)
+      score_floats_at<E, count.value, 1>(p, groups.at + g, rows, ahead, to + 16 * g);
   });
 }
 

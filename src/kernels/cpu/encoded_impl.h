@@ -35,7 +35,7 @@ void scores(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prep
   const bool levels = p.levels != nullptr;
   if (p.scales == EncodedScales::page_pair)
     return p.bits == 4 ? by(score_channels<4, 2>) : by(score_channels<2, 1>);
-  if (p.scales == EncodedScales::slot_fp8) return by(score_codes<4, 24, KeyScales::slot, 1>);
+  if (p.scales == EncodedScales::slot_fp8) return by(score_codes<4, 24, KeyScales::fp8, 1>);
   if (p.scales == EncodedScales::slot_pair)
     return p.bits == 5 ? by(score_codes<5, 0, KeyScales::pair, 2>)
                        : by(score_codes<4, 0, KeyScales::pair, 1>);

@@ -7,8 +7,9 @@
 namespace quire {
 namespace {
 
-// Where the scales of keys are: per slot, per slot with an offset, or already in the query.
-enum class KeyScales { slot, pair, query };
+// Where the scales of keys are: per slot, per slot with an offset, per slot in fp8, or already in the
+// query.
+enum class KeyScales { slot, pair, fp8, query };
 
 using ConstRow = PreparedRow<const std::byte>;
 
@@ -21,23 +22,39 @@ constexpr int key_run() {
   return Planes<kBits>::kStep < 4 ? 4 : Planes<kBits>::kStep;
 }
 
-struct KeyGroups {  // 16 slots each
-  const std::byte *low[kEncodedUnit / 16], *last[kEncodedUnit / 16];
+struct KeyGroup {  // 16 slots
+  const std::byte *page, *codes;
+  std::uint32_t slot;  // of the page
+};
+struct KeyGroups {
+  KeyGroup at[kEncodedUnit / 16];
   std::uint32_t count = 0;
 };
 
 inline void add_groups(const EncodedPart& p, const std::byte* page, KeyGroups& groups) {
-  for (std::uint32_t t = 0; t < p.rows.tokens; t += 16) {
-    groups.low[groups.count] = page + 4 * t;
-    groups.last[groups.count++] = page + p.plane_at + 4 * t;
-  }
+  for (std::uint32_t t = 0; t < p.rows.tokens; t += 16)
+    groups.at[groups.count++] = {page, page + 4 * t, t};
 }
 
-// Groups [first, first + kV) for kRows rows; dots and scales are those of group `first`.
+// The scales and offsets of 16 slots for a group of dimensions.
+template <KeyScales kScales>
+QUIRE_INLINE Lanes key_scale(const EncodedPart& p, const KeyGroup& slots, std::size_t group) {
+  const std::size_t at = group * p.rows.tokens + slots.slot;
+  if constexpr (kScales == KeyScales::fp8)
+    return load_fp8(slots.page + p.scales_at + at, slots.page + p.exponents_at + slots.slot);
+  else
+    return load(reinterpret_cast<const F16*>(slots.page + p.scales_at) + at);
+}
+QUIRE_INLINE Lanes key_offset(const EncodedPart& p, const KeyGroup& slots, std::size_t group,
+                              Lanes scale) {
+  const Lanes least = key_scale<KeyScales::slot>(p, slots, encoded_groups(p) + group);
+  return fma(all(p.centre * p.step), scale, least);
+}
+
+// Groups [first, first + kV) for kRows rows; dots are those of group `first`.
 template <int kBits, int kTop, KeyScales kScales, int kTerms, int kRows, int kV>
 void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t first,
-                const ConstRow (&rows)[kRows], const float* scales, const float* offsets,
-                Ahead& ahead, float* dots) {
+                const ConstRow (&rows)[kRows], Ahead& ahead, float* dots) {
   using P = Planes<kBits>;
   constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
   constexpr bool kHolds = kHoldsBytes<kTerms>;
@@ -70,9 +87,10 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
       each<kRun>([&](auto j) QUIRE_LAMBDA {
         Ints codes[kV];
         each<kV>([&](auto v) QUIRE_LAMBDA {
-          const std::byte* low = groups.low[first + v.value] + at / P::kPer * stride;
+          const std::byte* codes_at = groups.at[first + v.value].codes;
+          const std::byte* low = codes_at + at / P::kPer * stride;
           Ints last = zero_ints();
-          if constexpr (P::kLast) last = load_ints(groups.last[first + v.value] + at / 8 * stride);
+          if constexpr (P::kLast) last = load_ints(codes_at + p.plane_at + at / 8 * stride);
           codes[v.value] = P::template unpack<j.value>(low, stride, last);
           if constexpr (kLevels) codes[v.value] = look_up(levels, codes[v.value]);
         });
@@ -91,19 +109,19 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
         });
       });
     }
-    const std::size_t g = p.block == p.group ? b * kEncodedUnit : 0;  // a block, or all of them
-    each<kRows>([&](auto r) QUIRE_LAMBDA {
-      const ConstRow& row = rows[r.value];
-      each<kV>([&](auto v) QUIRE_LAMBDA {
-        const Lanes sum = to_floats(add(twice(sums[r.value][v.value]), all_ints(row.centre[b])));
+    const std::size_t g = p.block == p.group ? b : 0;  // a block, or all of them
+    each<kV>([&](auto v) QUIRE_LAMBDA {
+      const KeyGroup& slots = groups.at[first + v.value];
+      Lanes scale = zero(), offset = zero();
+      if constexpr (kScales != KeyScales::query) scale = key_scale<kScales>(p, slots, g);
+      if constexpr (kScales == KeyScales::pair) offset = key_offset(p, slots, g, scale);
+      each<kRows>([&](auto r) QUIRE_LAMBDA {
+        const ConstRow& row = rows[r.value];
         Lanes& to = s[r.value][v.value];
-        if constexpr (kScales == KeyScales::query) {
-          to = fma(sum, all(row.scale[b]), all(row.sum[b]));
-        } else {
-          to = fma(mul(sum, all(row.scale[b])), load(scales + g + 16 * v.value), to);
-          if constexpr (kScales == KeyScales::pair)
-            to = fma(all(row.sum[b]), load(offsets + g + 16 * v.value), to);
-        }
+        const Lanes sum =
+            fma(to_floats(whole_sum(sums[r.value][v.value])), all(row.unit[b]), all(row.middle[b]));
+        to = kScales == KeyScales::query ? sum : fma(sum, scale, to);
+        if constexpr (kScales == KeyScales::pair) to = fma(all(row.sum[b]), offset, to);
       });
     });
   }
@@ -117,12 +135,10 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
 // All groups, as many at a time as registers hold.
 template <int kBits, int kTop, KeyScales kScales, int kTerms, int kRows>
 QUIRE_INLINE void score_groups(const EncodedPart& p, const KeyGroups& groups,
-                               const ConstRow (&rows)[kRows], const float* scales,
-                               const float* offsets, Ahead& ahead, float* dots) {
+                               const ConstRow (&rows)[kRows], Ahead& ahead, float* dots) {
   const auto some = [&](auto v, std::uint32_t first) QUIRE_LAMBDA {
-    score_tile<kBits, kTop, kScales, kTerms, kRows, v.value>(
-        p, groups, first, rows, scales + 16 * first, offsets + 16 * first, ahead,
-        dots + 16 * first);
+    score_tile<kBits, kTop, kScales, kTerms, kRows, v.value>(p, groups, first, rows, ahead,
+                                                             dots + 16 * first);
   };
   std::uint32_t first = 0;
   if constexpr (kWide && kTileRows > 1) {
@@ -143,8 +159,6 @@ constexpr std::size_t key_tiles(std::size_t groups, KeyScales scales) {
 template <int kBits, int kTop, KeyScales kScales, int kTerms>
 void score_codes(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
                  std::uint32_t n, float* dots) {
-  UnitScales scales;
-  expand_scales(p, unit, scales);
   KeyGroups groups;
   for (std::uint32_t i = 0; i < unit.page_count; ++i) add_groups(p, unit.pages[i], groups);
   Ahead ahead(unit,
@@ -152,59 +166,71 @@ void score_codes(const EncodedPart& p, const EncodedUnit& unit, const std::byte*
   each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
     ConstRow rows[count.value];
     for (int r = 0; r < count.value; ++r) rows[r] = prepared_row(p, prepared, at + r);
-    score_groups<kBits, kTop, kScales, kTerms, count.value>(
-        p, groups, rows, scales.scales, scales.offsets, ahead, dots + at * kEncodedUnit);
+    score_groups<kBits, kTop, kScales, kTerms, count.value>(p, groups, rows, ahead,
+                                                            dots + at * kEncodedUnit);
   });
 }
 
-// KIVI: the page's steps are multiplied into the query first.
+// Some rows times the steps of a page, as integers.
+template <int kTerms, int kRows>
+struct ChannelQuery {
+  std::int8_t bytes[kRows][2 * kCodecDimMax];
+  float unit[kRows], base[kRows];
+
+  QUIRE_INLINE void set(const EncodedPart& p, const std::byte* page, const std::byte* prepared) {
+    const std::size_t dim = p.rows.dim;
+    const auto* halves = reinterpret_cast<const F16*>(page + p.scales_at);
+    const Lanes centre = all(p.centre * p.step);
+    const float* q[kRows];
+    for (int r = 0; r < kRows; ++r)
+      q[r] = reinterpret_cast<const float*>(prepared + r * p.prepared_bytes);
+    alignas(64) float steps[kCodecDimMax];
+    Lanes sums[4] = {zero(), zero(), zero(), zero()};
+    for (std::size_t d = 0; d < dim; d += 16) {
+      const Lanes step = load(halves + d), offset = fma(centre, step, load(halves + dim + d));
+      store(steps + d, step);
+      each<kRows>([&](auto r) QUIRE_LAMBDA {
+        sums[r.value] = fma(load(q[r.value] + d), offset, sums[r.value]);
+      });
+    }
+    Integers whole[kRows];
+    to_integers<kKeyTop<kTerms>>(
+        dim,
+        [&](int r, std::size_t v)
+            QUIRE_LAMBDA { return mul(load(q[r] + 16 * v), load(steps + 16 * v)); },
+        bytes[0], bytes[0] + dim, sizeof bytes[0], whole);
+    alignas(16) float offsets[4];
+    _mm_store_ps(offsets, add_lanes_of(sums));
+    for (int r = 0; r < kRows; ++r) {
+      unit[r] = whole[r].scale * p.step;
+      base[r] = __builtin_fmaf(static_cast<float>(whole[r].sum) * -p.centre, unit[r], offsets[r]);
+    }
+  }
+};
+
+// KIVI: each page's steps are multiplied into the query first. All pages before the first product:
+// what there is to wait for in one is then done in another.
 template <int kBits, int kTerms>
 void score_channels(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
                     std::uint32_t n, float* dots) {
-  const std::size_t dim = p.rows.dim;
-  const Lanes centre = all(static_cast<float>(p.centre_twice) * p.half);
   Ahead ahead(unit, row_tiles(n) * unit.page_count *
-                        key_tiles(p.rows.tokens / 16, KeyScales::query) * dim / 4 /
+                        key_tiles(p.rows.tokens / 16, KeyScales::query) * p.rows.dim / 4 /
                         key_run<kBits>());
-  for (std::uint32_t i = 0; i < unit.page_count; ++i) {
-    KeyGroups groups;
-    add_groups(p, unit.pages[i], groups);
-    alignas(64) float steps[kCodecDimMax], offsets[kCodecDimMax];
-    const auto* halves = reinterpret_cast<const F16*>(unit.pages[i] + p.scales_at);
-    for (std::size_t d = 0; d < dim; d += 16) {
-      const Lanes step = load(halves + d);
-      store(steps + d, step);
-      store(offsets + d, fma(centre, step, load(halves + dim + d)));
-    }
-    each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
-      std::int8_t bytes[count.value * 2 * kCodecDimMax];
-      const float* q[count.value];
-      Integers whole[count.value];
-      float scale[count.value], base[count.value];
-      std::int32_t middle[count.value];
+  each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
+    ChannelQuery<kTerms, count.value> queries[kEncodedPagesMax];
+    for (std::uint32_t i = 0; i < unit.page_count; ++i)
+      queries[i].set(p, unit.pages[i], prepared + at * p.prepared_bytes);
+    for (std::uint32_t i = 0; i < unit.page_count; ++i) {
+      KeyGroups groups;
+      add_groups(p, unit.pages[i], groups);
+      const auto& query = queries[i];
       ConstRow rows[count.value];
-      for (int r = 0; r < count.value; ++r) {
-        q[r] = reinterpret_cast<const float*>(prepared + (at + r) * p.prepared_bytes);
-        Lanes sum = zero();
-        for (std::size_t d = 0; d < dim; d += 16) sum = fma(load(q[r] + d), load(offsets + d), sum);
-        base[r] = add_lanes(sum);
-      }
-      const auto scaled = [&](int r, std::size_t v) QUIRE_LAMBDA {
-        return mul(load(q[r] + 16 * v), load(steps + 16 * v));
-      };
-      if (dim == 64)
-        to_integers<kKeyTop<kTerms>, 4>(4, scaled, bytes, bytes + dim, 2 * dim, whole);
-      else
-        to_integers<kKeyTop<kTerms>, 0>(dim / 16, scaled, bytes, bytes + dim, 2 * dim, whole);
-      for (int r = 0; r < count.value; ++r) {
-        scale[r] = whole[r].scale * p.half;
-        middle[r] = -p.centre_twice * whole[r].sum;
-        rows[r] = {&scale[r], &base[r], &middle[r], bytes + 2 * r * dim};
-      }
+      for (int r = 0; r < count.value; ++r)
+        rows[r] = {&query.unit[r], nullptr, &query.base[r], query.bytes[r]};
       score_groups<kBits, 0, KeyScales::query, kTerms, count.value>(
-          p, groups, rows, steps, offsets, ahead, dots + at * kEncodedUnit + i * p.rows.tokens);
-    });
-  }
+          p, groups, rows, ahead, dots + at * kEncodedUnit + i * p.rows.tokens);
+    }
+  });
 }
 
 template <int kTerms>
@@ -212,14 +238,14 @@ void prepare_codes(const EncodedPart& p, const float* q, const PreparedRow<std::
   for (std::uint32_t d = 0, b = 0; d < p.rows.dim; d += p.block, ++b) {
     const std::uint32_t size = least(p.block, p.rows.dim - d);
     Integers whole[1];
-    to_integers<kKeyTop<kTerms>, 0>(
-        size / 16, [&](int, std::size_t i) QUIRE_LAMBDA { return load(q + d + 16 * i); },
-        row.bytes + d, row.bytes + p.rows.dim + d, 0, whole);
+    to_integers<kKeyTop<kTerms>>(
+        size, [&](int, std::size_t i) QUIRE_LAMBDA { return load(q + d + 16 * i); }, row.bytes + d,
+        row.bytes + p.rows.dim + d, 0, whole);
     Lanes sum = zero();
     for (std::uint32_t i = 0; i < size; i += 16) sum = add(sum, load(q + d + i));
-    row.scale[b] = whole[0].scale * p.half;
+    row.unit[b] = whole[0].scale * p.step;
     row.sum[b] = add_lanes(sum);
-    row.centre[b] = -p.centre_twice * whole[0].sum;
+    row.middle[b] = static_cast<float>(whole[0].sum) * -p.centre * row.unit[b];
   }
 }
 

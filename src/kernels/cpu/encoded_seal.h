@@ -345,7 +345,7 @@ void seal_slots(const Sealing& s, const Channels& channels) {
       break;
   }
   if (p.levels != nullptr) return p.bits == 4 ? seal_turbo<4>(s) : seal_turbo<3>(s);
-  if (p.centre_twice % 2 != 0) return seal_symmetric<Grid::midpoint>(s);
+  if (static_cast<int>(2 * p.centre) % 2 != 0) return seal_symmetric<Grid::midpoint>(s);
   return p.bits == 8 ? seal_symmetric<Grid::rounded>(s) : seal_symmetric<Grid::signed_max>(s);
 }
 

@@ -45,14 +45,16 @@ QUIRE_INLINE void each_tile(std::uint32_t n, F f) {
 constexpr std::size_t row_tiles(std::size_t n) { return n / kTileRows + n % kTileRows; }
 
 // Fetches the pages of the next unit into L2, line by line, evenly over the steps of the work on this
-// one: a core has few misses under way at a time, and what comes in bursts waits for them.
+// one: a core has few misses under way at a time, and what comes in bursts waits for them. Every step
+// takes as many lines: branches that went another way each time cost more than the fetching.
 class Ahead {
  public:
   Ahead(const EncodedUnit& unit, std::size_t steps)
-      : unit_(unit),
-        lines_(static_cast<std::uint32_t>(unit.next_bytes + 63) / 64),
-        total_(lines_ * unit.next_count),
-        steps_(static_cast<std::uint32_t>(steps) + 1) {}
+      : unit_(unit), lines_(static_cast<std::uint32_t>(unit.next_bytes + 63) / 64) {
+    const std::uint32_t total = lines_ * unit.next_count;
+    at_step_ = most(1u, steps > 0 ? total / static_cast<std::uint32_t>(steps) : total);
+    start_page();
+  }
   ~Ahead() {
     while (page_ < unit_.next_count) line();
   }
@@ -60,20 +62,25 @@ class Ahead {
   Ahead& operator=(const Ahead&) = delete;
 
   QUIRE_INLINE void step() {
-    for (due_ += total_; due_ >= steps_; due_ -= steps_)
-      if (page_ < unit_.next_count) line();
+    if (page_ >= unit_.next_count) return;
+    for (std::uint32_t i = 0; i < at_step_; ++i) line();
   }
 
  private:
   QUIRE_INLINE void line() {
-    _mm_prefetch(reinterpret_cast<const char*>(unit_.next[page_]) + 64 * std::size_t{line_},
-                 _MM_HINT_T1);
-    if (++line_ >= lines_) line_ = 0, ++page_;
+    _mm_prefetch(at_, _MM_HINT_T1);
+    at_ += 64;
+    if (--left_ == 0) ++page_, start_page();
+  }
+  QUIRE_INLINE void start_page() {
+    if (page_ < unit_.next_count) at_ = reinterpret_cast<const char*>(unit_.next[page_]);
+    left_ = lines_;
   }
 
   const EncodedUnit& unit_;
-  const std::uint32_t lines_, total_, steps_;
-  std::uint32_t line_ = 0, page_ = 0, due_ = 0;
+  const char* at_ = nullptr;
+  const std::uint32_t lines_;
+  std::uint32_t at_step_, left_, page_ = 0;
 };
 
 // How codes of kBits lie: the plane of their low bits, and for 3 and 5 one of the last bit.
@@ -130,13 +137,13 @@ QUIRE_INLINE Ints four_bytes(const std::int8_t* p) {
   return all_ints(four);
 }
 
-// 2 * sum, of one or two terms.
+// The sum, of one or two terms.
 template <int kTerms>
-QUIRE_INLINE Ints twice(const Ints (&sums)[kTerms]) {
+QUIRE_INLINE Ints whole_sum(const Ints (&sums)[kTerms]) {
   if constexpr (kTerms == 1)
-    return add(sums[0], sums[0]);
+    return sums[0];
   else
-    return add(shift_left<8>(sums[0]), add(sums[1], sums[1]));
+    return add(shift_left<7>(sums[0]), sums[1]);
 }
 
 // 16 bytes, unsigned, as ints.
@@ -149,50 +156,47 @@ QUIRE_INLINE Ints widen_bytes(const void* p) {
 #endif
 }
 
-// The scales and offsets of a unit as f32, [groups][128].
-struct UnitScales {
-  alignas(64) float scales[kCodecDimMax / 16 * kEncodedUnit];
-  alignas(64) float offsets[kCodecDimMax / 32 * kEncodedUnit];
+// 16 scales of nvfp4: e4m3 codes, and the exponents of their slots.
+QUIRE_INLINE Lanes load_fp8(const std::byte* codes, const std::byte* exponents) {
+  const Lanes power = as_lanes(shift_left<23>(widen_bytes(exponents)));
+  const Ints code = widen_bytes(codes);
+  // In the place of an f32 it is the number times 2^-120.
+  const Ints sign = shift_left<24>(both(code, all_ints(0x80)));
+  const Ints bits = either(shift_left<20>(both(code, all_ints(0x7f))), sign);
+  return mul(mul(as_lanes(bits), all(0x1p120f)), power);
+}
+
+// What makes integers of the numbers of four rows: by a factor, 0 where all are to be 0, and what one
+// of them then stands for. NaN where some number is not finite; the integers are anything then.
+struct Factors {
+  alignas(16) float by[4];
+  __m128 scale;
 };
-
-// Calls f(page, slot of the page, slot of the unit) for each 16 slots.
-template <class F>
-QUIRE_INLINE void each_16(const EncodedPart& p, const EncodedUnit& unit, F f) {
-  for (std::uint32_t i = 0, slot = 0; i < unit.page_count; ++i)
-    for (std::uint32_t t = 0; t < p.rows.tokens; t += 16, slot += 16) f(unit.pages[i], t, slot);
+// top: as bits, the largest of each row.
+template <int kTop>
+QUIRE_INLINE Factors factors_for(__m128i top) {
+  const __m128i finite = _mm_cmpeq_epi32(top, _mm_min_epu32(top, _mm_set1_epi32(0x7f7fffff)));
+  const __m128 a = _mm_castsi128_ps(top), m = _mm_set1_ps(static_cast<float>(kTop));
+  const __m128 coded =
+      _mm_and_ps(_mm_cmpge_ps(a, _mm_set1_ps(kEncodedLeast)), _mm_castsi128_ps(finite));
+  const __m128 other = _mm_andnot_ps(_mm_castsi128_ps(finite), _mm_set1_ps(__builtin_nanf("")));
+  Factors f;
+  _mm_store_ps(f.by, _mm_and_ps(coded, _mm_div_ps(m, a)));
+  f.scale = _mm_or_ps(_mm_and_ps(coded, _mm_div_ps(a, m)), other);
+  return f;
 }
 
-template <bool kPair>
-QUIRE_INLINE void expand_halves(const EncodedPart& p, const EncodedUnit& unit, bool drop_signs,
-                                UnitScales& out) {
-  const std::size_t tokens = p.rows.tokens, groups = encoded_groups(p);
-  const Lanes centre = all(static_cast<float>(p.centre_twice) * p.half);
-  each_16(p, unit, [&](const std::byte* page, std::size_t t, std::size_t slot) QUIRE_LAMBDA {
-    const auto* halves = reinterpret_cast<const F16*>(page + p.scales_at) + t;
-    for (std::size_t g = 0; g < groups; ++g, halves += tokens, slot += kEncodedUnit) {
-      const Lanes scale = load(halves);
-      store(out.scales + slot, drop_signs ? size_of(scale) : scale);
-      if constexpr (kPair)
-        store(out.offsets + slot, fma(centre, scale, load(halves + groups * tokens)));
-    }
+// 64 integers of two terms as bytes.
+struct TwoTerms {
+  Ints high, low;
+};
+QUIRE_INLINE TwoTerms two_terms(Ints (&x)[4]) {
+  Ints high[4];
+  each<4>([&](auto i) QUIRE_LAMBDA {
+    high[i.value] = shift_right<7>(add(x[i.value], all_ints(64)));
+    x[i.value] = sub(x[i.value], shift_left<7>(high[i.value]));
   });
-}
-
-inline void expand_scales(const EncodedPart& p, const EncodedUnit& unit, UnitScales& out) {
-  const std::size_t tokens = p.rows.tokens, groups = encoded_groups(p);
-  const bool drop_signs = p.side == Side::values && p.terms == 1;
-  if (p.scales == EncodedScales::slot_f16) return expand_halves<false>(p, unit, drop_signs, out);
-  if (p.scales == EncodedScales::slot_pair) return expand_halves<true>(p, unit, drop_signs, out);
-  each_16(p, unit, [&](const std::byte* page, std::size_t t, std::size_t slot) QUIRE_LAMBDA {
-    const Lanes power = as_lanes(shift_left<23>(widen_bytes(page + p.exponents_at + t)));
-    for (std::size_t g = 0; g < groups; ++g) {
-      const Ints code = widen_bytes(page + p.scales_at + g * tokens + t);
-      // In the place of an f32 it is the number times 2^-120.
-      const Ints sign = shift_left<24>(both(code, all_ints(drop_signs ? 0 : 0x80)));
-      const Ints bits = either(shift_left<20>(both(code, all_ints(0x7f))), sign);
-      store(out.scales + g * kEncodedUnit + slot, mul(mul(as_lanes(bits), all(0x1p120f)), power));
-    }
-  });
+  return {pack_bytes<false>(high), pack_bytes<false>(x)};
 }
 
 // What a vector becomes as integers; the bytes go elsewhere.
@@ -201,84 +205,54 @@ struct Integers {
   std::int32_t sum;
 };
 
-// kRows vectors of 16 * vectors numbers, z(row, i) the i-th 16 of one, as bytes: high terms at
-// high + row * stride, low ones at low + row * stride. The steps across lanes are taken for four
-// rows at once. kVectors, unless 0, is `vectors`. Where kTop is 255 no z is negative.
-template <int kTop, int kVectors, int kRows, class Z>
-QUIRE_INLINE void to_integers(std::size_t vectors, Z z, std::int8_t* high, std::int8_t* low,
+// Up to four vectors of `count` numbers, a multiple of 16, as bytes: z(row, i) is the i-th 16 of one,
+// high terms go to high + row * stride, low ones to low + row * stride.
+template <int kTop, int kRows, class Z>
+QUIRE_INLINE void to_integers(std::size_t count, Z z, std::int8_t* high, std::int8_t* low,
                               std::size_t stride, Integers (&out)[kRows]) {
+  static_assert(kTop != 255);
   constexpr bool kTwo = kTop > 255;
-  const auto each_vector = [&](auto f) QUIRE_LAMBDA {
-    if constexpr (kVectors != 0)
-      each<kVectors>([&](auto i) QUIRE_LAMBDA { f(std::size_t{i.value}); });
-    else
-      for (std::size_t i = 0; i < vectors; ++i) f(i);
-  };
-  Ints lanes[4];
-  each<4>([&](auto r) QUIRE_LAMBDA {
-    lanes[r.value] = zero_ints();
-    if constexpr (r.value < kRows)
-      each_vector([&](std::size_t i) QUIRE_LAMBDA {
-        const Lanes x = z(r.value, i);
-        lanes[r.value] = most_unsigned(lanes[r.value], as_ints(kTop == 255 ? x : size_of(x)));
-      });
-  });
-  const __m128i bits = most_lane_of(lanes);
-  const __m128i finite = _mm_cmpeq_epi32(bits, _mm_min_epu32(bits, _mm_set1_epi32(0x7f7fffff)));
-  const __m128 a = _mm_castsi128_ps(bits), top = _mm_set1_ps(static_cast<float>(kTop));
-  const __m128 coded =
-      _mm_and_ps(_mm_cmpge_ps(a, _mm_set1_ps(kEncodedLeast)), _mm_castsi128_ps(finite));
-  alignas(16) float by[4], scale[4];
-  alignas(16) std::int32_t sums[4];
-  _mm_store_ps(by, _mm_div_ps(top, a));
-  const __m128 other = _mm_andnot_ps(_mm_castsi128_ps(finite), _mm_set1_ps(__builtin_nanf("")));
-  _mm_store_ps(scale, _mm_or_ps(_mm_and_ps(coded, _mm_div_ps(a, top)), other));
-  const int usual = _mm_movemask_ps(coded);
+  Ints lanes[4] = {zero_ints(), zero_ints(), zero_ints(), zero_ints()};
   each<kRows>([&](auto r) QUIRE_LAMBDA {
+    for (std::size_t i = 0; i < count / 16; ++i)
+      lanes[r.value] = most_unsigned(lanes[r.value], as_ints(size_of(z(r.value, i))));
+  });
+  const Factors factors = factors_for<kTop>(most_lane_of(lanes));
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    const Lanes by = all(factors.by[r.value]);
     std::int8_t *highs = high + r.value * stride, *lows = low + r.value * stride;
     Ints sum = zero_ints();
-    if (usual >> r.value & 1) {
-      const Lanes factor = all(by[r.value]);
-      const auto code = [&](std::size_t i) QUIRE_LAMBDA {
-        const Ints x = rounded(mul(z(r.value, i), factor));
-        sum = add(sum, x);
-        return x;
-      };
-      const auto high_of = [](Ints x) QUIRE_LAMBDA { return shift_right<7>(add(x, all_ints(64))); };
-      if constexpr (kVectors != 0 && kVectors % 4 == 0) {
-        each<kVectors / 4>([&](auto four) QUIRE_LAMBDA {
-          constexpr std::size_t kI = 4 * four.value;
-          Ints x[4] = {code(kI), code(kI + 1), code(kI + 2), code(kI + 3)};
-          if constexpr (kTwo) {
-            const Ints h[4] = {high_of(x[0]), high_of(x[1]), high_of(x[2]), high_of(x[3])};
-            store_bytes<false>(highs + 16 * kI, h);
-            each<4>([&](auto j)
-                        QUIRE_LAMBDA { x[j.value] = sub(x[j.value], shift_left<7>(h[j.value])); });
-            store_bytes<false>(lows + 16 * kI, x);
-          } else {
-            store_bytes<(kTop == 255)>(highs + 16 * kI, x);
-          }
-        });
+    const auto code = [&](std::size_t i) QUIRE_LAMBDA {
+      const Ints x = rounded(mul(z(r.value, i), by));
+      sum = add(sum, x);
+      return x;
+    };
+    std::size_t i = 0;
+    for (; i + 4 <= count / 16; i += 4) {
+      Ints x[4] = {code(i), code(i + 1), code(i + 2), code(i + 3)};
+      if constexpr (kTwo) {
+        const TwoTerms terms = two_terms(x);
+        store_ints(highs + 16 * i, terms.high);
+        store_ints(lows + 16 * i, terms.low);
       } else {
-        each_vector([&](std::size_t i) QUIRE_LAMBDA {
-          const Ints x = code(i);
-          if constexpr (kTwo) {
-            const Ints h = high_of(x);
-            store_low_bytes(highs + 16 * i, h);
-            store_low_bytes(lows + 16 * i, sub(x, shift_left<7>(h)));
-          } else {
-            store_low_bytes(highs + 16 * i, x);
-          }
-        });
+        store_ints(highs + 16 * i, pack_bytes<false>(x));
       }
-    } else {
-      for (std::size_t i = 0; i < vectors; ++i) {
-        store_low_bytes(highs + 16 * i, zero_ints());
-        if constexpr (kTwo) store_low_bytes(lows + 16 * i, zero_ints());
+    }
+    for (; i < count / 16; ++i) {
+      const Ints x = code(i);
+      if constexpr (kTwo) {
+        const Ints h = shift_right<7>(add(x, all_ints(64)));
+        store_low_bytes(highs + 16 * i, h);
+        store_low_bytes(lows + 16 * i, sub(x, shift_left<7>(h)));
+      } else {
+        store_low_bytes(highs + 16 * i, x);
       }
     }
     lanes[r.value] = sum;
   });
+  alignas(16) float scale[4];
+  alignas(16) std::int32_t sums[4];
+  _mm_store_ps(scale, factors.scale);
   _mm_store_si128(reinterpret_cast<__m128i*>(sums), add_lanes_of(lanes));
   for (int r = 0; r < kRows; ++r) out[r] = {scale[r], sums[r]};
 }

@@ -9,71 +9,146 @@ namespace {
 
 inline constexpr std::uint32_t kChunk = 4;  // vectors of 16 dimensions that are summed together
 
-// The weights of some rows, times the scales of one group after the other, as bytes.
-template <int kTerms, int kRows>
-struct WeightTile {
-  std::int8_t bytes[kCodecDimMax / 16][kRows][kTerms][kEncodedUnit];
-  float scale[kRows][kCodecDimMax / 16], base[kRows][kCodecDimMax / 16];
-  std::int32_t centre[kRows][kCodecDimMax / 16];
-
-  static constexpr int kTop = kTerms == 2 ? kTwoTerms : 255;
-
-  QUIRE_INLINE void set(const EncodedPart& p, int r, std::size_t g, const Integers& whole) {
-    scale[r][g] = whole.scale * p.half;
-    centre[r][g] = -p.centre_twice * whole.sum;
-    base[r][g] = 0;
-  }
+// The scales and offsets of a unit as f32, [groups][128], and the largest scale of each slot. What is
+// past the unit's slots is 0.
+struct UnitScales {
+  alignas(64) float scales[kCodecDimMax / 16 * kEncodedUnit];
+  alignas(64) float offsets[kCodecDimMax / 32 * kEncodedUnit];
+  alignas(64) float most[kEncodedUnit];
 };
 
-// Rows one after the other, a row's numbers in registers: of a whole unit, and few groups.
-template <int kGroups, int kTerms, int kRows>
-QUIRE_INLINE void fill_whole(const EncodedPart& p, const UnitScales& scales, const float* weights,
-                             WeightTile<kTerms, kRows>& tile) {
-  constexpr int kVectors = kEncodedUnit / 16;
-  each<kRows>([&](auto r) QUIRE_LAMBDA {
-    Lanes z[kGroups][kVectors];
-    each<kVectors>([&](auto i) QUIRE_LAMBDA {
-      const Lanes w = load(weights + r.value * kEncodedUnit + 16 * i.value);
-      each<kGroups>([&](auto g) QUIRE_LAMBDA {
-        z[g.value][i.value] = mul(w, load(scales.scales + g.value * kEncodedUnit + 16 * i.value));
-      });
-    });
-    Integers whole[kGroups];
-    to_integers<WeightTile<kTerms, kRows>::kTop, kVectors>(
-        kVectors, [&](int g, std::size_t i) QUIRE_LAMBDA { return z[g][i]; },
-        tile.bytes[0][r.value][0], tile.bytes[0][r.value][kTerms - 1],
-        kRows * kTerms * kEncodedUnit, whole);
-    each<kGroups>([&](auto g) QUIRE_LAMBDA { tile.set(p, r.value, g.value, whole[g.value]); });
-  });
-}
-
-template <int kTerms, int kRows>
-QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, std::size_t vectors,
-                               const float* weights, WeightTile<kTerms, kRows>& tile) {
-  for (std::size_t g = 0; g < encoded_groups(p); ++g) {
-    const auto weighted = [&](int r, std::size_t i) QUIRE_LAMBDA {
-      return mul(load(weights + r * kEncodedUnit + 16 * i),
-                 load(scales.scales + g * kEncodedUnit + 16 * i));
-    };
-    Integers whole[kRows];
-    to_integers<WeightTile<kTerms, kRows>::kTop, 0>(vectors, weighted, tile.bytes[g][0][0],
-                                                    tile.bytes[g][0][kTerms - 1],
-                                                    kTerms * kEncodedUnit, whole);
-    for (int r = 0; r < kRows; ++r) tile.set(p, r, g, whole[r]);
+// kGroups, unless 0, is their number.
+template <int kGroups, class Scale>
+QUIRE_INLINE void expand_by(const EncodedPart& p, const EncodedUnit& unit, bool pairs,
+                            UnitScales& out, Scale scale_of) {
+  const std::size_t tokens = p.rows.tokens, groups = kGroups != 0 ? kGroups : encoded_groups(p);
+  const Lanes centre = all(p.centre * p.step);
+  std::uint32_t slot = 0;
+  for (std::uint32_t i = 0; i < unit.page_count; ++i)
+    for (std::uint32_t t = 0; t < tokens; t += 16, slot += 16) {
+      const std::byte* page = unit.pages[i];
+      Ints most = zero_ints();
+      for (std::size_t g = 0; g < groups; ++g) {
+        const Lanes scale = scale_of(page, g * tokens + t, t);
+        most = most_unsigned(most, as_ints(size_of(scale)));
+        store(out.scales + g * kEncodedUnit + slot, scale);
+        if (pairs) {
+          const auto* least = reinterpret_cast<const F16*>(page + p.scales_at) + groups * tokens;
+          store(out.offsets + g * kEncodedUnit + slot,
+                fma(centre, scale, load(least + g * tokens + t)));
+        }
+      }
+      store(out.most + slot, as_lanes(most));
+    }
+  for (; slot < kEncodedUnit; slot += 16) {
+    for (std::size_t g = 0; g < groups; ++g) {
+      store(out.scales + g * kEncodedUnit + slot, zero());
+      if (pairs) store(out.offsets + g * kEncodedUnit + slot, zero());
+    }
+    store(out.most + slot, zero());
   }
 }
 
+template <int kTerms>
+QUIRE_INLINE void expand_scales(const EncodedPart& p, const EncodedUnit& unit, UnitScales& out) {
+  const auto sized = [](Lanes x) QUIRE_LAMBDA { return kTerms == 1 ? size_of(x) : x; };
+  const auto half = [&](const std::byte* page, std::size_t at, std::size_t) QUIRE_LAMBDA {
+    return sized(load(reinterpret_cast<const F16*>(page + p.scales_at) + at));
+  };
+  const bool pairs = p.scales == EncodedScales::slot_pair;
+  if (p.scales == EncodedScales::slot_fp8)
+    expand_by<0>(p, unit, false, out,
+                 [&](const std::byte* page, std::size_t at, std::size_t t) QUIRE_LAMBDA {
+                   return sized(load_fp8(page + p.scales_at + at, page + p.exponents_at + t));
+                 });
+  else if (!pairs && encoded_groups(p) == 2)
+    expand_by<2>(p, unit, false, out, half);
+  else
+    expand_by<0>(p, unit, pairs, out, half);
+}
+
+// The weights of some rows, times the scales of one group after the other, as bytes, and what the
+// sums of codes times these become: sum * unit[row] + base[group][row].
 template <int kTerms, int kRows>
-void add_offsets(const EncodedPart& p, const UnitScales& scales, std::size_t vectors,
-                 const float* weights, WeightTile<kTerms, kRows>& tile) {
-  for (std::size_t g = 0; g < encoded_groups(p); ++g)
-    for (int r = 0; r < kRows; ++r) {
-      Lanes sum = zero();
-      for (std::size_t i = 0; i < vectors; ++i)
-        sum = fma(load(weights + r * kEncodedUnit + 16 * i),
-                  load(scales.offsets + g * kEncodedUnit + 16 * i), sum);
-      tile.base[r][g] = add_lanes(sum);
+struct WeightTile {
+  alignas(64) std::int8_t bytes[kCodecDimMax / 16][kRows][kTerms][kEncodedUnit];
+  alignas(16) float unit[4];
+  alignas(16) float base[kCodecDimMax / 16][4];
+};
+
+// Numbers to which this is added are integers in their low bits.
+inline constexpr float kRoundToBits = 12582912.0f;  // 1.5 * 2^23
+
+// weights: [kRows][128], 0 past the unit's slots.
+template <int kTerms, int kRows>
+QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, const float* weights,
+                               const float* take, WeightTile<kTerms, kRows>& tile) {
+  constexpr int kVectors = kEncodedUnit / 16, kTop = kTerms == 2 ? kTwoTerms : 255;
+  const std::size_t groups = encoded_groups(p);
+  Ints lanes[4] = {zero_ints(), zero_ints(), zero_ints(), zero_ints()};
+  each<kVectors>([&](auto i) QUIRE_LAMBDA {
+    const Lanes most = load(scales.most + 16 * i.value);
+    each<kRows>([&](auto r) QUIRE_LAMBDA {
+      const Lanes z = mul(load(weights + r.value * kEncodedUnit + 16 * i.value), most);
+      lanes[r.value] = most_unsigned(lanes[r.value], as_ints(z));
+    });
+  });
+  const Factors factors = factors_for<kTop>(most_lane_of(lanes));
+  Ints sums[kCodecDimMax / 16][4];
+  each<kRows>([&](auto r) QUIRE_LAMBDA {
+    const Lanes by = all(factors.by[r.value]);
+    Lanes w[kVectors];
+    each<kVectors>([&](auto i) QUIRE_LAMBDA {
+      w[i.value] = mul(load(weights + r.value * kEncodedUnit + 16 * i.value), by);
+    });
+    for (std::size_t g = 0; g < groups; ++g) {
+      Ints sum[kTerms];
+      for (Ints& x : sum) x = zero_ints();
+      each<kVectors / 4>([&](auto four) QUIRE_LAMBDA {
+        Ints x[4];
+        each<4>([&](auto k) QUIRE_LAMBDA {
+          constexpr int kI = 4 * four.value + k.value;
+          x[k.value] = as_ints(
+              fma(w[kI], load(scales.scales + g * kEncodedUnit + 16 * kI), all(kRoundToBits)));
+          if constexpr (kTerms == 2) x[k.value] = sub(x[k.value], as_ints(all(kRoundToBits)));
+        });
+        if constexpr (kTerms == 2) {
+          const TwoTerms terms = two_terms(x);
+          store_ints(tile.bytes[g][r.value][0] + 64 * four.value, terms.high);
+          store_ints(tile.bytes[g][r.value][1] + 64 * four.value, terms.low);
+          sum[0] = dot<true>(sum[0], all_bytes(1), terms.high);
+          sum[1] = dot<true>(sum[1], all_bytes(1), terms.low);
+        } else {
+          const Ints bytes = pack_bytes<true>(x);
+          store_ints(tile.bytes[g][r.value][0] + 64 * four.value, bytes);
+          sum[0] = dot<true>(sum[0], bytes, all_bytes(1));
+        }
+      });
+      sums[g][r.value] = whole_sum(sum);
     }
+  });
+  alignas(16) float takes[4] = {};
+  for (int r = 0; r < kRows; ++r) takes[r] = take[r];
+  const __m128 unit = _mm_mul_ps(factors.scale, _mm_set1_ps(p.step)), by = _mm_load_ps(takes);
+  _mm_store_ps(tile.unit, _mm_mul_ps(unit, by));
+  for (std::size_t g = 0; g < groups; ++g) {
+    each<4 - kRows>([&](auto r) QUIRE_LAMBDA { sums[g][kRows + r.value] = zero_ints(); });
+    const __m128 middle =
+        _mm_mul_ps(_mm_cvtepi32_ps(add_lanes_of(sums[g])), _mm_set1_ps(-p.centre));
+    __m128 base = _mm_setzero_ps();
+    if (p.scales == EncodedScales::slot_pair) {
+      Lanes offsets[4] = {zero(), zero(), zero(), zero()};
+      each<kVectors>([&](auto i) QUIRE_LAMBDA {
+        const Lanes x = load(scales.offsets + g * kEncodedUnit + 16 * i.value);
+        each<kRows>([&](auto r) QUIRE_LAMBDA {
+          offsets[r.value] =
+              fma(load(weights + r.value * kEncodedUnit + 16 * i.value), x, offsets[r.value]);
+        });
+      });
+      base = add_lanes_of(offsets);
+    }
+    _mm_store_ps(tile.base[g], _mm_mul_ps(_mm_fmadd_ps(middle, unit, base), by));
+  }
 }
 
 // Adds four slots of codes times their weights, which are unsigned where there is one term; codes
@@ -89,21 +164,25 @@ QUIRE_INLINE Ints weigh(Ints sum, Ints codes, Ints weights) {
 // The sums of 16 dimensions into one row's output.
 template <int kTerms, int kRows>
 QUIRE_INLINE void take_in(const Ints (&sums)[kTerms], const WeightTile<kTerms, kRows>& tile, int r,
-                          std::size_t g, float keep, float take, float* out) {
-  const Lanes sum = to_floats(add(twice(sums), all_ints(tile.centre[r][g])));
-  const Lanes o = fma(sum, all(tile.scale[r][g]), all(tile.base[r][g]));
-  store(out, fma(o, all(take), mul(load(out), all(keep))));
+                          std::size_t g, float keep, float* out) {
+  const Lanes kept = fma(load(out), all(keep), all(tile.base[g][r]));
+  store(out, fma(to_floats(whole_sum(sums)), all(tile.unit[r]), kept));
 }
+
+// Codes of two bits are multiplied where they lie in their bytes; only the last would be negative
+// there.
+template <int kBits, int kV>
+inline constexpr bool kStaysUp = kBits == 2 && kV < 3;
 
 // Dimensions [16 first, 16 first + 64); kShare vectors of them have one scale.
 template <int kBits, int kTop, int kTerms, int kShare, int kRows>
 void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t first,
                  const WeightTile<kTerms, kRows>& tile, Ahead& ahead, const float* keep,
-                 const float* take, float* out) {
+                 float* out) {
   using P = Planes<kBits>;
   constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
   constexpr int kGroups = kChunk / kShare;
-  constexpr bool kHolds = kHoldsBytes<kTerms> && kShare > 1;
+  constexpr bool kHolds = kHoldsBytes<kTerms> && kShare > 1 && kBits != 2;
   const std::size_t dim = p.rows.dim, chunks = dim / 64, quads = p.rows.tokens / 4;
   const std::size_t group = 16 * first / p.group;  // of the first vector
   Table levels{};
@@ -124,7 +203,10 @@ void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t firs
       last = drop_bits(load_ints(page + p.plane_at + at / 2 * 64), static_cast<int>(at % 2 * 4));
     Ints codes[kChunk];
     each<kChunk>([&](auto v) QUIRE_LAMBDA {
-      codes[v.value] = P::template unpack<v.value>(low, 64, last);
+      if constexpr (kStaysUp<kBits, v.value>)
+        codes[v.value] = both(load_ints(low), all_bytes(3 << 2 * v.value));
+      else
+        codes[v.value] = P::template unpack<v.value>(low, 64, last);
       if constexpr (kLevels) codes[v.value] = look_up(levels, codes[v.value]);
     });
     each<kRows>([&](auto r) QUIRE_LAMBDA {
@@ -158,8 +240,10 @@ void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t firs
     }
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kChunk>([&](auto v) QUIRE_LAMBDA {
+      if constexpr (kStaysUp<kBits, v.value>)
+        sums[r.value][v.value][0] = shift_right<2 * v.value>(sums[r.value][v.value][0]);
       take_in(sums[r.value][v.value], tile, r.value, group + v.value / kShare, keep[r.value],
-              take[r.value], out + r.value * dim + 16 * (first + v.value));
+              out + r.value * dim + 16 * (first + v.value));
     });
   });
 }
@@ -168,7 +252,7 @@ void value_chunk(const EncodedPart& p, const EncodedUnit& unit, std::size_t firs
 template <int kBits, int kTop, int kTerms, int kRows>
 void value_vector(const EncodedPart& p, const EncodedUnit& unit, std::size_t first,
                   const WeightTile<kTerms, kRows>& tile, Ahead& ahead, const float* keep,
-                  const float* take, float* out) {
+                  float* out) {
   using P = Planes<kBits>;
   constexpr bool kLevels = kTop != 0, kSmall = kSmallCodes<kBits, kLevels, kTop>;
   const std::size_t dim = p.rows.dim, group = 16 * first / p.group;
@@ -193,8 +277,7 @@ void value_vector(const EncodedPart& p, const EncodedUnit& unit, std::size_t fir
       });
     }
   each<kRows>([&](auto r) QUIRE_LAMBDA {
-    take_in(sums[r.value], tile, r.value, group, keep[r.value], take[r.value],
-            out + r.value * dim + 16 * first);
+    take_in(sums[r.value], tile, r.value, group, keep[r.value], out + r.value * dim + 16 * first);
   });
 }
 
@@ -203,19 +286,22 @@ void value_codes(const EncodedPart& p, const EncodedUnit& unit, const float* wei
                  std::uint32_t n, const float* keep, const float* take, float* out) {
   const std::size_t dim = p.rows.dim, slots = unit.page_count * p.rows.tokens;
   UnitScales scales;
-  expand_scales(p, unit, scales);
+  expand_scales<kTerms>(p, unit, scales);
   Ahead ahead(unit, row_tiles(n) * (dim % 64 == 0 ? dim / 64 : dim / 16) * slots / 4);
   each_tile(n, [&](auto count, std::uint32_t at) QUIRE_LAMBDA {
     WeightTile<kTerms, count.value> tile;
-    const float* const w = weights + at * kEncodedUnit;
-    if (kShare > 1 && slots == kEncodedUnit && dim == 64)
-      fill_whole<4 / kShare>(p, scales, w, tile);
-    else
-      fill_weights(p, scales, slots / 16, w, tile);
-    if (p.scales == EncodedScales::slot_pair) add_offsets(p, scales, slots / 16, w, tile);
+    const float* w = weights + at * kEncodedUnit;
+    alignas(64) float padded[count.value * kEncodedUnit];
+    if (slots < kEncodedUnit) {
+      __builtin_memset(padded, 0, sizeof padded);
+      for (int r = 0; r < count.value; ++r)
+        __builtin_memcpy(padded + r * kEncodedUnit, w + r * kEncodedUnit, slots * sizeof(float));
+      w = padded;
+    }
+    fill_weights(p, scales, w, take + at, tile);
     const auto by = [&](auto f, std::size_t step) QUIRE_LAMBDA {
       for (std::size_t v = 0; v < dim / 16; v += step)
-        f(p, unit, v, tile, ahead, keep + at, take + at, out + at * dim);
+        f(p, unit, v, tile, ahead, keep + at, out + at * dim);
     };
     if (dim % 64 == 0)
       by(value_chunk<kBits, kTop, kTerms, kShare, count.value>, kChunk);

@@ -95,9 +95,9 @@ QUIRE_INLINE Mask lanes_between(std::uint32_t low,
   return static_cast<Mask>(((1u << high) - 1u) & ~((1u << low) - 1u));
 }
 QUIRE_INLINE Lanes choose(Mask m, Lanes yes, Lanes no) { return _mm512_mask_blend_ps(m, no, yes); }
-// a * b, and 0 where the mask is set.
-QUIRE_INLINE Lanes mul_unless(Mask m, Lanes a, Lanes b) {
-  return _mm512_maskz_mul_ps(_knot_mask16(m), a, b);
+// a * b, and 0 where x is below a bound.
+QUIRE_INLINE Lanes mul_unless_less(Lanes x, Lanes bound, Lanes a, Lanes b) {
+  return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), a, b);
 }
 QUIRE_INLINE Lanes load_first(const float* p, std::uint32_t n) {
   return _mm512_maskz_loadu_ps(lanes_between(0, n), p);
@@ -216,7 +216,8 @@ QUIRE_INLINE Mask lanes_between(std::uint32_t low, std::uint32_t high) {
 QUIRE_INLINE Lanes choose(Mask m, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.low, yes.low, m.low), _mm256_blendv_ps(no.high, yes.high, m.high)};
 }
-QUIRE_INLINE Lanes mul_unless(Mask m, Lanes a, Lanes b) {
+QUIRE_INLINE Lanes mul_unless_less(Lanes x, Lanes bound, Lanes a, Lanes b) {
+  const Mask m = less(x, bound);
   return {_mm256_andnot_ps(m.low, _mm256_mul_ps(a.low, b.low)),
           _mm256_andnot_ps(m.high, _mm256_mul_ps(a.high, b.high))};
 }
@@ -260,6 +261,29 @@ QUIRE_INLINE float add_lanes(Lanes x) {
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
+// One number of the lanes of each of four: the same sum, or the largest.
+template <class Pair>
+QUIRE_INLINE __m128 fold_lanes_of(const Lanes (&x)[4], Pair pair) {
+  __m128 fours[4];
+  for (int i = 0; i < 4; ++i) {
+    const Halves h = halves(x[i]);
+    const __m256 a = pair(h.low, h.high);
+    fours[i] = pair(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  }
+  const __m128 ab = pair(_mm_unpacklo_ps(fours[0], fours[1]), _mm_unpackhi_ps(fours[0], fours[1]));
+  const __m128 cd = pair(_mm_unpacklo_ps(fours[2], fours[3]), _mm_unpackhi_ps(fours[2], fours[3]));
+  return pair(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+}
+struct AddPair {
+  QUIRE_INLINE __m256 operator()(__m256 a, __m256 b) const { return _mm256_add_ps(a, b); }
+  QUIRE_INLINE __m128 operator()(__m128 a, __m128 b) const { return _mm_add_ps(a, b); }
+};
+struct MaxPair {
+  QUIRE_INLINE __m256 operator()(__m256 a, __m256 b) const { return _mm256_max_ps(a, b); }
+  QUIRE_INLINE __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
+};
+QUIRE_INLINE __m128 add_lanes_of(const Lanes (&x)[4]) { return fold_lanes_of(x, AddPair{}); }
+
 // exp for x <= kExpMax, as ref::exp has it; 0 below least_x.
 QUIRE_INLINE Lanes exp_bounded(Lanes x, float least_x = kExpMin) {
   const Lanes biased = fma(x, all(kLog2E), all(kRoundBias));
@@ -272,7 +296,7 @@ QUIRE_INLINE Lanes exp_bounded(Lanes x, float least_x = kExpMin) {
   p = fma(p, r, all(kExp2));
   p = fma(p, r, all(1.0f));
   p = fma(p, r, all(1.0f));
-  return mul_unless(less(x, all(least_x)), p, as_exponent(biased));
+  return mul_unless_less(x, all(least_x), p, as_exponent(biased));
 }
 
 // For x <= 0, as ref::exp_coarse has it.
@@ -283,7 +307,7 @@ QUIRE_INLINE Lanes exp_coarse(Lanes x) {
   Lanes p = fma(all(kCoarse3), f, all(kCoarse2));
   p = fma(p, f, all(kCoarse1));
   p = fma(p, f, all(1.0f));
-  return mul_unless(less(x, all(kExpMin)), p, as_exponent(biased));
+  return mul_unless_less(x, all(kExpMin), p, as_exponent(biased));
 }
 
 QUIRE_INLINE Lanes exp(Lanes x) {

@@ -187,19 +187,18 @@ class SealedWalk {
       mask_unit(begin, n[u] / heads_, u);
     }
     for (std::uint32_t u = 0; u < count; ++u)
-      for (std::uint32_t i = 0; i < n[u]; ++i)
-        s_.unit_max[u * pairs_ + i] = max_score<kEncodedUnit>(weights(u, i));
+      by_fours(n[u], s_.unit_max + u * pairs_, MaxPair{},
+               [&](std::uint32_t i) { return max_scores<kEncodedUnit>(weights(u, i)); });
     for (std::uint32_t u = 0; u < count; ++u) {
       // Scores fetch keys, values values; meanwhile it is the values of one page.
       const std::size_t bytes = step_.values.page_bytes, part = (bytes / n[u] + 63) / 64 * 64;
       const bool fetches = values[u].next_count > 0;
       const std::byte* ahead = fetches ? values[u].next[--values[u].next_count] : nullptr;
-      for (std::uint32_t i = 0; i < n[u]; ++i) {
-        const std::uint32_t at = u * pairs_ + i;
+      by_fours(n[u], s_.unit_sum + u * pairs_, AddPair{}, [&](std::uint32_t i) {
         if (fetches && i * part < bytes) fetch_bytes(ahead + i * part, part);
-        s_.unit_sum[at] = softmax<kEncodedUnit>(s_.unit_max[at], weights(u, i),
-                                                [](Lanes x) { return exp_coarse(x); });
-      }
+        return softmax<kEncodedUnit>(s_.unit_max[u * pairs_ + i], weights(u, i),
+                                     [](Lanes x) { return exp_coarse(x); });
+      });
     }
     for (std::uint32_t u = 0; u < count; ++u) {
       const std::uint32_t at = u * pairs_;
@@ -209,6 +208,16 @@ class SealedWalk {
     for (std::uint32_t u = 0; u < count; ++u)
       step_.kernels->add_values(values_, values[u], weights(u, 0), n[u], s_.keep + u * pairs_,
                                 s_.take + u * pairs_, s_.split_out);
+  }
+
+  // The steps across lanes of four pairs at once: out[i] of lanes(i), and some past the last.
+  template <class Pair, class F>
+  static void by_fours(std::uint32_t n, float* out, Pair pair, F lanes) {
+    for (std::uint32_t i = 0; i < n; i += 4) {
+      Lanes x[4] = {zero(), zero(), zero(), zero()};
+      for (std::uint32_t k = 0; k < least(4u, n - i); ++k) x[k] = lanes(i + k);
+      _mm_storeu_ps(out + i, fold_lanes_of(x, pair));
+    }
   }
 
   float* weights(std::uint32_t unit, std::uint32_t pair) const {

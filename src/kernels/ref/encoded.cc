@@ -16,23 +16,36 @@ namespace {
 using Kind = EncodedKind;
 using Scales = EncodedScales;
 
-// z as integers; returns a / M.
-float to_integers(const float* z, std::uint32_t n, float top, std::int32_t* out) {
-  std::uint32_t bits = 0;  // magnitudes compare as their bits do, NaN above all
+// The largest magnitude; they compare as their bits do, NaN above all.
+float largest(const float* z, std::uint32_t n) {
+  std::uint32_t bits = 0;
   for (std::uint32_t i = 0; i < n; ++i)
     bits = std::max(bits, std::bit_cast<std::uint32_t>(z[i]) & 0x7fffffffu);
-  const float a = std::bit_cast<float>(bits);
-  const bool finite = bits < 0x7f800000u, coded = finite && a >= kEncodedLeast;
-  for (std::uint32_t i = 0; i < n; ++i)
-    out[i] = coded ? static_cast<std::int32_t>(std::nearbyint(z[i] * (top / a))) : 0;
-  if (!finite) return std::numeric_limits<float>::quiet_NaN();
-  return coded ? a / top : 0;
+  return std::bit_cast<float>(bits);
 }
 
-std::int64_t sum_of(const std::int32_t* i, std::uint32_t n) {
+// For numbers of at most a: the factor that makes integers of them (0: all are 0), and its inverse.
+struct Integer {
+  float by, scale;
+};
+Integer integer_for(float a, float top) {
+  if (!std::isfinite(a)) return {0, std::numeric_limits<float>::quiet_NaN()};
+  return a >= kEncodedLeast ? Integer{top / a, a / top} : Integer{0, 0};
+}
+
+// z as integers; returns a / M.
+float to_integers(const float* z, std::uint32_t n, float top, std::int32_t* out) {
+  const Integer whole = integer_for(largest(z, n), top);
+  for (std::uint32_t i = 0; i < n; ++i)
+    out[i] = whole.by != 0 ? static_cast<std::int32_t>(std::nearbyint(z[i] * whole.by)) : 0;
+  return whole.scale;
+}
+
+// -C times the sum of i.
+float middle_of(const EncodedPart& p, const std::int32_t* i, std::uint32_t n) {
   std::int64_t sum = 0;
   for (std::uint32_t k = 0; k < n; ++k) sum += i[k];
-  return sum;
+  return static_cast<float>(sum) * -p.centre;
 }
 
 // Sum of x * y by 16 lanes; y may be null for ones.
@@ -76,7 +89,7 @@ struct Page {
     return part.scales == Scales::slot_pair || part.scales == Scales::page_pair;
   }
   float offset(std::uint32_t g, std::uint32_t t) const {
-    const float centre = static_cast<float>(part.centre_twice) * part.half;
+    const float centre = part.centre * part.step;
     if (part.scales == Scales::page_pair)
       return std::fma(centre, half(g, 0, 1), half(part.rows.dim + g, 0, 1));
     const auto groups = static_cast<std::uint32_t>(encoded_groups(part));
@@ -129,9 +142,9 @@ void prepare(const EncodedPart& p, const float* queries, std::size_t stride, std
     const auto row = prepared_row(p, prepared, r);
     for (std::uint32_t d = 0, b = 0; d < dim; d += p.block, ++b) {
       const std::uint32_t size = std::min(p.block, dim - d);
-      row.scale[b] = to_integers(q + d, size, p.top, i + d) * p.half;
+      row.unit[b] = to_integers(q + d, size, p.top, i + d) * p.step;
       row.sum[b] = sum_products(q + d, nullptr, size);
-      row.centre[b] = static_cast<std::int32_t>(-p.centre_twice * sum_of(i + d, size));
+      row.middle[b] = middle_of(p, i + d, size) * row.unit[b];
     }
     for (std::uint32_t d = 0; d < dim; ++d) {
       const std::int32_t high = p.terms == 2 ? (i[d] + 64) >> 7 : i[d];
@@ -141,13 +154,12 @@ void prepare(const EncodedPart& p, const float* queries, std::size_t stride, std
   }
 }
 
-// Sum of i * (2 c - C) over dimensions [from, to) of slot t.
-std::int32_t key_sum(const Page& page, std::uint32_t t, std::uint32_t from, std::uint32_t to,
-                     const std::int32_t* i) {
+// Sum of i * c over dimensions [from, to) of slot t.
+float key_sum(const Page& page, std::uint32_t t, std::uint32_t from, std::uint32_t to,
+              const std::int32_t* i) {
   std::int64_t sum = 0;
-  for (std::uint32_t d = from; d < to; ++d)
-    sum += std::int64_t{i[d]} * (2 * page.level(t, d) - page.part.centre_twice);
-  return static_cast<std::int32_t>(sum);
+  for (std::uint32_t d = from; d < to; ++d) sum += std::int64_t{i[d]} * page.level(t, d);
+  return static_cast<float>(sum);
 }
 
 void score_codes(const Page& page, const std::byte* prepared, std::uint32_t r, float* dots) {
@@ -160,8 +172,8 @@ void score_codes(const Page& page, const std::byte* prepared, std::uint32_t r, f
   for (std::uint32_t t = 0; t < p.rows.tokens; ++t) {
     float s = 0;
     for (std::uint32_t d = 0, b = 0; d < dim; d += p.block, ++b) {
-      const std::int32_t sum = key_sum(page, t, d, std::min(d + p.block, dim), i);
-      s = std::fma(static_cast<float>(sum) * row.scale[b], page.scale(d / p.group, t), s);
+      const float sum = key_sum(page, t, d, std::min(d + p.block, dim), i);
+      s = std::fma(std::fma(sum, row.unit[b], row.middle[b]), page.scale(d / p.group, t), s);
       if (page.has_offsets()) s = std::fma(row.sum[b], page.offset(d / p.group, t), s);
     }
     dots[t] = s;
@@ -176,10 +188,11 @@ void score_channels(const Page& page, const float* q, float* dots) {
     z[d] = q[d] * page.scale(d, 0);
     offsets[d] = page.offset(d, 0);
   }
-  const float scale = to_integers(z, p.rows.dim, p.top, i) * p.half;
-  const float base = sum_products(q, offsets, p.rows.dim);
+  const float unit = to_integers(z, p.rows.dim, p.top, i) * p.step;
+  const float base =
+      std::fma(middle_of(p, i, p.rows.dim), unit, sum_products(q, offsets, p.rows.dim));
   for (std::uint32_t t = 0; t < p.rows.tokens; ++t)
-    dots[t] = std::fma(static_cast<float>(key_sum(page, t, 0, p.rows.dim, i)), scale, base);
+    dots[t] = std::fma(key_sum(page, t, 0, p.rows.dim, i), unit, base);
 }
 
 void scores(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
@@ -216,39 +229,51 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
   if (p.kind == Kind::decoded)
     for (std::uint32_t i = 0; i < unit.page_count; ++i)
       decode_page(p, unit.pages[i], 0, decoded + i * tokens * dim);
+  const auto scale_of = [&](std::uint32_t g, std::uint32_t t) {
+    const float scale = page_of(t).scale(g, t % tokens);
+    return p.kind == Kind::codes && p.terms == 1 ? std::fabs(scale) : scale;
+  };
   for (std::uint32_t r = 0; r < n; ++r) {
     const float* w = weights + r * kEncodedUnit;
-    for (std::uint32_t g = 0; g < encoded_groups(p); ++g) {
-      float z[kEncodedUnit], offsets[kEncodedUnit];
-      std::int32_t i[kEncodedUnit];
-      for (std::uint32_t t = 0; t < slots; ++t) {
-        const float scale = page_of(t).scale(g, t % tokens);
-        z[t] = w[t] * (p.kind == Kind::codes && p.terms == 1 ? std::fabs(scale) : scale);
-      }
-      float scale = 0, base = 0;
-      if (p.kind == Kind::codes) {
-        scale = to_integers(z, slots, p.top, i) * p.half;
-        if (p.scales == Scales::slot_pair) {
-          for (std::uint32_t t = 0; t < slots; ++t) offsets[t] = page_of(t).offset(g, t % tokens);
-          base = sum_products(w, offsets, slots);
-        }
-      }
-      for (std::uint32_t d = g * p.group; d < (g + 1) * p.group; ++d) {
+    float* to = out + std::size_t{r} * dim;
+    if (p.kind != Kind::codes) {
+      for (std::uint32_t d = 0; d < dim; ++d) {
         float o = 0;
-        if (p.kind == Kind::codes) {
-          std::int64_t sum = 0;
-          for (std::uint32_t t = 0; t < slots; ++t)
-            sum += std::int64_t{i[t]} * (2 * page_of(t).level(t % tokens, d) - p.centre_twice);
-          o = std::fma(static_cast<float>(sum), scale, base);
-        } else {
-          for (std::uint32_t t = 0; t < slots; ++t)
-            o = std::fma(
-                z[t],
-                p.kind == Kind::decoded ? decoded[t * dim + d] : page_of(t).element(t % tokens, d),
-                o);
-        }
-        float& to = out[std::size_t{r} * dim + d];
-        to = std::fma(o, take[r], to * keep[r]);
+        for (std::uint32_t t = 0; t < slots; ++t)
+          o = std::fma(
+              w[t] * scale_of(0, t),
+              p.kind == Kind::decoded ? decoded[t * dim + d] : page_of(t).element(t % tokens, d),
+              o);
+        to[d] = std::fma(o, take[r], to[d] * keep[r]);
+      }
+      continue;
+    }
+    float z[kEncodedUnit], offsets[kEncodedUnit];
+    for (std::uint32_t t = 0; t < slots; ++t) {
+      float scales[kCodecDimMax];
+      for (std::uint32_t g = 0; g < encoded_groups(p); ++g) scales[g] = scale_of(g, t);
+      z[t] = w[t] * largest(scales, static_cast<std::uint32_t>(encoded_groups(p)));
+    }
+    const Integer whole = integer_for(largest(z, slots), p.top);
+    const float one = whole.scale * p.step;
+    for (std::uint32_t g = 0; g < encoded_groups(p); ++g) {
+      std::int32_t i[kEncodedUnit] = {};
+      for (std::uint32_t t = 0; t < slots && whole.by != 0; ++t) {
+        constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+        i[t] =
+            static_cast<std::int32_t>(std::fma(w[t] * whole.by, scale_of(g, t), kRound) - kRound);
+      }
+      float base = 0;
+      if (p.scales == Scales::slot_pair) {
+        for (std::uint32_t t = 0; t < slots; ++t) offsets[t] = page_of(t).offset(g, t % tokens);
+        base = sum_products(w, offsets, slots);
+      }
+      base = std::fma(middle_of(p, i, slots), one, base) * take[r];
+      for (std::uint32_t d = g * p.group; d < (g + 1) * p.group; ++d) {
+        std::int64_t sum = 0;
+        for (std::uint32_t t = 0; t < slots; ++t)
+          sum += std::int64_t{i[t]} * page_of(t).level(t % tokens, d);
+        to[d] = std::fma(static_cast<float>(sum), one * take[r], std::fma(to[d], keep[r], base));
       }
     }
   }
