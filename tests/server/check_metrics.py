@@ -92,8 +92,8 @@ class Metrics(unittest.TestCase):
         wait_for(lambda: moved() == [asked, hit, made])  # the snapshot is taken between steps
 
     def test_every_family_is_listed_here(self):
-        more = {"kv_nodes", "kv_shared_in_flight_tokens", "kv_requests_failed", "engine_seconds", "engine_steps", "trace_spans",
-                "trace_spans_dropped", "process_resident_memory_bytes", "process_cpu_seconds"}
+        more = {"kv_nodes", "kv_shared_in_flight_tokens", "kv_requests_failed", "engine_seconds", "engine_steps", "engine_steps_ahead",
+                "trace_spans", "trace_spans_dropped", "process_resident_memory_bytes", "process_cpu_seconds"}
         self.assertEqual(set(families()) - {f"vllm:{n}" for n in GAUGES + COUNTERS + HISTOGRAMS} - set(OURS), more)
 
     def test_lookups_reuse_and_evictions_are_timed(self):

@@ -85,6 +85,12 @@ struct Page {
     }
     return 1;
   }
+  // As values are weighted by it: unsigned where weights are.
+  float size(std::uint32_t g, std::uint32_t t) const {
+    const bool unsigned_weights =
+        part.side == Side::values && part.kind == Kind::codes && part.terms == 1;
+    return unsigned_weights ? std::fabs(scale(g, t)) : scale(g, t);
+  }
   bool has_offsets() const {
     return part.scales == Scales::slot_pair || part.scales == Scales::page_pair;
   }
@@ -93,7 +99,7 @@ struct Page {
     if (part.scales == Scales::page_pair)
       return std::fma(centre, half(g, 0, 1), half(part.rows.dim + g, 0, 1));
     const auto groups = static_cast<std::uint32_t>(encoded_groups(part));
-    return std::fma(centre, half(g, t, part.rows.tokens), half(groups + g, t, part.rows.tokens));
+    return std::fma(centre, size(g, t), half(groups + g, t, part.rows.tokens));
   }
   std::int32_t level(std::uint32_t t, std::uint32_t d) const {
     const std::uint32_t c = Codes(bytes, part.side, part.rows, part.bits).get(t, d);
@@ -230,8 +236,7 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
     for (std::uint32_t i = 0; i < unit.page_count; ++i)
       decode_page(p, unit.pages[i], 0, decoded + i * tokens * dim);
   const auto scale_of = [&](std::uint32_t g, std::uint32_t t) {
-    const float scale = page_of(t).scale(g, t % tokens);
-    return p.kind == Kind::codes && p.terms == 1 ? std::fabs(scale) : scale;
+    return page_of(t).size(g, t % tokens);
   };
   for (std::uint32_t r = 0; r < n; ++r) {
     const float* w = weights + r * kEncodedUnit;
