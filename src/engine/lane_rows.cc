@@ -80,13 +80,17 @@ LaneRows lane_rows(const Runtime& runtime, const Sequence& s, std::uint32_t laye
                std::min(per_block, kept.slots - slot));
   const ArenaOffset* const blocks = s.table(at.number);
   const ArenaOffset* const rows = s.table(open.number);
-  for (std::uint32_t t = cache.ragged_until(s, at.number); t < end; t += per_block) {
-    const bool sealed = at.number == open.number || t + per_block <= s.length();
-    const Place& from = sealed ? at : open;
+  const auto add = [&](const Place& from, const ArenaOffset* table, std::uint32_t t) {
     reader.add(*from.group,
-               arena_at(cache.arena(), (sealed ? blocks : rows)[t / per_block]) +
+               arena_at(cache.arena(), table[t / per_block]) +
                    from.lane * geometry.page_bytes(*from.group),
                std::min(per_block, end - t));
+  };
+  for (std::uint32_t t = cache.ragged_until(s, at.number); t < end; t += per_block) {
+    if (at.number == open.number || t + per_block <= s.length())
+      add(at, blocks, t);
+    else
+      add(open, rows, t);
   }
   return out;
 }
