@@ -115,6 +115,16 @@ std::optional<std::size_t> row_named(std::span<const RowSpec> rows, std::string_
   return std::nullopt;
 }
 
+// Rows that every run has, in the order of Anchors: they say which tasks count.
+const std::vector<RowSpec>& anchor_rows() {
+  static const std::vector<RowSpec> kRows = {
+      {"full", 1}, {"none", 0}, {"random", 0.5}, {"oracle", 0.5}};
+  return kRows;
+}
+std::size_t index_of(std::span<const RowSpec> rows, const RowSpec& anchor) {
+  return *row_named(rows, anchor.method, anchor.share);
+}
+
 // One cell's part of the result: its gate, and every row's score.
 Json cell_json(const Cell& cell, const Grid& grid, std::span<const RowSpec> rows, double chance,
                std::uint64_t seed, std::vector<Json>& row_scores) {
@@ -179,10 +189,6 @@ Json row_json(const RowSpec& row, const Json& scores, std::vector<Outcome> all, 
   return out;
 }
 
-// Rows that every run has: they say which tasks count.
-constexpr std::pair<std::string_view, double> kAnchors[] = {
-    {"full", 1}, {"none", 0}, {"random", 0.5}, {"oracle", 0.5}};
-
 // What a run is made of.
 struct Run {
   Subject& subject;
@@ -196,8 +202,7 @@ struct Run {
 
 // Does this level tell methods apart? Anchors alone answer, on samples of their own.
 Result<Gate> try_level(const Run& run, const Cell& cell) {
-  std::vector<RowSpec> anchors;
-  for (const auto& [method, share] : kAnchors) anchors.push_back({std::string(method), share});
+  const std::vector<RowSpec>& anchors = anchor_rows();
   std::vector<std::vector<double>> scores(anchors.size());
   double chances = 0;
   for (std::uint32_t i = 0; i < run.tier.trials; ++i) {
@@ -209,13 +214,13 @@ Result<Gate> try_level(const Run& run, const Cell& cell) {
       TRY(const std::vector<Measured> measured, run.subject.answer(sample, anchors));
       std::vector<Outcome> outcomes(run.rows.size(), Outcome{.score = std::nan("")});
       for (std::size_t a = 0; a < anchors.size(); ++a)
-        outcomes[*row_named(run.rows, anchors[a].method, anchors[a].share)].score =
+        outcomes[index_of(run.rows, anchors[a])].score =
             score_replies(*cell.task, sample, measured[a].replies, measured[0].replies);
       TRY_STATUS(run.progress.add(key, outcomes));
     }
     const std::vector<Outcome>& known = *run.progress.find(key);
     for (std::size_t a = 0; a < anchors.size(); ++a)
-      scores[a].push_back(known[*row_named(run.rows, anchors[a].method, anchors[a].share)].score);
+      scores[a].push_back(known[index_of(run.rows, anchors[a])].score);
     run.step();
   }
   return gate(cell.task->metric, {scores[0], scores[1], scores[2], scores[3]}, chances);
@@ -272,7 +277,7 @@ std::string RowSpec::name() const {
 }
 
 std::vector<RowSpec> default_rows(std::span<const double> shares) {
-  std::vector<RowSpec> rows = {{"full", 1}, {"none", 0}, {"random", 0.5}, {"oracle", 0.5}};
+  std::vector<RowSpec> rows = anchor_rows();
   for (const RetainMethod* m : retain_methods())
     for (double share : shares) {
       const RowSpec row{std::string(m->name), share, m->shares == RetainClass::question};
@@ -284,12 +289,12 @@ std::vector<RowSpec> default_rows(std::span<const double> shares) {
 Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
                        std::span<const RowSpec> rows, const BoardOptions& options) {
   TRY(const Tier* tier, find_tier(options.tier));
-  for (const auto& [method, share] : kAnchors)
-    if (!row_named(rows, method, share))
+  for (const RowSpec& anchor : anchor_rows())
+    if (!row_named(rows, anchor.method, anchor.share))
       return Error{Code::invalid,
                    fmt::format("the anchor row '{}' at {:g} % is missing: without it "
                                "no task has a gate",
-                               method, 100 * share)};
+                               anchor.method, 100 * anchor.share)};
   const Json manifest = manifest_of(subject, vocabulary, *tier, rows, options.seed);
   const std::string hash = hex_of(sha256(manifest.dump()));
   TRY(Progress progress, Progress::open(options.out, hash, rows.size()));

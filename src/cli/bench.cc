@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <numeric>
 
@@ -12,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/read_rate.h"
+#include "cli/timing.h"
 
 namespace quire::cli {
 namespace {
@@ -20,23 +20,12 @@ std::string_view machine(Runtime& r) {
   return r.model().device() ? "cuda" : isa_name(r.model().options().isa);
 }
 
-using Clock = std::chrono::steady_clock;
-
 struct Options {
   ModelOptionsCli model;
   std::string what;
   std::uint32_t prompt = 512, depth = 128, count = 32, batch = 1, repeat = 3;
   bool json = false;
 };
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v.size() % 2 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
-}
 
 Result<std::vector<double>> bench_prefill(Runtime& runtime, const Options& o) {
   std::vector<double> rates;
@@ -185,7 +174,8 @@ int run(Options& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   Runtime& r = *runtime.value();
-  const std::uint32_t longest = o.what == "prefill" ? o.prompt : o.depth + o.count + 1;
+  const std::uint64_t longest =
+      o.what == "prefill" ? o.prompt : std::uint64_t{o.depth} + o.count + 1;
   if (longest > r.context() || o.prompt < 2 || o.depth < 2 || o.count == 0 || o.batch == 0 ||
       o.repeat == 0)
     return fail(kUsage,

@@ -1,9 +1,9 @@
 #include "cli/bench_decode.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/random.h"
+#include "cli/timing.h"
 #include "engine/convert.h"
 #include "engine/plan.h"
 
@@ -33,10 +33,6 @@ Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_
     done += count;
   }
   return {};
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // A copy of a compacted sequence that shares no page with it.
@@ -76,7 +72,7 @@ Status DecodeBatch::fill(const StoragePolicy& way, const DecodeBatch* like) {
       TRY_STATUS(convert_blocks(r_, like->sequences_[0], sequences_[0], depth_ / block * block));
       TRY_STATUS(r_.prefill(sequences_[0], depth_));
     } else {
-      const auto start = std::chrono::steady_clock::now();
+      const auto start = Clock::now();
       TRY_STATUS(read_all(r_, sequences_[0], prompt));
       prefill_s_ = seconds_since(start);
     }
@@ -91,9 +87,9 @@ Status DecodeBatch::fill_kept(const StoragePolicy& way,
   Retaining& retain = retains_[0];
   TRY(Sequence first, open(way, {.token_capacity = retain.more_tokens(), .recomputable = false}));
   r_.cache().attach(first, filler(r_, depth_, 1));
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   TRY([[maybe_unused]] const auto logits, r_.read(first, 0, {}, &retain));
-  const auto read = std::chrono::steady_clock::now();
+  const auto read = Clock::now();
   TRY_STATUS(retain.act(r_, first));
   compress_s_ = seconds_since(read) + retain.observer().seconds();
   prefill_s_ = std::chrono::duration<double>(read - start).count() - retain.observer().seconds();
@@ -118,7 +114,7 @@ Result<double> DecodeBatch::run(std::uint32_t steps, std::uint32_t width) {
   std::vector<StepItem> items(width);
   std::vector<TokenId> next(width);
   for (std::uint32_t b = 0; b < width; ++b) next[b] = 100 + b;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   for (std::uint32_t step = 0; step < steps; ++step) {
     for (std::uint32_t b = 0; b < width; ++b)
       items[b] = {

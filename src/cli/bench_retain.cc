@@ -7,6 +7,7 @@
 #include "cli/bench_decode.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/timing.h"
 
 namespace quire::cli {
 namespace {
@@ -21,11 +22,6 @@ struct Options {
 struct Rates {
   double whole = 0, kept = 0, ratio = 0;
 };
-
-double median(std::vector<double> v) {
-  std::ranges::sort(v);
-  return (v[v.size() / 2] + v[(v.size() - 1) / 2]) / 2;
-}
 
 Result<Rates> compare(DecodeBatch& whole, DecodeBatch& kept, const Options& o,
                       std::uint32_t width) {
@@ -102,9 +98,10 @@ int run(Options& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   Runtime& r = *runtime.value();
-  if (o.prompt < 2 || o.count == 0 || o.repeat == 0 || o.prompt + o.count + 1 > r.context())
-    return fail(kUsage, fmt::format("{} tokens do not fit the context of {}",
-                                    o.prompt + o.count + 1, r.context()));
+  const std::uint64_t longest = std::uint64_t{o.prompt} + o.count + 1;
+  if (longest > r.context())
+    return fail(kUsage,
+                fmt::format("{} tokens do not fit the context of {}", longest, r.context()));
   const auto measured = measure(o, r);
   if (!measured.ok()) return fail(measured.error());
   if (o.json)
@@ -118,11 +115,13 @@ std::function<int()> declare(CLI::App& app) {
   auto o = std::make_shared<Options>();
   add_model_options(app, o->model);
   app.add_option("--kv-budget", o->model.kv.budget, "what stays, METHOD:AMOUNT (snapkv:20%)");
-  app.add_option("--prompt", o->prompt, "tokens to read (8000)");
-  app.add_option("-n", o->count, "tokens to make per sequence and repetition (16)");
+  app.add_option("--prompt", o->prompt, "tokens to read (8000)")->check(CLI::Range(2u, UINT32_MAX));
+  app.add_option("-n", o->count, "tokens to make per sequence and repetition (16)")
+      ->check(CLI::PositiveNumber);
   app.add_option("--batch", o->batch, "sequences side by side, besides one alone (8)")
       ->check(CLI::Range(1, 64));
-  app.add_option("--repeat", o->repeat, "measurements; the median counts (3)");
+  app.add_option("--repeat", o->repeat, "measurements; the median counts (3)")
+      ->check(CLI::Range(1, 1000));
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run(*o); };
 }

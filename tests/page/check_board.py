@@ -6,27 +6,14 @@
 import argparse
 import os
 import pathlib
-import shutil
 import subprocess
-import sys
 import tempfile
 
-SKIPPED = 77
+from browsing import CHROMIUM, PHONE, sync_playwright
+
 LOOKS = {"light": {"viewport": {"width": 1440, "height": 1000}, "color_scheme": "light"},
          "dark": {"viewport": {"width": 1440, "height": 1000}, "color_scheme": "dark"},
-         "phone": {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}}
-
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(SKIPPED)
-
-
-try:
-    from playwright.sync_api import sync_playwright
-except ImportError:
-    skip("the Python package playwright is not installed")
-CHROMIUM = shutil.which("chromium") or skip("chromium is not installed (scripts/setup --test)")
+         "phone": PHONE}
 
 
 def column(page, table, index):

@@ -7,28 +7,14 @@ import argparse
 import contextlib
 import pathlib
 import re
-import shutil
 import subprocess
-import sys
 import time
 
-SKIPPED = 77
+from browsing import CHROMIUM, PHONE, skip, sync_playwright
+
 DESKTOP = {"viewport": {"width": 1440, "height": 960}}
 DARK = {**DESKTOP, "color_scheme": "dark"}
-PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
 SYSTEM = "You are the night librarian of a small town. You answer in one short sentence, and you are always polite to visitors. " * 3
-
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(SKIPPED)
-
-
-try:
-    from playwright.sync_api import sync_playwright
-except ImportError:
-    skip("the Python package playwright is not installed")
-CHROMIUM = shutil.which("chromium") or skip("chromium is not installed (scripts/setup --test)")
 
 
 class Visit:
