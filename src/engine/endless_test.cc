@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/sanitized.h"
 #include "engine/retain.h"
 #include "text/gguf_vocab_testing.h"
 
@@ -17,9 +18,7 @@ constexpr std::uint32_t kWindow = 512;  // far less than a cycle: nothing is rem
 constexpr std::uint32_t kContext = 2048;  // positions start over every 1,500 tokens
 
 TEST(Endless, PerplexityStaysWhereItWas) {
-#ifdef QUIRE_SANITIZED
-  GTEST_SKIP() << "a real model takes too long";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a real model takes too long";
   const std::string path = test_model_path("QUIRE_TEST_MODEL", "smollm2-135m-instruct-q4_1.gguf");
   if (path.empty()) GTEST_SKIP() << "set QUIRE_TEST_MODEL to the SmolLM2-135M GGUF file";
   const std::filesystem::path cached =

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "base/sanitized.h"
 #include "engine/engine_testing.h"
 
 namespace quire {
@@ -33,11 +34,7 @@ std::vector<TokenId> letters(Random& random, std::size_t count) {
 
 class QueueTest : public ::testing::Test {
  protected:
-#ifdef QUIRE_SANITIZED
-  static constexpr std::uint32_t kMany = 1000;
-#else
-  static constexpr std::uint32_t kMany = 10000;
-#endif
+  static constexpr std::uint32_t kMany = kSanitized ? 1000 : 10000;
 
   void submit(std::vector<TokenId> prompt, std::uint32_t tokens_max, std::uint32_t choices = 1,
               std::string tenant = "") {
@@ -124,9 +121,8 @@ TEST_F(QueueTest, AStepCostsHardlyMoreWhenTenThousandWait) {
   RecordProperty("few_us", std::to_string(few));
   RecordProperty("many_us", std::to_string(many));
   EXPECT_LT(many, 2 * few + 50);
-#ifndef QUIRE_SANITIZED
-  EXPECT_LT(many, 1000);  // a step of a model worth serving takes 10,000 and more
-#endif
+  // A step of a model worth serving takes 10,000 and more.
+  if (!kSanitized) EXPECT_LT(many, 1000);
 }
 
 }  // namespace

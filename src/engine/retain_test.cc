@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/sanitized.h"
 #include "engine/engine_testing.h"
 #include "engine/lane_rows.h"
 #include "engine/testing.h"
@@ -61,16 +62,13 @@ Told run(Runtime& r, std::shared_ptr<const RetainPolicy> p, std::span<const Toke
 }
 
 std::vector<std::string> every_method() {
-#ifdef QUIRE_SANITIZED  // the others take many minutes
-  return {"snapkv", "expected", "kvzip", "h2o", "streaming", "ada-snapkv"};
-#else
+  if (kSanitized) return {"snapkv", "expected", "kvzip", "h2o", "streaming", "ada-snapkv"};
   std::vector<std::string> names;
   for (const RetainMethod* m : retain_methods())
     if (m->name != "oracle") names.emplace_back(m->name);
   for (const char* wrapped : {"ada-snapkv", "critical-snapkv", "ada-expected", "critical-h2o"})
     names.emplace_back(wrapped);
   return names;
-#endif
 }
 
 class EveryMethod : public ::testing::TestWithParam<std::string> {};

@@ -2,6 +2,7 @@
 // chunks, the neighbours and the cache.
 #include <gtest/gtest.h>
 
+#include "base/sanitized.h"
 #include "engine/engine_testing.h"
 #include "engine/masked_testing.h"
 #include "engine/selecting.h"
@@ -9,11 +10,6 @@
 namespace quire {
 namespace {
 
-#ifdef QUIRE_SANITIZED
-constexpr bool kQuick = true;
-#else
-constexpr bool kQuick = false;
-#endif
 constexpr std::uint32_t kBlock = 16;
 
 std::shared_ptr<const SelectPolicy> policy(std::string_view text) {
@@ -125,7 +121,7 @@ TEST(Select, ReadingEverythingChangesNoBit) {
 TEST(Select, ChunksThreadsAndInstructionsChangeNoBit) {
   const std::vector<TokenId> prompt = printable_of(300, 1), answer = printable_of(40, 2);
   for (const char* format : {"hadamard-int4", "f16"}) {
-    if (kQuick && std::string_view(format) == "f16") break;
+    if (kSanitized && std::string_view(format) == "f16") break;
     for (const char* way : {"quest:64", "xattention:0.6", "vertical-slash:17+17"}) {
       SCOPED_TRACE(std::string(way) + ' ' + format);
       TinyRuntime r(llama(), with(way, format));
@@ -137,7 +133,7 @@ TEST(Select, ChunksThreadsAndInstructionsChangeNoBit) {
       }
       RuntimeOptions others = with(way, format);
       others.threads = 3;
-      if (!kQuick) others.isa = Isa::scalar;
+      if (!kSanitized) others.isa = Isa::scalar;
       TinyRuntime other(llama(), others);
       EXPECT_EQ(run(*other, prompt, answer, 64).logits, want.logits);
       if (std::string_view(way) == "quest:64" && r->geometry().exact()) {
@@ -221,7 +217,7 @@ TEST(SelectEngine, NeighboursAndPreemptionChangeNoAnswer) {
     options.kv_cache_bytes = bytes;
     TinyEngine e(llama(), options, {.step_tokens = 128});
     std::vector<std::shared_ptr<MemorySink>> sinks;
-    for (std::uint32_t i = 0; i < (kQuick ? 10 : 15); ++i)
+    for (std::uint32_t i = 0; i < (kSanitized ? 10 : 15); ++i)
       sinks.push_back(e.submit(make(*e.runtime, i)));
     e.run();
     std::uint32_t preemptions = 0;
@@ -239,7 +235,7 @@ TEST(SelectEngine, NeighboursAndPreemptionChangeNoAnswer) {
       EXPECT_EQ(sinks[i]->result->kv_bytes_read > 0, q.kv.select != nullptr);
       preemptions += sinks[i]->result->preemptions;
     }
-    EXPECT_TRUE(preemptions > 0 || kQuick || bytes == std::uint64_t{64} << 20);
+    EXPECT_TRUE(preemptions > 0 || kSanitized || bytes == std::uint64_t{64} << 20);
     e.expect_empty();
   }
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/random.h"
+#include "base/sanitized.h"
 #include "engine/engine_testing.h"
 
 namespace quire {
@@ -164,12 +165,8 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
 };
 
 TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
-#ifdef QUIRE_SANITIZED
-  constexpr std::uint64_t kRequests = 100;
-#else
-  constexpr std::uint64_t kRequests = 1000;
-#endif
-  const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kRequests);
+  const std::uint64_t requests =
+      from_environment("QUIRE_TRACE_REQUESTS", kSanitized ? 100 : 1000);
   // Room for a thousand tokens: what runs together does not always fit.
   TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 10u : 2u) << 20},
                {.step_tokens = 96, .sequences_max = 48, .ahead = GetParam().ahead});

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/half.h"
+#include "base/sanitized.h"
 #include "kernels/attend_testing.h"
 
 namespace quire {
@@ -180,11 +181,9 @@ TEST(Attend, TheOrderOfALaneDoesNotMatter) {
 
 // Every dimension, head ratio, block size and window, against the reference run row by row.
 TEST(Attend, EveryInstructionSetChunkAndPlanGivesTheSameBits) {
-#ifdef QUIRE_SANITIZED  // minutes
-  constexpr std::uint32_t kVariants = 1, kChunks[] = {7, 1000};
-#else
-  constexpr std::uint32_t kVariants = 4, kChunks[] = {1, 7, 32, 1000};
-#endif
+  constexpr std::uint32_t kVariants = kSanitized ? 1 : 4;
+  std::vector<std::uint32_t> chunks{7, 1000};
+  if (!kSanitized) chunks = {1, 7, 32, 1000};
   Random random(7);
   for (const auto [rows, arithmetic] : kReadings)
     for (const std::uint32_t dim : {16u, 64u, 80u, 96u, 128u, 256u})
@@ -211,7 +210,7 @@ TEST(Attend, EveryInstructionSetChunkAndPlanGivesTheSameBits) {
         EXPECT_TRUE(same_bits(wanted, world.run(Isa::scalar, 1000, Tasks::shuffled)));
         for (const Isa isa : fast_isas()) {
           SCOPED_TRACE(isa_name(isa));
-          for (const std::uint32_t chunk : kChunks)
+          for (const std::uint32_t chunk : chunks)
             EXPECT_TRUE(same_bits(wanted, world.run(isa, chunk, Tasks::planned))) << chunk;
           EXPECT_TRUE(same_bits(wanted, world.run(isa, 1000, Tasks::whole, true)));
           EXPECT_TRUE(same_bits(wanted, world.run(isa, 7, Tasks::split, true)));

@@ -10,6 +10,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
+#include "base/sanitized.h"
 #include "format/format.h"
 
 namespace quire {
@@ -286,17 +287,15 @@ TEST(Sealed, ReadsEarlierBlocksDecodedAndItsOwnAsRows) {
 }
 
 TEST(Sealed, NeitherChunksNorThreadsNorInstructionsMatter) {
-#ifdef QUIRE_SANITIZED  // minutes
-  constexpr std::uint32_t kFirst = 1000, kChunks[] = {7};
-#else
-  constexpr std::uint32_t kFirst = 1, kChunks[] = {1, 7, 32, 100, 1000};
-#endif
+  constexpr std::uint32_t kFirst = kSanitized ? 1000 : 1;
+  std::vector<std::uint32_t> chunks{7};
+  if (!kSanitized) chunks = {1, 7, 32, 100, 1000};
   for (const Case& c : kCases) {
     World world(c);
     const std::vector<float> want = world.run(Isa::scalar, kFirst);
     for (const Isa isa : kIsas) {
       if (!cpu_has(isa)) continue;
-      for (const std::uint32_t chunk : kChunks)
+      for (const std::uint32_t chunk : chunks)
         EXPECT_EQ(world.run(isa, chunk), want)
             << c.format << ' ' << isa_name(isa) << " in chunks of " << chunk;
     }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "base/sanitized.h"
 #include "model/tiny.h"
 
 namespace quire {
@@ -103,9 +104,7 @@ TEST(Model, TinyModelsGiveTheSameBitsInAnyChunks) {
 
 // Sanitizers would take minutes over a whole model's arithmetic.
 void check_real(const char* variable, const std::string& name) {
-#ifdef QUIRE_SANITIZED
-  GTEST_SKIP() << "a tiny model does for sanitizers";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a tiny model does for sanitizers";
   const std::string path = model_path(variable, name);
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no model at " << path;
   check_chunks(path, 2);
