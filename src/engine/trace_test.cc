@@ -165,8 +165,7 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
 };
 
 TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
-  const std::uint64_t requests =
-      from_environment("QUIRE_TRACE_REQUESTS", kSanitized ? 100 : 1000);
+  const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kSanitized ? 100 : 1000);
   // Room for a thousand tokens: what runs together does not always fit.
   TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 10u : 2u) << 20},
                {.step_tokens = 96, .sequences_max = 48, .ahead = GetParam().ahead});
