@@ -28,7 +28,7 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 4;
+inline constexpr std::uint32_t kCudaApiVersion = 5;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
@@ -51,6 +51,7 @@ using CudaEvent = struct CudaEventTag*;
 struct CudaDeviceInfo {
   char name[64];
   int major, minor, multiprocessors, driver;
+  int code;  // 90: kernels for Hopper, 80: for any GPU, 0: the library has none that this one runs
   std::uint64_t memory_bytes, free_bytes;
 };
 

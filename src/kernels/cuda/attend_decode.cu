@@ -14,7 +14,7 @@ namespace quire::cuda {
 namespace {
 
 template <int D, int kWarps, int kStages>
-__global__ void __launch_bounds__(kWarps * 32, 1) decode(const AttendArgs a) {
+__device__ __forceinline__ void decode_items(const AttendArgs& a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[kWarps * kStages];
   constexpr std::uint32_t kSplit = cuda_split(D);
@@ -77,12 +77,27 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode(const AttendArgs a) {
   }
 }
 
-template <int D, int kWarps, int kStages>
-int run(const AttendArgs& a, CudaStream stream) {
-  constexpr std::size_t kBytes = std::size_t{kWarps} * (kStages * Page<D>::kHalf + Row<D>::kBytes);
-  static const int allowed = allow_shared(decode<D, kWarps, kStages>, kBytes);
+template <int D, class Shape, bool kForHopper>
+__global__ void __launch_bounds__(Shape::kWarps * 32, 1)
+    decode(const __grid_constant__ AttendArgs a) {
+  if constexpr (kForHopper == kHopper)
+    decode_items<D, Shape::kWarps, Shape::kStages>(a);
+  else
+    __trap();
+}
+
+template <int D, bool kForHopper, int kWarps, int kStages>
+int run_for(const AttendArgs& a, CudaStream stream) {
+  using Shape = DecodeShape<PlainPieces<D>, D, kForHopper, kWarps, kStages>;
+  static const int allowed = allow_shared(decode<D, Shape, kForHopper>, Shape::kBytes);
   if (allowed != 0) return allowed;
-  return launch(decode<D, kWarps, kStages>, multiprocessors(), kWarps * 32, kBytes, stream, a);
+  return launch(decode<D, Shape, kForHopper>, multiprocessors(), Shape::kWarps * 32, Shape::kBytes,
+                stream, a);
+}
+template <int D, int kWarps, int kStages>  // on Hopper
+int run(const AttendArgs& a, CudaStream stream) {
+  return hopper() ? run_for<D, true, kWarps, kStages>(a, stream)
+                  : run_for<D, false, kWarps, kStages>(a, stream);
 }
 
 // A block per (row, query head, 256 dimensions at most), a thread per dimension. Each lane finds the factors of one split;

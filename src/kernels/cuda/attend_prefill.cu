@@ -7,6 +7,8 @@
 // and sums have the bits of mma.sync, so each row gets what decoding it alone would give. A tile
 // walks all its splits and merges them as it goes, or, where tiles are few and contexts long,
 // several blocks share a tile and leave partials for attend_merge.
+//
+// Before Hopper the tensor cores are asked by mma.sync, and shared memory holds one step of two pages.
 #include "kernels/cuda/attend_page.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -16,38 +18,75 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kWarps = kCudaTile / 16, kThreads = (kWarps + 4) * 32, kStages = 2;
-constexpr std::uint32_t kPages = 4, kSlots = kPages * kCudaPage;  // of a step
-constexpr std::uint32_t kBlock = kSlots * 128;                    // bytes of 64 dimensions of it
+constexpr int kWarps = kCudaTile / 16;
 
-template <int D>
-struct Layout {
-  static constexpr std::size_t kMerged = std::size_t{kWarps} * 32 * (D / 8) * sizeof(float4);
-  static constexpr std::uint32_t kHalf = D / 64 * kBlock;  // keys, or values, of a step
-  static constexpr std::size_t kBytes = 2 * kStages * kHalf + kMerged;
+template <bool kForHopper>
+struct Step {
+  static constexpr std::uint32_t kPages = kForHopper ? 4 : 2, kSlots = kPages * kCudaPage;
+  static constexpr std::uint32_t kBlock = kSlots * 128;  // bytes of 64 dimensions
+  static constexpr int kStages = kForHopper ? 2 : 1;
+  static constexpr int kThreads = (kWarps + (kForHopper ? 4 : 1)) * 32;
 };
+template <int D, bool kForHopper = kHopper>
+struct Layout {
+  using S = Step<kForHopper>;
+  static constexpr std::size_t kMerged = std::size_t{kWarps} * 32 * (D / 8) * sizeof(float4);
+  static constexpr std::uint32_t kHalf = D / 64 * S::kBlock;  // keys, or values, of a step
+  static constexpr std::size_t kBytes = 2 * S::kStages * kHalf + kMerged;
+  static_assert(kForHopper || kBytes <= kSharedAnywhere);
+};
+// On the device:
+constexpr std::uint32_t kPages = Step<kHopper>::kPages, kSlots = Step<kHopper>::kSlots,
+                        kBlock = Step<kHopper>::kBlock, kStages = Step<kHopper>::kStages;
 
+// Products are started after begin() and done after finish().
+__device__ __forceinline__ void begin() {
+  if constexpr (kHopper) wgmma_fence();
+}
 template <int D>
 __device__ __forceinline__ void start_scores(float (&s)[4 * kPages][4],
                                              const std::uint32_t (&q)[D / 16][4],
                                              std::uint32_t keys) {
+  if constexpr (kHopper) {
 #pragma unroll
-  for (int k = 0; k < D / 16; ++k)
-    wgmma_scores(s, q[k], operand(keys + k / 4 * kBlock + k % 4 * 32, 16), k != 0);
+    for (int k = 0; k < D / 16; ++k)
+      wgmma_scores(s, q[k], operand(keys + k / 4 * kBlock + k % 4 * 32, 16), k != 0);
+  } else {
+#pragma unroll
+    for (int p = 0; p < kPages; ++p)
+#pragma unroll
+      for (int block = 0; block < D / 64; ++block)
+        score_block<D>(q, block, keys + block * kBlock + p * Page<D>::kBlock, threadIdx.x % 32,
+                       reinterpret_cast<float(&)[4][4]>(s[4 * p]));
+  }
 }
 // Sixteen slots.
 template <int kOut>
 __device__ __forceinline__ void start_values(float (&out)[kOut][4],
                                              const std::uint32_t (&weights)[4],
                                              std::uint32_t values, int step) {
-  wgmma_values(out, weights, operand(values + step * (16 * 128), kBlock));
+  if constexpr (kHopper) {
+    wgmma_values(out, weights, operand(values + step * (16 * 128), kBlock));
+  } else {
+    const std::uint32_t lane = threadIdx.x % 32, slot = step * 16 + (lane & 15);
+#pragma unroll
+    for (int n = 0; n < kOut; n += 2) {
+      std::uint32_t r[4];
+      load_matrices_transposed(r,
+                               values + n / 8 * kBlock + Page<64>::at(slot, n % 8 + (lane >> 4)));
+      mma_bf16(out[n], weights, r[0], r[1]);
+      mma_bf16(out[n + 1], weights, r[2], r[3]);
+    }
+  }
 }
 template <int kOut>
 __device__ __forceinline__ void finish(float (&s)[4 * kPages][4], float (&out)[kOut][4]) {
-  wgmma_commit();
-  wgmma_wait();
-  pin(s);
-  pin(out);
+  if constexpr (kHopper) {
+    wgmma_commit();
+    wgmma_wait();
+    pin(s);
+    pin(out);
+  }
 }
 
 // Slots [begin, end) hold anything, NaN included: zeros take their place. The other group may do
@@ -75,11 +114,12 @@ struct Ring {
     return side(i, values);
   }
   __device__ __forceinline__ void release(std::uint32_t i, std::uint32_t values) const {
+    if constexpr (!kHopper) __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full(i, values) + 8 * kStages);
   }
 };
 
-// The ninth warp: a lane per page. Pages that the item does not have are not read.
+// The ninth warp: a lane knows a page. Pages that the item does not have are not read.
 template <int D>
 __device__ __forceinline__ void bring(const AttendArgs& a, const AttendItem& item, Ring<D> ring,
                                       std::uint32_t first_step, std::uint32_t steps) {
@@ -95,12 +135,14 @@ __device__ __forceinline__ void bring(const AttendArgs& a, const AttendItem& ite
     for (std::uint32_t values = 0; values < 2; ++values) {
       const std::uint32_t full = ring.full(i, values);
       if (i >= kStages) barrier_wait(full + 8 * kStages, (i / kStages - 1) & 1);
-      if (lane == 0) barrier_expect(full, count * Page<D>::kHalf);
+      if (copies(lane)) begin_copies(full, count * Page<D>::kHalf);
       __syncwarp();
 #pragma unroll
-      for (int block = 0; mine && block < D / 64; ++block)
-        bulk_copy(ring.side(i, values) + block * kBlock + lane * Page<D>::kBlock,
-                  from + values * Page<D>::kHalf + block * Page<D>::kBlock, Page<D>::kBlock, full);
+      for (int block = 0; block < D / 64; ++block)
+        lane_copies(mine, ring.side(i, values) + block * kBlock + lane * Page<D>::kBlock,
+                    from + values * Page<D>::kHalf + block * Page<D>::kBlock, Page<D>::kBlock, full,
+                    lane);
+      end_copies(full);
     }
   }
 }
@@ -186,7 +228,7 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
   float s[4 * kPages][4];
   if (mine != 0) {
     const std::uint32_t keys = ring.wait(0, 0);
-    wgmma_fence();
+    begin();
     start_scores<D>(s, q, keys);
     finish(s, state.out);
     ring.release(0, 0);
@@ -219,16 +261,16 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
 #pragma unroll
         for (int p = 0; p < kPages; ++p) {
           if (p != 0) state.scale(decay[p]);
-          wgmma_fence();
+          begin();
           start_values(state.out, weights[2 * p], values, 2 * p);
           start_values(state.out, weights[2 * p + 1], values, 2 * p + 1);
           finish(s, state.out);
         }
-        wgmma_fence();
+        begin();
         start_scores<D>(s, q, keys);
         finish(s, state.out);
       } else {
-        wgmma_fence();
+        begin();
         start_scores<D>(s, q, keys);
 #pragma unroll
         for (int h = 0; h < 2 * kPages; ++h) start_values(state.out, weights[h], values, h);
@@ -262,7 +304,7 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
 }
 
 template <int D>
-__global__ void __launch_bounds__(kThreads, 1) prefill(const AttendArgs a) {
+__device__ __forceinline__ void prefill_item(const AttendArgs& a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[4 * kStages];
   // All lanes of a warp agree on it, and the compiler is to know.
@@ -280,19 +322,34 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const AttendArgs a) {
   const std::uint32_t first_step = item.begin / kSlots,
                       steps = (item.end + kSlots - 1) / kSlots - first_step;
   if (warp >= kWarps) {
-    fewer_registers<24>();
+    if constexpr (kHopper) fewer_registers<24>();
     if (warp == kWarps) bring<D>(a, item, ring, first_step, steps);
   } else {
-    more_registers<240>();
+    if constexpr (kHopper) more_registers<240>();
     attend<D>(a, item, ring, shared, warp, first_step, steps);
   }
 }
 
+template <int D, bool kForHopper>
+__global__ void __launch_bounds__(Step<kForHopper>::kThreads, 1)
+    prefill(const __grid_constant__ AttendArgs a) {
+  if constexpr (kForHopper == kHopper)
+    prefill_item<D>(a);
+  else
+    __trap();
+}
+
+template <int D, bool kForHopper>
+int run_for(const AttendArgs& a, CudaStream stream) {
+  constexpr std::size_t kBytes = Layout<D, kForHopper>::kBytes;
+  static const int allowed = allow_shared(prefill<D, kForHopper>, kBytes);
+  if (allowed != 0) return allowed;
+  return launch(prefill<D, kForHopper>, dim3(a.kv_heads, a.items_max), Step<kForHopper>::kThreads,
+                kBytes, stream, a);
+}
 template <int D>
 int run(const AttendArgs& a, CudaStream stream) {
-  static const int allowed = allow_shared(prefill<D>, Layout<D>::kBytes);
-  if (allowed != 0) return allowed;
-  return launch(prefill<D>, dim3(a.kv_heads, a.items_max), kThreads, Layout<D>::kBytes, stream, a);
+  return hopper() ? run_for<D, true>(a, stream) : run_for<D, false>(a, stream);
 }
 
 }  // namespace
