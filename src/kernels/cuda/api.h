@@ -35,6 +35,9 @@ QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
   return head_dim <= 64 ? 256 : 512;
 }
 inline constexpr std::uint32_t kCudaTile = 128;  // (row, query head) pairs of a prefill item
+// Items with so few of them are several times as fast, a split of theirs being one warp's work, if
+// they leave partials.
+inline constexpr std::uint32_t kCudaFewPairs = 16;
 inline constexpr std::uint32_t kNoPartial = 0xffffffffu;
 
 // Up to this many rows, activations lie as the fragments the tensor cores want (cuda/packed.h);

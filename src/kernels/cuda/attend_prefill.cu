@@ -7,9 +7,12 @@
 // and sums have the bits of mma.sync, so each row gets what decoding it alone would give. A tile
 // walks all its splits and merges them as it goes, or, where tiles are few and contexts long,
 // several blocks share a tile and leave partials for attend_merge.
+// Up to 16 pairs are too few for that: each warp takes splits of its own, as decoding does.
 //
 // Before Hopper the tensor cores are asked by mma.sync, and shared memory holds one step of two pages.
-#include "kernels/cuda/attend_page.cuh"
+#include <algorithm>
+
+#include "kernels/cuda/attend_pairs.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed.h"
@@ -38,6 +41,11 @@ struct Layout {
 // On the device:
 constexpr std::uint32_t kPages = Step<kHopper>::kPages, kSlots = Step<kHopper>::kSlots,
                         kBlock = Step<kHopper>::kBlock, kStages = Step<kHopper>::kStages;
+// Of few pairs: warps, with a ring of so many halves of pages each.
+template <int D>
+constexpr std::uint32_t kAlone = std::min<std::size_t>(kWarps, Layout<D>::kBytes / Page<D>::kBytes);
+template <int D>
+constexpr std::uint32_t kHalves = Layout<D>::kBytes / (kAlone<D> * Page<D>::kHalf);
 
 // Products are started after begin() and done after finish().
 __device__ __forceinline__ void begin() {
@@ -152,19 +160,9 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
                                        std::uint8_t* shared, std::uint32_t warp,
                                        std::uint32_t first_step, std::uint32_t steps) {
   constexpr std::uint32_t kSplit = cuda_split(D), kSplitSteps = kSplit / kSlots;
-  const std::uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = warp / 4;
+  const std::uint32_t lane = threadIdx.x % 32, t = lane % 4, group = warp / 4;
   const std::uint32_t heads = a.query_heads / a.kv_heads, head = blockIdx.x;
-  Visible rows[2];
-  std::uint32_t tokens[2], member[2];  // within the tile; query head within the KV head
-  bool real[2];
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const std::uint32_t pair = warp * 16 + g + 8 * j;
-    tokens[j] = pair / heads, member[j] = pair % heads;
-    real[j] = tokens[j] < item.row_count;
-    const std::uint32_t end = item.position + tokens[j] + 1;
-    rows[j] = real[j] ? Visible{a.window != 0 ? end - min(end, a.window) : 0, end} : Visible{0, 0};
-  }
+  const Pairs<D> pairs(a, item, warp * 16);
   const std::uint32_t tile_end = item.position + item.row_count;
   // What any row of this group sees ends here.
   const std::uint32_t first_token = group * 64 / heads, last_token = (group * 64 + 63) / heads;
@@ -176,19 +174,7 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
       group_end <= first_step * kSlots ? 0
                                        : min(steps, (group_end + kSlots - 1) / kSlots - first_step);
   std::uint32_t q[D / 16][4];
-  const bf16* queries = static_cast<const bf16*>(a.queries);
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const bf16* query =
-        queries +
-        (std::size_t{item.row + tokens[j]} * a.query_heads + head * heads + member[j]) * D;
-#pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const bf16* at = query + k * 16 + 2 * t;
-      q[k][j] = real[j] ? *reinterpret_cast<const std::uint32_t*>(at) : 0;
-      q[k][j + 2] = real[j] ? *reinterpret_cast<const std::uint32_t*>(at + 8) : 0;
-    }
-  }
+  pairs.load(a, item, q);
 
   float4* merged = reinterpret_cast<float4*>(shared + 2 * kStages * Layout<D>::kHalf) +
                    warp * 32 * (D / 8) + lane;
@@ -212,17 +198,7 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
         merged[n * 32] = m;
       }
     } else {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (!real[j]) continue;
-        const std::size_t at = item.partial + std::size_t{tokens[j]} * item.partial_stride + split;
-        float* out = a.partials + (at * a.kv_heads + head) * partial_floats(heads, D);
-        if (t == 0) out[member[j]] = state.max[j], out[heads + member[j]] = state.sum[j];
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n)
-          *reinterpret_cast<float2*>(out + 2 * heads + member[j] * D + n * 8 + 2 * t) =
-              make_float2(state.out[n][2 * j], state.out[n][2 * j + 1]);
-      }
+      pairs.store(a, item, split, state);
     }
   };
   float s[4 * kPages][4];
@@ -243,7 +219,7 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
       float decay[kPages][2];
       std::uint32_t weights[2 * kPages][4];
       const std::uint32_t moved =
-          weigh_pages<D, 16, kPages>(s, rows, slot, lane, state, decay, weights);
+          weigh_pages<D, 16, kPages>(s, pairs.rows, slot, lane, state, decay, weights);
       if (__any_sync(~0u, moved & 1)) state.scale(decay[0]);
       const bool between = group_any(group, moved > 1);  // some later page moves a row's reference
       const std::uint32_t values = ring.wait(i, 1);
@@ -293,10 +269,10 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
     const float4 m = merged[n * 32];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      if (!real[j]) continue;
-      const std::uint32_t k = (head * heads + member[j]) * D + n * 8 + 2 * t;
+      if (!pairs.real[j]) continue;
+      const std::uint32_t k = (head * heads + pairs.member[j]) * D + n * 8 + 2 * t;
       *reinterpret_cast<std::uint32_t*>(
-          out + activation_at(a.rows, a.query_heads * D, item.row + tokens[j], k)) =
+          out + activation_at(a.rows, a.query_heads * D, item.row + pairs.tokens[j], k)) =
           pack_bf16(__fdiv_rn(j == 0 ? m.x : m.z, row_sum[j]),
                     __fdiv_rn(j == 0 ? m.y : m.w, row_sum[j]));
     }
@@ -307,6 +283,7 @@ template <int D>
 __device__ __forceinline__ void prefill_item(const AttendArgs& a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[4 * kStages];
+  __shared__ __align__(8) std::uint64_t alone[kAlone<D> * kHalves<D>];
   // All lanes of a warp agree on it, and the compiler is to know.
   const std::uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const Ring<D> ring{shared_address(shared), shared_address(barriers)};
@@ -319,14 +296,19 @@ __device__ __forceinline__ void prefill_item(const AttendArgs& a) {
   wait_for_previous();
   if (blockIdx.y >= *a.item_count) return;
   const AttendItem item = a.items[blockIdx.y];
+  const bool few =
+      item.partial != kNoPartial && item.row_count * (a.query_heads / a.kv_heads) <= kCudaFewPairs;
   const std::uint32_t first_step = item.begin / kSlots,
                       steps = (item.end + kSlots - 1) / kSlots - first_step;
   if (warp >= kWarps) {
     if constexpr (kHopper) fewer_registers<24>();
-    if (warp == kWarps) bring<D>(a, item, ring, first_step, steps);
+    if (warp == kWarps && !few) bring<D>(a, item, ring, first_step, steps);
   } else {
     if constexpr (kHopper) more_registers<240>();
-    attend<D>(a, item, ring, shared, warp, first_step, steps);
+    if (few)
+      attend_few<D, kAlone<D>, kHalves<D>>(a, item, shared, alone, warp);
+    else
+      attend<D>(a, item, ring, shared, warp, first_step, steps);
   }
 }
 

@@ -32,6 +32,7 @@ class CudaCode : public CudaSealed {
       if (c.dim == 256) continue;
       add(heads + " in tiles", attend(kCudaTile / c.heads_per_kv, 0));
       add(heads + " in tiles and splits", attend(kCudaTile / c.heads_per_kv, 1));
+      add(heads + " in few pairs", attend(kCudaFewPairs / c.heads_per_kv, 9));
       for (const CudaKvFormat format :
            {CudaKvFormat::fp8, CudaKvFormat::int8, CudaKvFormat::int4, CudaKvFormat::int2}) {
         const std::string name = heads + ", format " + std::to_string(static_cast<int>(format));
