@@ -5,11 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/json_named.h"
 #include "base/result.h"
 
 namespace quire {
-
-using Json = nlohmann::ordered_json;
 
 // Refuses text nested deeper than `depth_max`, so that hostile input cannot exhaust the stack.
 Result<Json> parse_json(std::string_view text, int depth_max = 64);

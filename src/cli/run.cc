@@ -77,7 +77,14 @@ Result<std::vector<TokenId>> prompt_tokens(const Options& o, const Runtime& runt
   return render_chat(runtime, messages, {});
 }
 
-int run(const Options& o) {
+// `quire run "Why is the sky blue?"`: words that name no file are for the default model to answer.
+void tell_prompt_from_model(Options& o) {
+  if (!o.prompt.empty() || o.model.path.find(' ') == std::string::npos) return;
+  if (!find_model(o.model.path).ok()) std::swap(o.prompt, o.model.path);
+}
+
+int run(Options& o) {
+  tell_prompt_from_model(o);
   const auto started = std::chrono::steady_clock::now();
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());

@@ -121,7 +121,7 @@ class Engine {
   Snapshot* find_snapshot(const Job& job);
   bool place_snapshot(Job& job, const SequenceOptions& options);
   bool goes_on(Job& job);
-  Probe probe(Job& job);
+  Readiness probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
   std::uint64_t full_bytes(const Job& job) const;

@@ -183,7 +183,7 @@ void Engine::choose_rows(bool admitting) {
                              branches_ * sequence_bytes(runtime_.geometry(), 1);
   room_bytes_ = cache.budget_bytes - std::min(cache.budget_bytes, held);
   stats_.waiting_for_prefix = 0;
-  const std::function<Probe(JobId)> ask = [this](JobId id) { return probe(*find(id)); };
+  const std::function<Readiness(JobId)> ask = [this](JobId id) { return probe(*find(id)); };
   while (left > 0 && branches_ < options_.sequences_max) {
     const std::optional<JobId> id = line_.pick(ask);
     if (!id) break;
@@ -253,17 +253,18 @@ void Engine::place(Job& job) {
   ++placed_;
 }
 
-Probe Engine::probe(Job& job) {
+Readiness Engine::probe(Job& job) {
   if (!job.placed && placed_ < kPlacedMax) place(job);
   Attached seen;
   if (job.placed) seen = runtime_.cache().peek(*job.branch(job.first_open()).sequence);
   if (!std::exchange(job.probed, true)) job.first_seen_tokens = seen.tokens;
   if (follows(job, seen)) {
     ++stats_.waiting_for_prefix;
-    return {.cached = seen.tokens, .verdict = Probe::Verdict::later};
+    return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
   }
   return {.cached = seen.tokens,
-          .verdict = has_room(job, seen.tokens) ? Probe::Verdict::ready : Probe::Verdict::no_room};
+          .verdict =
+              has_room(job, seen.tokens) ? Readiness::Verdict::ready : Readiness::Verdict::no_room};
 }
 
 // Whether it is better to wait for others who are computing the prefix it needs: as long as they

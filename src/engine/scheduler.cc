@@ -45,7 +45,7 @@ void WaitingLine::charge(TenantId tenant, std::uint64_t tokens) {
   turns_.emplace(t.turn, tenant);
 }
 
-std::optional<JobId> WaitingLine::pick(const std::function<Probe(JobId)>& probe) {
+std::optional<JobId> WaitingLine::pick(const std::function<Readiness(JobId)>& probe) {
   skipped_.clear();
   std::uint32_t tried = 0;
   for (auto it = turns_.begin(); it != turns_.end() && tried < options_.tenants_tried; ++it) {
@@ -65,7 +65,8 @@ std::optional<JobId> WaitingLine::pick(const std::function<Probe(JobId)>& probe)
   return {};
 }
 
-WaitingLine::Found WaitingLine::pick_of(Tenant& tenant, const std::function<Probe(JobId)>& probe,
+WaitingLine::Found WaitingLine::pick_of(Tenant& tenant,
+                                        const std::function<Readiness(JobId)>& probe,
                                         JobId& found) {
   const std::size_t skipped_before = skipped_.size();
   std::size_t skipped_by_best = skipped_before;
@@ -74,10 +75,10 @@ WaitingLine::Found WaitingLine::pick_of(Tenant& tenant, const std::function<Prob
   for (auto it = tenant.line.begin(); it != tenant.line.end() && looked < options_.window;
        ++it, ++looked) {
     Place& place = entries_.at(it->id);
-    const Probe p = probe(it->id);
-    if (p.verdict == Probe::Verdict::later) continue;
+    const Readiness p = probe(it->id);
+    if (p.verdict == Readiness::Verdict::later) continue;
     const bool due = place.passed >= options_.passes_max;
-    if (p.verdict == Probe::Verdict::no_room) {
+    if (p.verdict == Readiness::Verdict::no_room) {
       if (due && !any) return Found::blocked;
       if (due) break;  // who stands before it may go, nobody behind
     } else if (!any || p.cached > best_cached || due) {

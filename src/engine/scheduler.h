@@ -10,7 +10,7 @@
 //
 //   WaitingLine line({});
 //   line.add(JobId{1}, {.tenant = line.tenant("acme"), .arrived = now});
-//   auto next = line.pick([&](JobId job) { return Probe{.cached = ..., .verdict = ...}; });
+//   auto next = line.pick([&](JobId job) { return Readiness{.cached = ..., .verdict = ...}; });
 //   line.charge(tenant, 512);                      // it was served so many tokens
 //
 // Costs O(window + log n), whatever the length of the line.
@@ -41,7 +41,7 @@ struct SchedulerOptions {
 };
 
 // What is known about a waiting job when its turn might come.
-struct Probe {
+struct Readiness {
   enum class Verdict : std::uint8_t {
     ready,
     no_room,  // its turn may be taken by smaller ones, for a while
@@ -79,7 +79,7 @@ class WaitingLine {
 
   // The job to go now; it leaves the line. None: nobody can, or somebody who has waited his due has
   // no room yet and nobody may pass him. `probe` is asked about a bounded number of jobs.
-  std::optional<JobId> pick(const std::function<Probe(JobId)>& probe);
+  std::optional<JobId> pick(const std::function<Readiness(JobId)>& probe);
 
   void charge(TenantId tenant, std::uint64_t tokens);
   std::uint64_t served(TenantId tenant) const { return at(tenant).served; }
@@ -99,7 +99,7 @@ class WaitingLine {
 
   Tenant& at(TenantId t) { return tenants_[static_cast<std::size_t>(t)]; }
   const Tenant& at(TenantId t) const { return tenants_[static_cast<std::size_t>(t)]; }
-  Found pick_of(Tenant& tenant, const std::function<Probe(JobId)>& probe, JobId& found);
+  Found pick_of(Tenant& tenant, const std::function<Readiness(JobId)>& probe, JobId& found);
 
   SchedulerOptions options_;
   std::vector<Tenant> tenants_;

@@ -14,9 +14,9 @@ namespace {
 
 constexpr Nanoseconds kSecond = 1'000'000'000;
 
-Probe ready(std::uint32_t cached = 0) { return {.cached = cached}; }
-Probe no_room() { return {.verdict = Probe::Verdict::no_room}; }
-Probe later() { return {.verdict = Probe::Verdict::later}; }
+Readiness ready(std::uint32_t cached = 0) { return {.cached = cached}; }
+Readiness no_room() { return {.verdict = Readiness::Verdict::no_room}; }
+Readiness later() { return {.verdict = Readiness::Verdict::later}; }
 
 std::uint64_t number(JobId id) { return static_cast<std::uint64_t>(id); }
 

@@ -10,17 +10,17 @@
 namespace quire {
 namespace {
 
-struct Way {
+struct Conversion {
   const char* name;
   std::uint32_t chunk;
   bool cached;
 };
-constexpr Way kWays[] = {
+constexpr Conversion kConversions[] = {
     {"in one piece", 0xffffffffu, false}, {"in pieces", 7, false}, {"from the cache", 50, true}};
 
 // All logits after `tokens`, as one number; 0 where blocks were not found that should have been.
 Result<std::uint64_t> go_on(Runtime& r, const Sequence& exact, std::span<const TokenId> prompt,
-                            std::uint32_t tokens, const Way& way) {
+                            std::uint32_t tokens, const Conversion& way) {
   const KeyChange changes[] = {
       {.kind = ChangeKind::converted, .value = std::string(r.storage().rows()->name)},
       {.position = tokens, .kind = ChangeKind::producer, .value = "after converted"}};
@@ -68,9 +68,9 @@ Status selftest_convert(Runtime& r, std::span<const TokenId> prompt, const std::
       .ok = true,
       .compared = 0,
       .detail = ""};
-  for (const Way& way : kWays) {
+  for (const Conversion& way : kConversions) {
     TRY(const std::uint64_t told, go_on(r, exact, prompt, tokens, way));
-    if (&way == kWays) first = told;
+    if (&way == kConversions) first = told;
     check.compared += std::uint64_t{length - tokens} * r.config().vocabulary;
     if (check.ok && (told == 0 || told != first)) {
       check.ok = false;

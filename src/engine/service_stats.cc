@@ -7,8 +7,8 @@ constexpr double kFirstToken[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, 
                                   .75,  1,    2.5, 5,   7.5, 10,  20,  40, 80,  160};
 constexpr double kInterToken[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .15,
                                   .2,   .3,    .4,   .5,  .75,  1,   2.5,  5};
-constexpr double kRequest[] = {.01, .05, .1, .3, .5, .8, 1,  1.5, 2,   2.5, 5,
-                               10,  15,  20, 30, 40, 50, 60, 120, 240, 480, 960};
+constexpr double kRequestBuckets[] = {.01, .05, .1, .3, .5, .8, 1,  1.5, 2,   2.5, 5,
+                                      10,  15,  20, 30, 40, 50, 60, 120, 240, 480, 960};
 constexpr double kTokens[] = {1,   2,    5,    10,   20,    50,    100,   200,
                               500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 constexpr double kChoices[] = {1, 2, 5, 10, 20};
@@ -22,11 +22,11 @@ ServiceStats::ServiceStats()
     : first_token_seconds(kFirstToken),
       inter_token_seconds(kInterToken),
       token_seconds(kInterToken),
-      request_seconds(kRequest),
-      queue_seconds(kRequest),
-      prefill_seconds(kRequest),
-      decode_seconds(kRequest),
-      inference_seconds(kRequest),
+      request_seconds(kRequestBuckets),
+      queue_seconds(kRequestBuckets),
+      prefill_seconds(kRequestBuckets),
+      decode_seconds(kRequestBuckets),
+      inference_seconds(kRequestBuckets),
       request_prompt_tokens(kTokens),
       request_generated_tokens(kTokens),
       request_computed_tokens(kTokens),

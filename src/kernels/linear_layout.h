@@ -58,7 +58,7 @@ static inline constexpr LinearLayout linear_layout(DType type) {
 }
 // clang-format on
 
-static inline constexpr std::size_t round_up_64(std::size_t n) { return (n + 63) / 64 * 64; }
+static inline constexpr std::size_t lines_of_64(std::size_t n) { return (n + 63) / 64 * 64; }
 
 // Where the planes of a record start.
 static inline constexpr std::size_t pair_plane(int code_bits) { return code_bits == 6 ? 256 : 0; }
@@ -91,10 +91,10 @@ static inline constexpr std::size_t record_at(const RecordParts& parts, std::siz
 // From panel to panel.
 static inline constexpr std::size_t panel_stride(DType type, std::uint32_t inputs) {
   if (linear_layout(type).code_bits == 0)
-    return round_up_64(std::size_t{inputs} * kLinearLanes * (type == DType::f32 ? 4 : 2));
+    return lines_of_64(std::size_t{inputs} * kLinearLanes * (type == DType::f32 ? 4 : 2));
   const RecordParts parts = record_parts(type);
   const std::size_t records = inputs / kActivationBlock;
-  return round_up_64(records * parts.bytes + records / kHeadRecords * parts.head);
+  return lines_of_64(records * parts.bytes + records / kHeadRecords * parts.head);
 }
 
 // Byte offsets within a cell. Each array is [8 rows], of 32 bytes (codes) or of one 4-byte value.

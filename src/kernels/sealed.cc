@@ -9,12 +9,10 @@
 namespace quire {
 namespace {
 
-std::uint32_t heads_per_kv(const AttendShape& s) { return s.query_heads / s.kv_heads; }
-
-class Planner {
+class SealedPlanner {
  public:
-  Planner(const KvView& kv, std::span<const RowBlocks> rows, const SealedShape& shape,
-          SealedPlan& plan)
+  SealedPlanner(const KvView& kv, std::span<const RowBlocks> rows, const SealedShape& shape,
+                SealedPlan& plan)
       : kv_(kv), rows_(rows), shape_(shape), plan_(plan) {}
 
   void run() {
@@ -197,11 +195,12 @@ class Planner {
 
 void plan_sealed(const KvView& kv, std::span<const RowBlocks> rows, const SealedShape& shape,
                  SealedPlan& plan) {
-  Planner(kv, rows, shape, plan).run();
+  SealedPlanner(kv, rows, shape, plan).run();
 }
 
 std::size_t sealed_scratch_bytes(const SealedStep& step) {
-  const std::size_t pairs = std::size_t{attend_rows_max(step.shape)} * heads_per_kv(step.shape);
+  const std::size_t pairs =
+      std::size_t{attend_rows_max(step.shape)} * (step.shape.query_heads / step.shape.kv_heads);
   const std::size_t floats = attend_scratch_floats(pairs, step.shape.head_dim);
   return (floats * sizeof(float) + 63) / 64 * 64 + pairs * step.keys.prepared_bytes;
 }

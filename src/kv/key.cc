@@ -18,7 +18,7 @@ namespace quire {
 static_assert(std::endian::native == std::endian::little);
 
 namespace {
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kKeyVersion = 1;
 
 template <class T>
 void put(std::string& out, T value) {
@@ -93,7 +93,7 @@ KeySecret KeySecret::random() {
 
 BlockKey root_key(const KeySecret& secret, const RootIdentity& identity) {
   std::string out;
-  put(out, kVersion);
+  put(out, kKeyVersion);
   put(out, 'R');
   put_field(out, 1, view(identity.weights));
   put_field(out, 2, identity.adapter);
@@ -113,7 +113,7 @@ BlockKey block_key(const KeySecret& secret, const BlockKey& parent,
                    std::span<const std::uint32_t> tokens, std::uint32_t first_position,
                    std::span<const KeyChange> changes) {
   struct {
-    std::uint8_t version = kVersion, kind = 'B';
+    std::uint8_t version = kKeyVersion, kind = 'B';
     std::uint16_t change_count;
     std::uint32_t token_count;
     Digest parent;

@@ -6,7 +6,7 @@
 
 namespace quire {
 namespace {
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kLayoutVersion = 2;
 
 void put(std::string& out, std::uint64_t value) {
   for (int i = 0; i < 8; ++i) out += static_cast<char>(value >> (8 * i));
@@ -22,7 +22,7 @@ void put(std::string& out, std::string_view bytes) {
 // which pages counts too: a layer that shares another's KV computes other numbers downstream.
 std::string encode_layout(const Geometry& geometry) {
   std::string out = "quire-kv-layout";
-  put(out, kVersion);
+  put(out, kLayoutVersion);
   put(out, geometry.tokens_per_block);
   put(out, geometry.groups.size());
   for (const LayerGroup& g : geometry.groups) {

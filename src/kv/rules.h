@@ -5,7 +5,7 @@
 //   TRY_STATUS(check_rules<RetainPolicy, RetainUse>(kRules, policy, use));
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <span>
 #include <string_view>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/json.h"
 #include "model/arch/arch.h"
 #include "model/hyperparameters.h"
 #include "tensor/gguf.h"

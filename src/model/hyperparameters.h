@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/json.h"
+#include "base/json_named.h"
 #include "base/result.h"
 #include "tensor/gguf.h"
 

@@ -6,8 +6,6 @@
 namespace quire {
 namespace {
 
-float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
-
 // From this many rows per thread on, threads take rows instead of columns.
 constexpr std::uint32_t kRowsPerThread = 12;
 

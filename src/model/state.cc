@@ -9,8 +9,6 @@
 namespace quire {
 namespace {
 
-float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
-
 Result<HugeBuffer> scratch(std::size_t bytes) {
   return HugeBuffer::allocate(bytes, "the scratch of a step");
 }

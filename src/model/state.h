@@ -14,6 +14,8 @@
 
 namespace quire {
 
+inline float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
+
 // Activations on their way into a matrix: encoded, plain, or both, as its weights want them.
 struct Site {
   HugeBuffer encoded, plain;

@@ -93,9 +93,10 @@ std::vector<float> to_floats(const TensorView& t, bool plus_one = false) {
   return out;
 }
 
-class Loader {
+class WeightLoader {
  public:
-  Loader(const ModelSource& source) : source_(source), config_(source.config()), packer_(source) {}
+  WeightLoader(const ModelSource& source)
+      : source_(source), config_(source.config()), packer_(source) {}
 
   Result<Weights> load(ThreadPool& pool) {
     Weights w;
@@ -205,7 +206,7 @@ class Loader {
 }  // namespace
 
 Result<Weights> load_weights(const ModelSource& source, ThreadPool& pool) {
-  return Loader(source).load(pool);
+  return WeightLoader(source).load(pool);
 }
 
 }  // namespace quire

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kAttempts = 3;
 
-std::string_view trimmed(std::string_view s) {
+std::string_view without_blanks(std::string_view s) {
   while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
   while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
   return s;
@@ -23,13 +23,13 @@ std::string_view trimmed(std::string_view s) {
 bool for_each_pair(std::string_view list,
                    const std::function<void(std::string key, std::string value)>& f) {
   while (!list.empty()) {
-    const std::string_view item = list.substr(0, list.find(',')), pair = trimmed(item);
+    const std::string_view item = list.substr(0, list.find(',')), pair = without_blanks(item);
     list.remove_prefix(std::min(list.size(), item.size() + 1));
     if (pair.empty()) continue;
     const std::size_t equals = pair.find('=');
     if (equals == pair.npos || equals == 0) return false;
-    f(std::string(trimmed(pair.substr(0, equals))),
-      percent_decode(trimmed(pair.substr(equals + 1))));
+    f(std::string(without_blanks(pair.substr(0, equals))),
+      percent_decode(without_blanks(pair.substr(equals + 1))));
   }
   return true;
 }

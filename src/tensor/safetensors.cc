@@ -14,13 +14,14 @@ namespace quire {
 namespace {
 
 constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // as the format says
-constexpr std::uint64_t kTensorsMax = 65'536;           // of a folder
+constexpr std::uint64_t kFolderTensorsMax = 65'536;     // of a folder
 
-struct TypeRow {
+struct NamedType {
   std::string_view name;
   DType type;
 };
-constexpr TypeRow kTypes[] = {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}};
+constexpr NamedType kNamedTypes[] = {
+    {"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}};
 
 template <class Named>
 const Named* find_named(const std::vector<Named>& sorted, std::string_view name) {
@@ -81,9 +82,9 @@ Result<SafetensorsFile> SafetensorsFile::parse(std::span<const std::byte> bytes,
                              what, claim.begin, claim.end, data.size()));
     if (claim.begin < end) return bad(what + " overlaps another");
     end = claim.end;
-    const auto known = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                    [&](const TypeRow& t) { return t.name == claim.type; });
-    if (known == std::end(kTypes)) {
+    const auto known = std::find_if(std::begin(kNamedTypes), std::end(kNamedTypes),
+                                    [&](const NamedType& t) { return t.name == claim.type; });
+    if (known == std::end(kNamedTypes)) {
       file.foreign_.push_back({std::move(claim.name), std::move(claim.type)});
       continue;
     }
@@ -147,8 +148,9 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
   for (const std::string& name : names) {
     TRY(SafetensorsFile file, SafetensorsFile::open((fs::path(folder) / name).string()));
     tensor_count += file.tensors().size();
-    if (tensor_count > kTensorsMax)
-      return Error{Code::corrupt, fmt::format("{}: has more than {} tensors", folder, kTensorsMax)};
+    if (tensor_count > kFolderTensorsMax)
+      return Error{Code::corrupt,
+                   fmt::format("{}: has more than {} tensors", folder, kFolderTensorsMax)};
     for (const TensorView& tensor : file.tensors())
       if (const SafetensorsFile* other = set.holder(tensor.name))
         return Error{Code::corrupt, fmt::format("{}: tensor {} is in {} too", file.name(),

@@ -13,8 +13,8 @@ namespace quire {
 namespace {
 
 // Far above any real model; they keep what a hostile file can make us hold under 64 MiB.
-constexpr std::size_t kTensorsMax = 65'536, kNameBytesMax = 255, kDimensionsMax = 8, kDepthMax = 8,
-                      kShardsMax = 4096;
+constexpr std::size_t kFileTensorsMax = 65'536, kNameBytesMax = 255, kFileDimensionsMax = 8,
+                      kDepthMax = 8, kShardsMax = 4096;
 
 // Common ground of both readers: depth, the error, and refusing whatever a reader does not expect.
 class Events : public nlohmann::json_sax<nlohmann::json> {
@@ -68,8 +68,8 @@ class HeaderReader final : public Events {
       if (k.empty() || k.size() > kNameBytesMax)
         return fail(
             fmt::format("tensor number {} has a name of {} bytes", claims.size() + 1, k.size()));
-      if (!skipping_ && claims.size() == kTensorsMax)
-        return fail(fmt::format("has more than {} tensors", kTensorsMax));
+      if (!skipping_ && claims.size() == kFileTensorsMax)
+        return fail(fmt::format("has more than {} tensors", kFileTensorsMax));
       if (!skipping_) claims.emplace_back().name = std::move(k);
       has_type_ = has_shape_ = false;
       offsets_ = 0;
@@ -111,8 +111,8 @@ class HeaderReader final : public Events {
     if (depth_ != 3) return unexpected("a number");
     TensorClaim& claim = claims.back();
     if (field_ == "shape") {
-      if (claim.shape.size() == kDimensionsMax)
-        return fail(fmt::format("{} has more than {} dimensions", what(), kDimensionsMax));
+      if (claim.shape.size() == kFileDimensionsMax)
+        return fail(fmt::format("{} has more than {} dimensions", what(), kFileDimensionsMax));
       claim.shape.push_back(value);
       return true;
     }

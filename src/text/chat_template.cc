@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/json.h"
 #include "text/jinja/parser.h"
 #include "text/jinja/runtime.h"
 

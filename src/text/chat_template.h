@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_named.h"
 #include "base/result.h"
 
 namespace quire {

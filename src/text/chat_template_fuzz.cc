@@ -6,6 +6,8 @@
 
 #include "text/chat_template.h"
 
+#include "base/json.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace quire;
   const std::string source(reinterpret_cast<const char*>(data), size);

@@ -10,8 +10,6 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kSpaceSymbol =
-    "\xE2\x96\x81";  // U+2581, how sentencepiece spells a space
 constexpr std::size_t kTextBytesMax = std::size_t{1} << 30;  // positions in a word are 32 bits
 
 std::size_t character_length(std::string_view text) {

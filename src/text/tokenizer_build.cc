@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::size_t kTokensMax = std::size_t{1} << 22;
 constexpr std::size_t kTokenBytesMax = std::size_t{1} << 14;
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
 
 // Control tokens with these spellings end an answer in the models that have them, whatever the file
 // calls eos.

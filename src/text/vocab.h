@@ -23,6 +23,8 @@
 
 namespace quire {
 
+inline constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, SentencePiece's space
+
 // Values as in GGUF's token_type array.
 enum class TokenType : std::uint8_t { normal = 1, unknown, control, user_defined, unused, byte };
 

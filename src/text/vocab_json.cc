@@ -14,7 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
 constexpr std::size_t kHolesMax = 4096;  // ids without a token
 
 Error unsupported(std::string what) {

@@ -33,6 +33,7 @@ LIMITS = {
 KEPT_SHARE = 0.9  # KL from what was kept of the reference is a lower bound, 9 % low at int8 (README.md): the limit is too
 GREEDY_MARGIN = 0.3  # where greedy output leaves the reference, the reference must have been this undecided
 EXACT_LOGIT = 1e-3
+WRITTEN = 4  # answers that are written token by token; the others are read
 
 
 class Quire:
@@ -67,6 +68,12 @@ class Quire:
     def greedy(self, ids, count):
         tokens = ",".join(map(str, ids))
         return self.json("run", "--tokens", tokens, "-n", count, "--temperature", 0, "--ignore-eos")["token_ids"]
+
+    def greedy_along(self, ids, answer):
+        """The best token at each step of an answer that is read, not written: up to the first one that differs these are
+        the tokens it would have written, as reading and writing give the same bits, in a tenth of the time."""
+        report, _ = self.evaluate(ids + answer)
+        return report["best"][len(ids) - 1:len(ids) - 1 + len(answer)]
 
 
 class Verdict:
@@ -146,7 +153,10 @@ def check_greedy(args, quire, arrays, described, verdict, margin_limit=GREEDY_MA
     answers = described["answers"]
     worst, different = 0.0, 0
     for number, answer in enumerate(answers):
-        got = quire.greedy(answer["prompt_ids"], len(answer["token_ids"]))
+        if number < WRITTEN:
+            got = quire.greedy(answer["prompt_ids"], len(answer["token_ids"]))
+        else:
+            got = quire.greedy_along(answer["prompt_ids"], answer["token_ids"])
         if len(got) != len(answer["token_ids"]):
             sys.exit(f"error: prompt {number}: {len(got)} tokens came back, {len(answer['token_ids'])} were asked for")
         step = next((i for i, pair in enumerate(zip(got, answer["token_ids"])) if pair[0] != pair[1]), None)

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <string>
 
+#include "base/json.h"
 #include "text/chat_template.h"
 
 namespace quire {

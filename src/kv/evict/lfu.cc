@@ -9,7 +9,7 @@ namespace {
 // Counts up to 63 are told apart, larger ones by eighths of an octave.
 constexpr std::uint32_t kExact = 64, kRanks = kExact + 26 * 8;
 
-std::uint32_t rank(const EvictEntry& e) {
+std::uint32_t rank_by_hits(const EvictEntry& e) {
   if (e.hits < kExact) return e.hits;
   const auto octave = static_cast<std::uint32_t>(std::bit_width(e.hits)) - 1;  // 6..31
   return kExact + (octave - 6) * 8 + ((e.hits >> (octave - 3)) & 7);
@@ -20,7 +20,7 @@ std::uint32_t rank(const EvictEntry& e) {
 extern const EvictPolicy kEvictLfu;
 const EvictPolicy kEvictLfu = {"lfu", "least often used first",
                                [](const EvictOptions& o) -> std::unique_ptr<Evictor> {
-                                 return std::make_unique<Ranked<kRanks, rank>>(o);
+                                 return std::make_unique<Ranked<kRanks, rank_by_hits>>(o);
                                }};
 
 }  // namespace quire

@@ -42,11 +42,6 @@ void window_mean(const RetainMethod&, const RetainInput& in, std::span<float> we
     retain::group_mean(in, in.window_mass, h, retain::head_of(weights, in, h));
 }
 
-void newest(const RetainMethod&, const RetainInput& in, std::span<float> scores) {
-  for (std::uint32_t i = 0; i < in.kv_heads * in.slots; ++i)
-    scores[i] = static_cast<float>(i % in.slots);
-}
-
 // A head's gate, at each of its slots. Without calibrated gates: the attention that the last
 // queries gave to what a streaming head would not have.
 void gate(const RetainMethod& m, const RetainInput& in, std::span<float> weights) {
@@ -86,7 +81,7 @@ extern const RetainMethod kRetainDuo = {
     .rule = BudgetRule::split,
     .pages = RetainPages::ragged,
     .shares = RetainClass::question,
-    .score = newest,
+    .score = retain::newest,
     .weigh = gate,
     .sinks = 64,
     .recent = 256,

@@ -41,6 +41,12 @@ inline void group_mean(const RetainInput& in, std::span<const float> mass, std::
   }
 }
 
+// A score that keeps the newest slots.
+inline void newest(const RetainMethod&, const RetainInput& in, std::span<float> scores) {
+  for (std::uint32_t h = 0; h < in.kv_heads; ++h)
+    for (std::uint32_t s = 0; s < in.slots; ++s) head_of(scores, in, h)[s] = static_cast<float>(s);
+}
+
 // In place: x becomes exp(x) over its sum.
 void softmax(std::span<float> x);
 

@@ -6,12 +6,6 @@
 namespace quire {
 namespace {
 
-void newest(const RetainMethod&, const RetainInput& in, std::span<float> scores) {
-  for (std::uint32_t h = 0; h < in.kv_heads; ++h)
-    for (std::uint32_t s = 0; s < in.slots; ++s)
-      retain::head_of(scores, in, h)[s] = static_cast<float>(s);
-}
-
 void drawn(const RetainMethod&, const RetainInput& in, std::span<float> scores) {
   for (std::uint32_t h = 0; h < in.kv_heads; ++h)
     for (std::uint32_t s = 0; s < in.slots; ++s)
@@ -22,7 +16,7 @@ void drawn(const RetainMethod&, const RetainInput& in, std::span<float> scores) 
 // Whoever set the task knows where the answer stands; the rest of the budget goes to the newest.
 void answer_first(const RetainMethod& m, const RetainInput& in, std::span<float> scores) {
   CHECK(in.marks.size() == in.slots);
-  newest(m, in, scores);
+  retain::newest(m, in, scores);
   for (std::uint32_t h = 0; h < in.kv_heads; ++h)
     for (std::uint32_t s = 0; s < in.slots; ++s)
       if (in.marks[s] & kMarkAnswer)
@@ -36,7 +30,7 @@ extern const RetainMethod kRetainStreaming = {
     .summary = "the first four tokens and the most recent ones",
     .when = RetainWhen::both,
     .pages = RetainPages::same_slots,
-    .score = newest,
+    .score = retain::newest,
     .sinks = 4,
 };
 extern const RetainMethod kRetainWindow = {
@@ -45,7 +39,7 @@ extern const RetainMethod kRetainWindow = {
     .summary = "the most recent tokens only",
     .when = RetainWhen::both,
     .pages = RetainPages::same_slots,
-    .score = newest,
+    .score = retain::newest,
 };
 extern const RetainMethod kRetainRandom = {
     .name = "random",

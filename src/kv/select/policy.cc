@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-constexpr SelectMethod kMethods[] = {
+constexpr SelectMethod kSelectMethods[] = {
     {"quest", "Quest, 2406.10774",
      "a token of an answer reads the pages whose keys could match its queries best", "decode"},
     {"xattention", "XAttention, 2503.16428",
@@ -32,7 +32,7 @@ bool nothing_grows(const SelectPolicy&, const SelectUse& use) {
   return retained_groups(*use.geometry) == 0;
 }
 
-constexpr SelectRule kRules[] = {
+constexpr SelectRule kSelectRules[] = {
     {"formats",
      "any whose keys are stored after RoPE, whole pages are read as they are; kvquant, coupled and "
      "minicache, whose layers share pages, are refused",
@@ -58,8 +58,8 @@ constexpr SelectRule kRules[] = {
 
 }  // namespace
 
-std::span<const SelectMethod> select_methods() { return kMethods; }
-std::span<const SelectRule> select_rules() { return kRules; }
+std::span<const SelectMethod> select_methods() { return kSelectMethods; }
+std::span<const SelectRule> select_rules() { return kSelectRules; }
 
 std::uint32_t SelectPolicy::pages(std::uint32_t prompt, std::uint32_t tokens_per_block) const {
   const std::uint32_t wanted = share > 0 ? budget_slots(prompt, share) : tokens;
@@ -105,7 +105,7 @@ Result<SelectPolicy> make_select_policy(const SelectAsk& ask) {
       return Error{Code::invalid, "vertical-slash: at least one column and one diagonal"};
   } else {
     std::string known;
-    for (const SelectMethod& m : kMethods) known += ' ' + std::string(m.name);
+    for (const SelectMethod& m : kSelectMethods) known += ' ' + std::string(m.name);
     return Error{Code::not_found, "no way to select '" + p.name + "'; there are:" + known};
   }
   return p;
@@ -149,7 +149,7 @@ Result<SelectPolicy> parse_select_policy(std::string_view text) {
 }
 
 Status check_select(const SelectPolicy& policy, const SelectUse& use) {
-  return check_rules(std::span<const SelectRule>(kRules), policy, use);
+  return check_rules(std::span<const SelectRule>(kSelectRules), policy, use);
 }
 
 }  // namespace quire

@@ -10,7 +10,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x52564b51;  // "QKVR"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kRecordVersion = 1;
 constexpr std::size_t kChecksumBytes = 16;
 
 struct Fixed {
@@ -61,7 +61,7 @@ std::vector<std::byte> encode_record(const RecordHead& head, std::span<const std
   const std::size_t head_bytes = record_head_bytes(head);
   std::vector<std::byte> out(head_bytes + segments);  // padding is zero
   const Fixed fixed{.magic = kMagic,
-                    .version = kVersion,
+                    .version = kRecordVersion,
                     .head_bytes = static_cast<std::uint32_t>(head_bytes),
                     .group = head.group,
                     .first_layer = head.first_layer,
@@ -89,10 +89,10 @@ Result<RecordView> read_record(std::span<const std::byte> bytes) {
     return corrupt(fmt::format("{} bytes are too few for a head", bytes.size()));
   std::memcpy(&fixed, bytes.data(), sizeof fixed);
   if (fixed.magic != kMagic) return corrupt("does not begin with QKVR");
-  if (fixed.version != kVersion)
+  if (fixed.version != kRecordVersion)
     return Error{Code::unsupported, fmt::format("block record: version {}, this program reads {}; "
                                                 "it counts as a miss",
-                                                fixed.version, kVersion)};
+                                                fixed.version, kRecordVersion)};
   if (fixed.layers > kRecordLayersMax || fixed.tokens > kRecordTokensMax ||
       fixed.segment_bytes > kRecordSegmentMax)
     return corrupt(fmt::format("claims {} layers of {} bytes and {} tokens", fixed.layers,

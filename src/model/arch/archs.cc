@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/json.h"
 #include "model/arch/arch.h"
 
 namespace quire {

@@ -222,7 +222,7 @@ Value select(Runtime& rt, const Value& v, Args& args) {
   return make_seq(SeqKind::iterator, std::move(out));
 }
 
-constexpr Named kFilters[] = {
+constexpr Named kSequenceFilters[] = {
     {"length", length},
     {"count", length},
     {"first", first},
@@ -247,6 +247,8 @@ constexpr Named kFilters[] = {
 
 }  // namespace
 
-const Function* find_sequence_filter(std::string_view name) { return find_named(kFilters, name); }
+const Function* find_sequence_filter(std::string_view name) {
+  return find_named(kSequenceFilters, name);
+}
 
 }  // namespace quire::jinja
