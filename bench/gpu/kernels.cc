@@ -155,30 +155,28 @@ void bench_prefill(std::uint32_t query_heads, std::uint32_t kv_heads, std::uint3
                       block = kv_heads * page_bytes;
   void* arena = room(pages * block);
   ok(api->random_bf16({arena, pages * block / 2, 1, 1}, stream), "noise");
-  std::vector<std::uint32_t> tables(pages);
-  for (std::uint32_t i = 0; i < pages; ++i) tables[i] = static_cast<std::uint32_t>(i * block / 256);
-  const std::uint32_t tile = kCudaTile / (query_heads / kv_heads);
+  std::vector<ArenaOffset> blocks(pages);
+  for (std::uint32_t i = 0; i < pages; ++i) blocks[i] = ArenaOffset(i * block / kArenaUnit);
+  const KvSequenceView sequence{blocks.data(), 0, rows, past};
   CudaPlan plan;
-  for (std::uint32_t r = 0; r < rows; r += tile) {
-    const std::uint32_t count = std::min(tile, rows - r);
-    add_attention(plan,
-                  {0, r, past + r, past, 0, past + r + count, kNoPartial,
-                   static_cast<std::uint16_t>(count), 0},
-                  cuda_split(dim), 0);
-  }
-  std::ranges::reverse(plan.items);
+  plan_cuda_attention(
+      {nullptr, &sequence, 1, kCudaPage, 0},
+      {query_heads, kv_heads, dim, static_cast<std::uint32_t>(device_info.multiprocessors)}, plan);
   void* queries = room(std::size_t{rows} * query_heads * dim * 2);
   ok(api->random_bf16({queries, std::size_t{rows} * query_heads * dim, 3, 0.1f}, stream), "noise");
   AttendArgs a{};
   a.arena = static_cast<std::byte*>(arena);
-  a.tables = up(tables);
+  a.tables = up(plan.tables);
   a.queries = queries;
   a.output = room(activation_elements(rows, query_heads * dim) * 2);
   a.query_heads = query_heads, a.kv_heads = kv_heads, a.head_dim = dim;
   use_plan(
       plan, a, [](const auto& v) { return up(v); }, room);
   a.page_bytes = page_bytes;
-  const double us = graph_us([&] { ok(api->attend_prefill(a, stream), "prefill"); });
+  const double us = graph_us([&] {
+    ok(api->attend_prefill(a, stream), "prefill");
+    if (plan.partials > 0) ok(api->attend_merge(a, stream), "merge");
+  });
   const double flops = 4.0 * query_heads * dim * rows * (past + 0.5 * rows);
   fmt::print(
       "{}{{\"attend\": \"prefill\", \"heads\": \"{}/{}/{}\", \"rows\": {}, \"past\": {}, \"us\": "
@@ -268,6 +266,8 @@ int run() {
     bench_decode(c, first);
   bench_prefill(32, 8, 128, 8192, 0, first);
   bench_prefill(32, 8, 128, 2048, 0, first);
+  bench_prefill(32, 8, 128, 68, 32700, first);
+  bench_prefill(32, 8, 128, 4, 32700, first);
   bench_prefill(9, 3, 64, 8192, 0, first);
   bench_linear(6144, 4096, LinearOutput::rows_bf16, first);
   bench_linear(4096, 4096, LinearOutput::rows_bf16, first);

@@ -28,13 +28,16 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 4;
+inline constexpr std::uint32_t kCudaApiVersion = 5;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
   return head_dim <= 64 ? 256 : 512;
 }
 inline constexpr std::uint32_t kCudaTile = 128;  // (row, query head) pairs of a prefill item
+// Items with so few of them are several times as fast, a split of theirs being one warp's work, if
+// they leave partials.
+inline constexpr std::uint32_t kCudaFewPairs = 16;
 inline constexpr std::uint32_t kNoPartial = 0xffffffffu;
 
 // Up to this many rows, activations lie as the fragments the tensor cores want (cuda/packed.h);
@@ -51,6 +54,7 @@ using CudaEvent = struct CudaEventTag*;
 struct CudaDeviceInfo {
   char name[64];
   int major, minor, multiprocessors, driver;
+  int code;  // 90: kernels for Hopper, 80: for any GPU, 0: the library has none that this one runs
   std::uint64_t memory_bytes, free_bytes;
 };
 

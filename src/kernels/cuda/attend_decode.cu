@@ -5,6 +5,8 @@
 // others, so a multiprocessor always has more bytes on their way than it needs. Block tables and
 // the next item are read ahead. Pages that this step did not write are asked for before the kernel
 // that wrote the newest rows has ended.
+#include <type_traits>
+
 #include "kernels/cuda/attend_decode.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -14,7 +16,7 @@ namespace quire::cuda {
 namespace {
 
 template <int D, int kWarps, int kStages>
-__global__ void __launch_bounds__(kWarps * 32, 1) decode(const AttendArgs a) {
+__device__ __forceinline__ void decode_items(const AttendArgs& a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[kWarps * kStages];
   constexpr std::uint32_t kSplit = cuda_split(D);
@@ -77,39 +79,58 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode(const AttendArgs a) {
   }
 }
 
-template <int D, int kWarps, int kStages>
-int run(const AttendArgs& a, CudaStream stream) {
-  constexpr std::size_t kBytes = std::size_t{kWarps} * (kStages * Page<D>::kHalf + Row<D>::kBytes);
-  static const int allowed = allow_shared(decode<D, kWarps, kStages>, kBytes);
-  if (allowed != 0) return allowed;
-  return launch(decode<D, kWarps, kStages>, multiprocessors(), kWarps * 32, kBytes, stream, a);
+template <int D, class Shape, bool kForHopper>
+__global__ void __launch_bounds__(Shape::kWarps * 32, 1)
+    decode(const __grid_constant__ AttendArgs a) {
+  if constexpr (kForHopper == kHopper)
+    decode_items<D, Shape::kWarps, Shape::kStages>(a);
+  else
+    __trap();
 }
 
-// A block per (row, query head, 256 dimensions at most), a thread per dimension. Each lane finds the factors of one split;
+template <int D, bool kForHopper, int kWarps, int kStages>
+int run_for(const AttendArgs& a, CudaStream stream) {
+  using Shape = DecodeShape<PlainPieces<D>, D, kForHopper, kWarps, kStages>;
+  static const int allowed = allow_shared(decode<D, Shape, kForHopper>, Shape::kBytes);
+  if (allowed != 0) return allowed;
+  return launch(decode<D, Shape, kForHopper>, multiprocessors(), Shape::kWarps * 32, Shape::kBytes,
+                stream, a);
+}
+template <int D, int kWarps, int kStages>  // on Hopper
+int run(const AttendArgs& a, CudaStream stream) {
+  return hopper() ? run_for<D, true, kWarps, kStages>(a, stream)
+                  : run_for<D, false, kWarps, kStages>(a, stream);
+}
+
+// A block per (row, query head, 256 dimensions at most), a thread for kEach of them: for two where
+// there are many rows, so that all are under way at once. Each lane finds the factors of one split;
 // then all thread through the splits in order.
-__global__ void __launch_bounds__(256, 6) merge(const AttendArgs a) {
+template <int kEach>
+__global__ void __launch_bounds__(256 / kEach, kEach == 1 ? 6 : 9) merge(const AttendArgs a) {
   allow_next();
   const AttendMerge m = a.merges[blockIdx.x];
   wait_for_previous();
   if (m.count == 0) return;
   const std::uint32_t heads = a.query_heads / a.kv_heads, dim = a.head_dim;
   const std::uint32_t kv_head = blockIdx.y / heads, member = blockIdx.y % heads;
-  const std::uint32_t lane = threadIdx.x % 32, d = blockIdx.z * blockDim.x + threadIdx.x;
+  const std::uint32_t lane = threadIdx.x % 32, d = (blockIdx.z * blockDim.x + threadIdx.x) * kEach;
   const std::size_t floats = partial_floats(heads, dim), stride = floats * a.kv_heads;
   const float* from = a.partials + (std::size_t{m.first} * a.kv_heads + kv_head) * floats;
   const float* outs_from = from + 2 * heads + member * dim + d;
-  float max = kLowest, sum = 0, out = 0;
+  using Some = std::conditional_t<kEach == 1, float, float2>;
+  float max = kLowest, sum = 0, out[kEach] = {};
   constexpr int kAtOnce = 16;  // few registers, so that it fits beside the kernel it waits for
   for (std::uint32_t i = 0; i < m.count; i += kAtOnce) {
     const std::uint32_t some = min(m.count - i, std::uint32_t{kAtOnce});
-    float its_max = kLowest, its_sum = 0, outs[kAtOnce];
+    float its_max = kLowest, its_sum = 0;
+    Some outs[kAtOnce];
     if (lane < some) {
       its_max = __ldcg(from + (i + lane) * stride + member);
       its_sum = __ldcg(from + (i + lane) * stride + heads + member);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j)
-      if (j < some) outs[j] = __ldcg(outs_from + (i + j) * stride);
+      if (j < some) outs[j] = __ldcg(reinterpret_cast<const Some*>(outs_from + (i + j) * stride));
     float most = its_max;
 #pragma unroll
     for (int apart = 1; apart < 32; apart *= 2) {
@@ -125,16 +146,23 @@ __global__ void __launch_bounds__(256, 6) merge(const AttendArgs a) {
       if (j >= some) break;
       const float keep = __shfl_sync(~0u, mine, j), take = __shfl_sync(~0u, its, j);
       sum = __fmaf_rn(__shfl_sync(~0u, its_sum, j), take, sum * keep);
-      out = __fmaf_rn(outs[j], take, out * keep);
+#pragma unroll
+      for (int e = 0; e < kEach; ++e)
+        out[e] = __fmaf_rn(reinterpret_cast<const float*>(&outs[j])[e], take, out[e] * keep);
     }
     max = __shfl_sync(~0u, before, 31);  // merge_factors left the new maximum there
   }
   const std::uint32_t k = blockIdx.y * dim + d;
-  __shared__ float room[256];
-  out = __fdiv_rn(out, sum);
-  if (a.rotated) out = rotate_block(out, room, dim);
-  static_cast<bf16*>(a.output)[activation_at(a.rows, a.query_heads * dim, m.row, k)] =
-      __float2bfloat16_rn(out);
+  bf16* to = static_cast<bf16*>(a.output) + activation_at(a.rows, a.query_heads * dim, m.row, k);
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) out[e] = __fdiv_rn(out[e], sum);
+  if constexpr (kEach == 1) {
+    __shared__ float room[256];
+    if (a.rotated) out[0] = rotate_block(out[0], room, dim);
+    *to = __float2bfloat16_rn(out[0]);
+  } else {
+    *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(out[0], out[1]);
+  }
 }
 
 }  // namespace
@@ -157,7 +185,10 @@ int attend_merge(const AttendArgs& a, CudaStream stream) {
   const std::uint32_t threads = a.head_dim < 256 ? a.head_dim : 256;
   if (a.head_dim % threads != 0 || (a.rotated && a.head_dim > threads))
     return cudaErrorInvalidValue;
-  return launch(merge, dim3(a.rows, a.query_heads, a.head_dim / threads), threads, 0, stream, a);
+  const dim3 grid(a.rows, a.query_heads, a.head_dim / threads);
+  if (a.rows > kPackedRowsMax && !a.rotated)
+    return launch(merge<2>, grid, threads / 2, 0, stream, a);
+  return launch(merge<1>, grid, threads, 0, stream, a);
 }
 
 }  // namespace quire::cuda

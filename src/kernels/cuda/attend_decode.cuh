@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attend_page.cuh"
 #include "kernels/cuda/hadamard.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed.h"
 
 namespace quire::cuda {
@@ -56,7 +57,7 @@ struct PageRing {
     ring = shared_address(shared + warp * kStages * Pieces::kBytes);
     bars = shared_address(barriers + warp * kStages);
     if (lane == 0) {
-      for (int i = 0; i < kStages; ++i) barrier_init(bars + 8 * i, 1);
+      for (int i = 0; i < kStages; ++i) barrier_init(bars + 8 * i, kCopyArrivals);
       barrier_init_fence();
     }
     __syncwarp();
@@ -87,10 +88,11 @@ struct PageRing {
     if (piece == ahead.pieces) return;
     std::uint32_t bytes;
     const std::byte* from = Pieces::find(a, ahead, piece, bytes);
-    const std::uint32_t stage = asked++ % kStages;
-    if (lane == 0) {
-      barrier_expect(bars + 8 * stage, bytes);
-      bulk_copy(ring + stage * Pieces::kBytes, from, bytes, bars + 8 * stage);
+    const std::uint32_t stage = asked++ % kStages, full = bars + 8 * stage;
+    if (copies(lane)) {
+      begin_copies(full, bytes);
+      warp_copy(ring + stage * Pieces::kBytes, from, bytes, full, lane);
+      end_copies(full);
     }
     if (++piece == ahead.pieces) {
       piece = 0;
@@ -179,6 +181,20 @@ struct Row {
             make_float2(split.out[n][0], split.out[n][1]);
     }
   }
+};
+
+// Warps of a block, each with a ring of `pieces` and a row: as many as were best on Hopper, or as fit
+// any GPU with two pieces each.
+template <class Pieces, int D, bool kForHopper, int kHopperWarps, int kHopperStages>
+struct DecodeShape {
+  static constexpr int kStages = kForHopper ? kHopperStages : 2;
+  static constexpr std::size_t kWarpBytes = kStages * Pieces::kBytes + Row<D>::kBytes;
+  static constexpr int kWarps = kForHopper                          ? kHopperWarps
+                                : 8 * kWarpBytes <= kSharedAnywhere ? 8
+                                : 4 * kWarpBytes <= kSharedAnywhere ? 4
+                                                                    : 2;
+  static constexpr std::size_t kBytes = kWarps * kWarpBytes;
+  static_assert(kForHopper || kBytes <= kSharedAnywhere);
 };
 
 }  // namespace quire::cuda

@@ -42,14 +42,15 @@ __global__ void __launch_bounds__(kThreads, 2) latent(const AttendArgs a) {
   const std::uint32_t first = item.begin / kCudaPage,
                       pages = (item.end + kCudaPage - 1) / kCudaPage - first;
   if (warp == kWarps) {
-    if (lane != 0) return;
+    if (!copies(lane)) return;
     for (std::uint32_t p = 0; p < pages; ++p) {
       const std::uint32_t full = bars + 8 * (p % kStages);
       if (p >= kStages) barrier_wait(full + 8 * kStages, (p / kStages - 1) & 1);
-      barrier_expect(full, kPageBytes);
-      bulk_copy(ring + p % kStages * kPageBytes,
+      begin_copies(full, kPageBytes);
+      warp_copy(ring + p % kStages * kPageBytes,
                 a.arena + std::size_t{a.tables[item.table + first + p]} * 256 + a.layer_offset,
-                kPageBytes, full);
+                kPageBytes, full, lane);
+      end_copies(full);
     }
     return;
   }

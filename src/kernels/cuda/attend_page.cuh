@@ -161,13 +161,13 @@ __device__ __forceinline__ bool weigh_page(float (&s)[4][4], const Visible (&row
   return moved;
 }
 
-// Values of 64 dimensions, for 8 rows. Slots from `written` on hold anything, NaN included: they
-// are not multiplied in.
-template <int D>
+// Values of 64 dimensions. Slots from `written` on hold anything, NaN included: they are not
+// multiplied in.
+template <int D, int kRows>
 __device__ __forceinline__ void add_values_block(const std::uint32_t (&weights)[2][4], int block,
                                                  std::uint32_t values, std::uint32_t lane,
                                                  std::uint32_t written,  // of the page; 32 if all
-                                                 Softmax<D, 8>& state) {
+                                                 Softmax<D, kRows>& state) {
   std::uint32_t keep[2][2];  // by step of 16 slots and half of it
 #pragma unroll
   for (int h = 0; h < 2; ++h)
@@ -182,8 +182,9 @@ __device__ __forceinline__ void add_values_block(const std::uint32_t (&weights)[
     float c[kAtOnce][4];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      c[i][0] = state.out[block * 8 + n + i][0], c[i][1] = state.out[block * 8 + n + i][1];
       c[i][2] = c[i][3] = 0;
+#pragma unroll
+      for (int j = 0; j < kRows / 4; ++j) c[i][j] = state.out[block * 8 + n + i][j];
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -203,7 +204,8 @@ __device__ __forceinline__ void add_values_block(const std::uint32_t (&weights)[
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      state.out[block * 8 + n + i][0] = c[i][0], state.out[block * 8 + n + i][1] = c[i][1];
+#pragma unroll
+      for (int j = 0; j < kRows / 4; ++j) state.out[block * 8 + n + i][j] = c[i][j];
   }
 }
 

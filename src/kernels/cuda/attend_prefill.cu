@@ -7,7 +7,12 @@
 // and sums have the bits of mma.sync, so each row gets what decoding it alone would give. A tile
 // walks all its splits and merges them as it goes, or, where tiles are few and contexts long,
 // several blocks share a tile and leave partials for attend_merge.
-#include "kernels/cuda/attend_page.cuh"
+// Up to 16 pairs are too few for that: each warp takes splits of its own, as decoding does.
+//
+// Before Hopper the tensor cores are asked by mma.sync, and shared memory holds one step of two pages.
+#include <algorithm>
+
+#include "kernels/cuda/attend_pairs.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed.h"
@@ -16,38 +21,80 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kWarps = kCudaTile / 16, kThreads = (kWarps + 4) * 32, kStages = 2;
-constexpr std::uint32_t kPages = 4, kSlots = kPages * kCudaPage;  // of a step
-constexpr std::uint32_t kBlock = kSlots * 128;                    // bytes of 64 dimensions of it
+constexpr int kWarps = kCudaTile / 16;
 
-template <int D>
-struct Layout {
-  static constexpr std::size_t kMerged = std::size_t{kWarps} * 32 * (D / 8) * sizeof(float4);
-  static constexpr std::uint32_t kHalf = D / 64 * kBlock;  // keys, or values, of a step
-  static constexpr std::size_t kBytes = 2 * kStages * kHalf + kMerged;
+template <bool kForHopper>
+struct Step {
+  static constexpr std::uint32_t kPages = kForHopper ? 4 : 2, kSlots = kPages * kCudaPage;
+  static constexpr std::uint32_t kBlock = kSlots * 128;  // bytes of 64 dimensions
+  static constexpr int kStages = kForHopper ? 2 : 1;
+  static constexpr int kThreads = (kWarps + (kForHopper ? 4 : 1)) * 32;
 };
+template <int D, bool kForHopper = kHopper>
+struct Layout {
+  using S = Step<kForHopper>;
+  static constexpr std::size_t kMerged = std::size_t{kWarps} * 32 * (D / 8) * sizeof(float4);
+  static constexpr std::uint32_t kHalf = D / 64 * S::kBlock;  // keys, or values, of a step
+  static constexpr std::size_t kBytes = 2 * S::kStages * kHalf + kMerged;
+  static_assert(kForHopper || kBytes <= kSharedAnywhere);
+};
+// On the device:
+constexpr std::uint32_t kPages = Step<kHopper>::kPages, kSlots = Step<kHopper>::kSlots,
+                        kBlock = Step<kHopper>::kBlock, kStages = Step<kHopper>::kStages;
+// Of few pairs: warps, with a ring of so many halves of pages each.
+template <int D>
+constexpr std::uint32_t kAlone = std::min<std::size_t>(kWarps, Layout<D>::kBytes / Page<D>::kBytes);
+template <int D>
+constexpr std::uint32_t kHalves = Layout<D>::kBytes / (kAlone<D> * Page<D>::kHalf);
 
+// Products are started after begin() and done after finish().
+__device__ __forceinline__ void begin() {
+  if constexpr (kHopper) wgmma_fence();
+}
 template <int D>
 __device__ __forceinline__ void start_scores(float (&s)[4 * kPages][4],
                                              const std::uint32_t (&q)[D / 16][4],
                                              std::uint32_t keys) {
+  if constexpr (kHopper) {
 #pragma unroll
-  for (int k = 0; k < D / 16; ++k)
-    wgmma_scores(s, q[k], operand(keys + k / 4 * kBlock + k % 4 * 32, 16), k != 0);
+    for (int k = 0; k < D / 16; ++k)
+      wgmma_scores(s, q[k], operand(keys + k / 4 * kBlock + k % 4 * 32, 16), k != 0);
+  } else {
+#pragma unroll
+    for (int p = 0; p < kPages; ++p)
+#pragma unroll
+      for (int block = 0; block < D / 64; ++block)
+        score_block<D>(q, block, keys + block * kBlock + p * Page<D>::kBlock, threadIdx.x % 32,
+                       reinterpret_cast<float(&)[4][4]>(s[4 * p]));
+  }
 }
 // Sixteen slots.
 template <int kOut>
 __device__ __forceinline__ void start_values(float (&out)[kOut][4],
                                              const std::uint32_t (&weights)[4],
                                              std::uint32_t values, int step) {
-  wgmma_values(out, weights, operand(values + step * (16 * 128), kBlock));
+  if constexpr (kHopper) {
+    wgmma_values(out, weights, operand(values + step * (16 * 128), kBlock));
+  } else {
+    const std::uint32_t lane = threadIdx.x % 32, slot = step * 16 + (lane & 15);
+#pragma unroll
+    for (int n = 0; n < kOut; n += 2) {
+      std::uint32_t r[4];
+      load_matrices_transposed(r,
+                               values + n / 8 * kBlock + Page<64>::at(slot, n % 8 + (lane >> 4)));
+      mma_bf16(out[n], weights, r[0], r[1]);
+      mma_bf16(out[n + 1], weights, r[2], r[3]);
+    }
+  }
 }
 template <int kOut>
 __device__ __forceinline__ void finish(float (&s)[4 * kPages][4], float (&out)[kOut][4]) {
-  wgmma_commit();
-  wgmma_wait();
-  pin(s);
-  pin(out);
+  if constexpr (kHopper) {
+    wgmma_commit();
+    wgmma_wait();
+    pin(s);
+    pin(out);
+  }
 }
 
 // Slots [begin, end) hold anything, NaN included: zeros take their place. The other group may do
@@ -75,11 +122,12 @@ struct Ring {
     return side(i, values);
   }
   __device__ __forceinline__ void release(std::uint32_t i, std::uint32_t values) const {
+    if constexpr (!kHopper) __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full(i, values) + 8 * kStages);
   }
 };
 
-// The ninth warp: a lane per page. Pages that the item does not have are not read.
+// The ninth warp: a lane knows a page. Pages that the item does not have are not read.
 template <int D>
 __device__ __forceinline__ void bring(const AttendArgs& a, const AttendItem& item, Ring<D> ring,
                                       std::uint32_t first_step, std::uint32_t steps) {
@@ -95,12 +143,14 @@ __device__ __forceinline__ void bring(const AttendArgs& a, const AttendItem& ite
     for (std::uint32_t values = 0; values < 2; ++values) {
       const std::uint32_t full = ring.full(i, values);
       if (i >= kStages) barrier_wait(full + 8 * kStages, (i / kStages - 1) & 1);
-      if (lane == 0) barrier_expect(full, count * Page<D>::kHalf);
+      if (copies(lane)) begin_copies(full, count * Page<D>::kHalf);
       __syncwarp();
 #pragma unroll
-      for (int block = 0; mine && block < D / 64; ++block)
-        bulk_copy(ring.side(i, values) + block * kBlock + lane * Page<D>::kBlock,
-                  from + values * Page<D>::kHalf + block * Page<D>::kBlock, Page<D>::kBlock, full);
+      for (int block = 0; block < D / 64; ++block)
+        lane_copies(mine, ring.side(i, values) + block * kBlock + lane * Page<D>::kBlock,
+                    from + values * Page<D>::kHalf + block * Page<D>::kBlock, Page<D>::kBlock, full,
+                    lane);
+      end_copies(full);
     }
   }
 }
@@ -110,19 +160,9 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
                                        std::uint8_t* shared, std::uint32_t warp,
                                        std::uint32_t first_step, std::uint32_t steps) {
   constexpr std::uint32_t kSplit = cuda_split(D), kSplitSteps = kSplit / kSlots;
-  const std::uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = warp / 4;
+  const std::uint32_t lane = threadIdx.x % 32, t = lane % 4, group = warp / 4;
   const std::uint32_t heads = a.query_heads / a.kv_heads, head = blockIdx.x;
-  Visible rows[2];
-  std::uint32_t tokens[2], member[2];  // within the tile; query head within the KV head
-  bool real[2];
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const std::uint32_t pair = warp * 16 + g + 8 * j;
-    tokens[j] = pair / heads, member[j] = pair % heads;
-    real[j] = tokens[j] < item.row_count;
-    const std::uint32_t end = item.position + tokens[j] + 1;
-    rows[j] = real[j] ? Visible{a.window != 0 ? end - min(end, a.window) : 0, end} : Visible{0, 0};
-  }
+  const Pairs<D> pairs(a, item, warp * 16);
   const std::uint32_t tile_end = item.position + item.row_count;
   // What any row of this group sees ends here.
   const std::uint32_t first_token = group * 64 / heads, last_token = (group * 64 + 63) / heads;
@@ -134,19 +174,7 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
       group_end <= first_step * kSlots ? 0
                                        : min(steps, (group_end + kSlots - 1) / kSlots - first_step);
   std::uint32_t q[D / 16][4];
-  const bf16* queries = static_cast<const bf16*>(a.queries);
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const bf16* query =
-        queries +
-        (std::size_t{item.row + tokens[j]} * a.query_heads + head * heads + member[j]) * D;
-#pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const bf16* at = query + k * 16 + 2 * t;
-      q[k][j] = real[j] ? *reinterpret_cast<const std::uint32_t*>(at) : 0;
-      q[k][j + 2] = real[j] ? *reinterpret_cast<const std::uint32_t*>(at + 8) : 0;
-    }
-  }
+  pairs.load(a, item, q);
 
   float4* merged = reinterpret_cast<float4*>(shared + 2 * kStages * Layout<D>::kHalf) +
                    warp * 32 * (D / 8) + lane;
@@ -170,23 +198,13 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
         merged[n * 32] = m;
       }
     } else {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (!real[j]) continue;
-        const std::size_t at = item.partial + std::size_t{tokens[j]} * item.partial_stride + split;
-        float* out = a.partials + (at * a.kv_heads + head) * partial_floats(heads, D);
-        if (t == 0) out[member[j]] = state.max[j], out[heads + member[j]] = state.sum[j];
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n)
-          *reinterpret_cast<float2*>(out + 2 * heads + member[j] * D + n * 8 + 2 * t) =
-              make_float2(state.out[n][2 * j], state.out[n][2 * j + 1]);
-      }
+      pairs.store(a, item, split, state);
     }
   };
   float s[4 * kPages][4];
   if (mine != 0) {
     const std::uint32_t keys = ring.wait(0, 0);
-    wgmma_fence();
+    begin();
     start_scores<D>(s, q, keys);
     finish(s, state.out);
     ring.release(0, 0);
@@ -201,7 +219,7 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
       float decay[kPages][2];
       std::uint32_t weights[2 * kPages][4];
       const std::uint32_t moved =
-          weigh_pages<D, 16, kPages>(s, rows, slot, lane, state, decay, weights);
+          weigh_pages<D, 16, kPages>(s, pairs.rows, slot, lane, state, decay, weights);
       if (__any_sync(~0u, moved & 1)) state.scale(decay[0]);
       const bool between = group_any(group, moved > 1);  // some later page moves a row's reference
       const std::uint32_t values = ring.wait(i, 1);
@@ -219,16 +237,16 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
 #pragma unroll
         for (int p = 0; p < kPages; ++p) {
           if (p != 0) state.scale(decay[p]);
-          wgmma_fence();
+          begin();
           start_values(state.out, weights[2 * p], values, 2 * p);
           start_values(state.out, weights[2 * p + 1], values, 2 * p + 1);
           finish(s, state.out);
         }
-        wgmma_fence();
+        begin();
         start_scores<D>(s, q, keys);
         finish(s, state.out);
       } else {
-        wgmma_fence();
+        begin();
         start_scores<D>(s, q, keys);
 #pragma unroll
         for (int h = 0; h < 2 * kPages; ++h) start_values(state.out, weights[h], values, h);
@@ -251,10 +269,10 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
     const float4 m = merged[n * 32];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      if (!real[j]) continue;
-      const std::uint32_t k = (head * heads + member[j]) * D + n * 8 + 2 * t;
+      if (!pairs.real[j]) continue;
+      const std::uint32_t k = (head * heads + pairs.member[j]) * D + n * 8 + 2 * t;
       *reinterpret_cast<std::uint32_t*>(
-          out + activation_at(a.rows, a.query_heads * D, item.row + tokens[j], k)) =
+          out + activation_at(a.rows, a.query_heads * D, item.row + pairs.tokens[j], k)) =
           pack_bf16(__fdiv_rn(j == 0 ? m.x : m.z, row_sum[j]),
                     __fdiv_rn(j == 0 ? m.y : m.w, row_sum[j]));
     }
@@ -262,9 +280,10 @@ __device__ __forceinline__ void attend(const AttendArgs& a, const AttendItem& it
 }
 
 template <int D>
-__global__ void __launch_bounds__(kThreads, 1) prefill(const AttendArgs a) {
+__device__ __forceinline__ void prefill_item(const AttendArgs& a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[4 * kStages];
+  __shared__ __align__(8) std::uint64_t alone[kAlone<D> * kHalves<D>];
   // All lanes of a warp agree on it, and the compiler is to know.
   const std::uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const Ring<D> ring{shared_address(shared), shared_address(barriers)};
@@ -277,22 +296,42 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const AttendArgs a) {
   wait_for_previous();
   if (blockIdx.y >= *a.item_count) return;
   const AttendItem item = a.items[blockIdx.y];
+  const bool few =
+      item.partial != kNoPartial && item.row_count * (a.query_heads / a.kv_heads) <= kCudaFewPairs;
   const std::uint32_t first_step = item.begin / kSlots,
                       steps = (item.end + kSlots - 1) / kSlots - first_step;
   if (warp >= kWarps) {
-    fewer_registers<24>();
-    if (warp == kWarps) bring<D>(a, item, ring, first_step, steps);
+    if constexpr (kHopper) fewer_registers<24>();
+    if (warp == kWarps && !few) bring<D>(a, item, ring, first_step, steps);
   } else {
-    more_registers<240>();
-    attend<D>(a, item, ring, shared, warp, first_step, steps);
+    if constexpr (kHopper) more_registers<240>();
+    if (few)
+      attend_few<D, kAlone<D>, kHalves<D>>(a, item, shared, alone, warp);
+    else
+      attend<D>(a, item, ring, shared, warp, first_step, steps);
   }
 }
 
+template <int D, bool kForHopper>
+__global__ void __launch_bounds__(Step<kForHopper>::kThreads, 1)
+    prefill(const __grid_constant__ AttendArgs a) {
+  if constexpr (kForHopper == kHopper)
+    prefill_item<D>(a);
+  else
+    __trap();
+}
+
+template <int D, bool kForHopper>
+int run_for(const AttendArgs& a, CudaStream stream) {
+  constexpr std::size_t kBytes = Layout<D, kForHopper>::kBytes;
+  static const int allowed = allow_shared(prefill<D, kForHopper>, kBytes);
+  if (allowed != 0) return allowed;
+  return launch(prefill<D, kForHopper>, dim3(a.kv_heads, a.items_max), Step<kForHopper>::kThreads,
+                kBytes, stream, a);
+}
 template <int D>
 int run(const AttendArgs& a, CudaStream stream) {
-  static const int allowed = allow_shared(prefill<D>, Layout<D>::kBytes);
-  if (allowed != 0) return allowed;
-  return launch(prefill<D>, dim3(a.kv_heads, a.items_max), kThreads, Layout<D>::kBytes, stream, a);
+  return hopper() ? run_for<D, true>(a, stream) : run_for<D, false>(a, stream);
 }
 
 }  // namespace

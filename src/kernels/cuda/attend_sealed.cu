@@ -30,8 +30,14 @@ template <CudaKvFormat kFormat>
 __device__ __forceinline__ std::uint32_t unpack_bytes(std::uint32_t word, int pair) {
   std::uint32_t r;
   if constexpr (kFormat == CudaKvFormat::fp8) {
-    const std::uint16_t two = static_cast<std::uint16_t>(word >> (16 * pair));
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(two));
+    if constexpr (kHopper) {
+      const std::uint16_t two = static_cast<std::uint16_t>(word >> (16 * pair));
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(two));
+    } else {  // f16 has an exponent of one bit more, which begins 8 lower: exact, for subnormals too
+      const std::uint32_t two = __byte_perm(word, 0, pair == 0 ? 0x4140 : 0x4342);
+      r = (two & 0x00800080u) << 8 | (two & 0x007f007fu) << 7;
+      asm("mul.f16x2 %0, %0, %1;" : "+r"(r) : "r"(0x5c005c00u));
+    }
   } else {
     r = __byte_perm(word, 0, pair == 0 ? 0x4140 : 0x4342);
   }
@@ -320,7 +326,7 @@ struct SealedPieces {
 };
 
 template <int D, CudaKvFormat kFormat, int kWarps, int kStages>
-__global__ void __launch_bounds__(kWarps * 32, 1) decode_sealed(const AttendArgs a) {
+__device__ __forceinline__ void decode_items(const AttendArgs& a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[kWarps * kStages];
   constexpr std::uint32_t kSplit = cuda_split(D);
@@ -402,14 +408,27 @@ __global__ void __launch_bounds__(kWarps * 32, 1) decode_sealed(const AttendArgs
   }
 }
 
-template <int D, CudaKvFormat kFormat, int kWarps, int kStages>
-int run(const AttendArgs& a, CudaStream stream) {
-  constexpr std::size_t kBytes =
-      std::size_t{kWarps} * (kStages * SealedPieces<D, kFormat>::kBytes + Row<D>::kBytes);
-  static const int allowed = allow_shared(decode_sealed<D, kFormat, kWarps, kStages>, kBytes);
+template <int D, CudaKvFormat kFormat, class Shape, bool kForHopper>
+__global__ void __launch_bounds__(Shape::kWarps * 32, 1)
+    decode_sealed(const __grid_constant__ AttendArgs a) {
+  if constexpr (kForHopper == kHopper)
+    decode_items<D, kFormat, Shape::kWarps, Shape::kStages>(a);
+  else
+    __trap();
+}
+
+template <int D, CudaKvFormat kFormat, bool kForHopper, int kWarps, int kStages>
+int run_for(const AttendArgs& a, CudaStream stream) {
+  using Shape = DecodeShape<SealedPieces<D, kFormat>, D, kForHopper, kWarps, kStages>;
+  constexpr auto kernel = decode_sealed<D, kFormat, Shape, kForHopper>;
+  static const int allowed = allow_shared(kernel, Shape::kBytes);
   if (allowed != 0) return allowed;
-  return launch(decode_sealed<D, kFormat, kWarps, kStages>, multiprocessors(), kWarps * 32, kBytes,
-                stream, a);
+  return launch(kernel, multiprocessors(), Shape::kWarps * 32, Shape::kBytes, stream, a);
+}
+template <int D, CudaKvFormat kFormat, int kWarps, int kStages>  // on Hopper
+int run(const AttendArgs& a, CudaStream stream) {
+  return hopper() ? run_for<D, kFormat, true, kWarps, kStages>(a, stream)
+                  : run_for<D, kFormat, false, kWarps, kStages>(a, stream);
 }
 
 }  // namespace

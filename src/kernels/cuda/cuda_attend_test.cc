@@ -30,6 +30,9 @@ TEST_F(CudaAttend, DecodeAndPrefillAgreeWithDoubleAndWithEachOther) {
     EXPECT_EQ(decoded, attend(tile, 1)) << "tiles in splits";
     EXPECT_EQ(decoded, attend(tile, 2)) << "tiles in pairs of splits";
     EXPECT_EQ(decoded, attend(std::min(tile, 5u), 0)) << "small tiles";
+    const std::uint32_t few = kCudaFewPairs / c.heads_per_kv;
+    EXPECT_EQ(decoded, attend(few, 1)) << "few pairs in splits";
+    EXPECT_EQ(decoded, attend(few, 50)) << "few pairs in one item";
   }
 }
 

@@ -53,16 +53,26 @@ Result<CudaDevice> open() {
         fmt::format("no CUDA device can be used: {}; is there a GPU, and a driver for CUDA "
                     "13 (580 or newer)? --device cpu works without",
                     api->error_text(error))};
-  if (device.info.major != 9)
-    return Error{
-        Code::unsupported,
-        fmt::format("{} has compute capability {}.{}; the kernels are built for 9.0 (H100, "
-                    "H200); use --device cpu",
-                    device.info.name, device.info.major, device.info.minor)};
+  TRY_STATUS(cuda_usable(device.info));
   return device;
 }
 
 }  // namespace
+
+Status cuda_usable(const CudaDeviceInfo& info) {
+  if (info.major < 8)
+    return Error{Code::unsupported,
+                 fmt::format("{} has compute capability {}.{}; the kernels need 8.0 (A100, GeForce "
+                             "RTX 30) or newer; use --device cpu",
+                             info.name, info.major, info.minor)};
+  if (info.code == 0)
+    return Error{
+        Code::unsupported,
+        fmt::format("{} was built without kernels for {} (compute capability {}.{}): build it "
+                    "with QUIRE_CUDA_ARCHS=80, or use --device cpu",
+                    kLibrary, info.name, info.major, info.minor)};
+  return {};
+}
 
 Result<const CudaDevice*> open_cuda() {
   static const Result<CudaDevice> device = open();

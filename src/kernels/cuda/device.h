@@ -24,6 +24,9 @@ struct CudaDevice {
 // The first device, opened once per process; an error is kept too.
 Result<const CudaDevice*> open_cuda();
 
+// Whether there are kernels for it, or what would help.
+Status cuda_usable(const CudaDeviceInfo& info);
+
 Status cuda_status(const CudaDevice& device, int error, std::string_view doing);
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// kernels/cuda/launch.cuh - starts kernels so that each may begin while the one before it ends.
+// kernels/cuda/launch.cuh - starts kernels; on Hopper so that each may begin while the one before it
+// ends.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,6 +13,10 @@ namespace quire::cuda {
 
 inline cudaStream_t native(CudaStream s) { return reinterpret_cast<cudaStream_t>(s); }
 
+// Which of the two codes (ptx.cuh) this device runs: 90, 80, or 0 if it runs neither. In runtime.cu.
+int code_version();
+inline bool hopper() { return code_version() == 90; }
+
 template <class... Parameters, class... Arguments>
 int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
            CudaStream stream, Arguments&&... arguments) {
@@ -24,7 +29,7 @@ int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sha
   config.dynamicSmemBytes = shared_bytes;
   config.stream = native(stream);
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = hopper() ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...);
 }
 
@@ -35,14 +40,22 @@ int allow_shared(Kernel* kernel, std::size_t bytes) {
                               static_cast<int>(bytes));
 }
 
+// What every GPU from 8.0 on lets a block have is 99 KB; kernels keep some of it for themselves.
+constexpr std::size_t kSharedAnywhere = 98 << 10;
+
+inline int device_attribute(cudaDeviceAttr what) {
+  int device = 0, n = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&n, what, device);
+  return n;
+}
 inline int multiprocessors() {
-  static const int count = [] {
-    int device = 0, n = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    return n;
-  }();
+  static const int count = device_attribute(cudaDevAttrMultiProcessorCount);
   return count;
+}
+inline std::size_t shared_bytes_max() {  // of a block
+  static const int bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace quire::cuda

@@ -69,6 +69,20 @@ struct Fragments {
   }
 };
 
+// A box as Hopper's copy engine would bring it, but for what the matrix does not have: whoever reads
+// that does not use it.
+__device__ __forceinline__ void copy_weights(const LinearArgs& a, std::uint32_t output,
+                                             std::uint32_t input, std::uint32_t to,
+                                             std::uint32_t lane) {
+  for (std::uint32_t i = lane; i < kChunk / 8 * kOutputs; i += 32) {
+    const std::uint32_t column = i / (8 * kOutputs), row = i / 8 % kOutputs, piece = i % 8;
+    const std::uint32_t k = input + column * kColumn + piece * 8;
+    if (output + row < a.outputs && k < a.inputs)
+      copy_16(to + column * kColumnBytes + row * 128 + ((piece ^ (row & 7)) << 4),
+              static_cast<const bf16*>(a.weights) + std::size_t{output + row} * a.inputs + k);
+  }
+}
+
 template <int kTiles, int kStages, LinearOutput kKind>
 __global__ void __launch_bounds__(Stage<kTiles>::kWarps * 32 + 32)
     multiply(const LinearArgs a, const __grid_constant__ CUtensorMap map) {
@@ -86,20 +100,25 @@ __global__ void __launch_bounds__(Stage<kTiles>::kWarps * 32 + 32)
   __syncthreads();
 
   if (warp == kWarps) {
-    if (lane != 0) return;
+    if (!copies(lane)) return;
     const auto input_bytes = [&](std::uint32_t c) {
       return min(a.inputs - c * kChunk, std::uint32_t{kChunk}) / 32 * kTiles * 512;
     };
     const auto ask_weights = [&](std::uint32_t c) {
-      const std::uint32_t stage = c % kStages;
-      barrier_expect(bars + 8 * stage, S::kWeights + input_bytes(c));
-      copy_box(ring + stage * S::kBytes, &map, first, c * (kChunk / kColumn), bars + 8 * stage);
+      const std::uint32_t stage = c % kStages, full = bars + 8 * stage,
+                          to = ring + stage * S::kBytes;
+      begin_copies(full, S::kWeights + input_bytes(c));
+      if constexpr (kHopper)
+        copy_box(to, &map, first, c * (kChunk / kColumn), full);
+      else
+        copy_weights(a, first, c * kChunk, to, lane);
     };
     const auto ask_inputs = [&](std::uint32_t c) {
       const std::uint32_t stage = c % kStages;
-      bulk_copy(ring + stage * S::kBytes + S::kWeights,
+      warp_copy(ring + stage * S::kBytes + S::kWeights,
                 static_cast<const std::byte*>(a.activations) + std::size_t{c} * S::kActivations,
-                input_bytes(c), bars + 8 * stage);
+                input_bytes(c), bars + 8 * stage, lane);
+      end_copies(bars + 8 * stage);
     };
     const std::uint32_t early = min(chunks, std::uint32_t{kStages});
     for (std::uint32_t c = 0; c < early; ++c) ask_weights(c);
@@ -197,8 +216,9 @@ int run_with(const LinearArgs& a, CudaStream stream) {
   constexpr int kBytes = kStages * Stage<kTiles>::kBytes + 1024;
   static const int allowed = allow_shared(multiply<kTiles, kStages, kKind>, kBytes);
   if (allowed != 0) return allowed;
-  CUtensorMap map;
-  if (const int e = tensor_map(a, map)) return e;
+  CUtensorMap map{};
+  if (hopper())
+    if (const int e = tensor_map(a, map)) return e;
   return launch(multiply<kTiles, kStages, kKind>, (a.outputs + kOutputs - 1) / kOutputs,
                 Stage<kTiles>::kWarps * 32 + 32, kBytes, stream, a, map);
 }
@@ -208,7 +228,8 @@ int run_with(const LinearArgs& a, CudaStream stream) {
 template <int kTiles, LinearOutput kKind>
 int run(const LinearArgs& a, CudaStream stream) {
   if constexpr (kTiles > 2)
-    if (a.outputs > static_cast<std::uint32_t>(multiprocessors()) * kOutputs)
+    if (a.outputs > static_cast<std::uint32_t>(multiprocessors()) * kOutputs ||
+        shared_bytes_max() < 4 * Stage<kTiles>::kBytes + 2048)
       return run_with<kTiles, 3, kKind>(a, stream);
   return run_with<kTiles, 4, kKind>(a, stream);
 }

@@ -43,17 +43,22 @@ class Planner {
         for (std::uint32_t r = 0; !sealed() && is_decoded(q) == decode && r < q.row_count;
              r += step) {
           const AttendItem item = rows_of(q, table, r, std::min(step, q.row_count - r));
-          const std::uint32_t each = decode ? 1 : tile_splits_,
-                              splits = (item.end - 1) / split_ + 1 - item.begin / split_;
-          const bool whole = splits <= each || (decode ? stays_whole(item) : many_tiles_);
-          add_attention(plan_, item, split_, whole ? 0 : each);
+          const std::uint32_t splits = (item.end - 1) / split_ + 1 - item.begin / split_;
+          const bool whole =
+              splits <= (decode ? 1 : tile_splits_) || (decode ? stays_whole(item) : many_tiles_);
+          add_attention(plan_, item, split_,
+                        whole    ? 0
+                        : decode ? 1
+                                 : splits_of_item(splits, item.row_count));
         }
         table += blocks_of(q);
       }
+      const auto work = [&](const AttendItem& item) {
+        const bool slow = decode || item.partial == kNoPartial;
+        return (item.end - item.begin) / (slow ? 1 : together(item.row_count));
+      };
       std::stable_sort(plan_.items.begin() + static_cast<std::ptrdiff_t>(before), plan_.items.end(),
-                       [](const AttendItem& a, const AttendItem& b) {
-                         return a.end - a.begin > b.end - b.begin;
-                       });
+                       [&](const AttendItem& a, const AttendItem& b) { return work(a) > work(b); });
       if (decode) plan_.decode_count = static_cast<std::uint32_t>(plan_.items.size());
     }
   }
@@ -62,6 +67,16 @@ class Planner {
   bool sealed() const { return shape_.format != CudaKvFormat::bf16; }
   bool is_decoded(const KvSequenceView& q) const {
     return q.row_count == 1 || !shape_.tiles || sealed();
+  }
+  // Few pairs make short work of a split, where splits leave partials.
+  std::uint32_t together(std::uint32_t rows) const {
+    return rows * (shape_.query_heads / shape_.kv_heads) <= kCudaFewPairs ? 4 : 1;
+  }
+  // Of a tile that is cut. Items of few pairs are evenly long, as their splits go side by side.
+  std::uint32_t splits_of_item(std::uint32_t splits, std::uint32_t rows) const {
+    const std::uint32_t once = together(rows), most = once * tile_splits_;
+    const std::uint32_t items = (splits + most - 1) / most;
+    return once == 1 ? most : (splits + items - 1) / items;
   }
   std::uint32_t first_visible(std::uint32_t position) const {
     return view_.window != 0 ? position + 1 - std::min(position + 1, view_.window) : 0;
@@ -122,9 +137,9 @@ class Planner {
   void add_shared(std::uint32_t s, std::uint32_t table) {
     const CudaPlan::Shared* group = shared_of(s);
     if (!group || (s - group->first) % tile_rows_ != 0) return;
-    const std::uint32_t row = s - group->first, each = many_tiles_ ? group->splits : tile_splits_;
-    AttendItem item =
-        rows_of(view_.sequences[s], table, 0, std::min(tile_rows_, group->count - row));
+    const std::uint32_t row = s - group->first, count = std::min(tile_rows_, group->count - row);
+    const std::uint32_t each = many_tiles_ ? group->splits : splits_of_item(group->splits, count);
+    AttendItem item = rows_of(view_.sequences[s], table, 0, count);
     item.position = item.past = group->splits * split_;  // everything is before the first of them
     item.partial_stride = static_cast<std::uint16_t>(group->stride);
     for (std::uint32_t i = 0; i < group->splits; i += each) {
@@ -164,7 +179,7 @@ class Planner {
       if (sealed()) each_sealed(q, count);
       for (std::uint32_t r = 0; !sealed() && is_decoded(q) && r < q.row_count; ++r) count(r, 1);
     }
-    each_tile([&](std::uint32_t) { ++tiles; });
+    each_tile([&](std::uint32_t, std::uint32_t) { ++tiles; });
     plan_.merges.resize(rows);
     const std::uint64_t page = sealed() ? sealed_page_bytes(shape_.format, shape_.head_dim)
                                         : std::uint64_t{kCudaPage} * shape_.head_dim * 4;
@@ -178,17 +193,21 @@ class Planner {
   void weigh_tiles() {
     std::uint64_t soonest = ~std::uint64_t{0};
     std::uint32_t longest = 0;
-    plan_.tile_splits.clear();
-    each_tile([&](std::uint32_t splits) {
-      plan_.tile_splits.push_back(splits);
+    plan_.tiles.clear();
+    each_tile([&](std::uint32_t splits, std::uint32_t rows) {
+      plan_.tiles.push_back({splits, together(rows)});
       longest = std::max(longest, splits);
     });
     for (std::uint32_t each = 1; each <= longest; ++each) {
       std::uint64_t full = 0, left = 0, most_left = 0;
-      for (const std::uint32_t splits : plan_.tile_splits) {
-        full += splits / each * shape_.kv_heads;
-        left += splits % each * shape_.kv_heads;
-        most_left = std::max<std::uint64_t>(most_left, splits % each);
+      for (const CudaPlan::Tile& tile : plan_.tiles) {
+        if (const std::uint32_t some = each * tile.together; tile.together > 1) {
+          full += (tile.splits + some - 1) / some * shape_.kv_heads;
+          continue;
+        }
+        full += tile.splits / each * shape_.kv_heads;
+        left += tile.splits % each * shape_.kv_heads;
+        most_left = std::max<std::uint64_t>(most_left, tile.splits % each);
       }
       if (full > shape_.multiprocessors) continue;
       const std::uint64_t others = shape_.multiprocessors - full;
@@ -212,14 +231,16 @@ class Planner {
     }
   }
   template <class F>
-  void each_tile(F f) const {  // with its number of splits
+  void each_tile(F f) const {  // with its number of splits, and of rows
     for (const CudaPlan::Shared& group : plan_.shared)
-      for (std::uint32_t row = 0; row < group.count; row += tile_rows_) f(group.splits);
+      for (std::uint32_t row = 0; row < group.count; row += tile_rows_)
+        f(group.splits, std::min(tile_rows_, group.count - row));
     for (std::uint32_t s = 0; s < view_.sequence_count; ++s) {
       const KvSequenceView& q = view_.sequences[s];
-      for (std::uint32_t r = 0; !is_decoded(q) && r < q.row_count; r += tile_rows_)
-        f((q.past + std::min(q.row_count, r + tile_rows_) - 1) / split_ + 1 -
-          first_visible(q.past + r) / split_);
+      for (std::uint32_t r = 0; !is_decoded(q) && r < q.row_count; r += tile_rows_) {
+        const std::uint32_t rows = std::min(tile_rows_, q.row_count - r);
+        f((q.past + r + rows - 1) / split_ + 1 - first_visible(q.past + r) / split_, rows);
+      }
     }
   }
   // A row much longer than the others would keep everybody waiting.

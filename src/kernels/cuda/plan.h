@@ -39,7 +39,10 @@ struct CudaPlan {
     std::uint32_t first, count, splits, partial, stride;
   };
   std::vector<Shared> shared;
-  std::vector<std::uint32_t> tile_splits;  // of each tile; scratch
+  struct Tile {  // `together` of its splits take as long as one of a full tile
+    std::uint32_t splits, together;
+  };
+  std::vector<Tile> tiles;  // scratch
 };
 
 // Rows of an item with what they see as its slots: cut at splits, `each` of them to an item that

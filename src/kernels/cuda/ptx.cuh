@@ -1,4 +1,8 @@
-// kernels/cuda/ptx.cuh - the Hopper instructions the kernels are made of, one short function each.
+// kernels/cuda/ptx.cuh - the instructions the kernels are made of, one short function each.
+//
+// Kernels are compiled twice: for Hopper with what only it has (kHopper), and for compute capability
+// 8.0, which every later GPU runs too. Both do the same arithmetic in the same order, so on one GPU
+// they give the same bits. The host asks hopper() (launch.cuh) which of them it has.
 //
 // Everything is compiled without contraction: a fused multiply-add stands where __fmaf_rn does, so
 // that two kernels which must agree bit for bit (decode and prefill, one row and many) do.
@@ -7,57 +11,119 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace quire::cuda {
 
 using bf16 = __nv_bfloat16;
 
+// On the device only: to the host it says nothing.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool kHopper = true;
+#else
+constexpr bool kHopper = false;
+#endif
+
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Barriers that count bytes arriving by bulk copy.
+// Barriers that know of copies under way.
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 __device__ __forceinline__ void barrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  if constexpr (kHopper) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+// What arrives at a barrier when a warp's copies have: bytes that one lane promised, or each lane's.
+constexpr std::uint32_t kCopyArrivals = kHopper ? 1 : 32;
 // A ring of `stages`: full barriers, then empty ones that so many warps arrive at. One thread calls
 // it; the others come after a barrier.
 __device__ __forceinline__ void init_ring(std::uint32_t barriers, int stages, int warps) {
   for (int i = 0; i < stages; ++i) {
-    barrier_init(barriers + 8 * i, 1);
+    barrier_init(barriers + 8 * i, kCopyArrivals);
     barrier_init(barriers + 8 * (stages + i), warps);
   }
   barrier_init_fence();
-}
-__device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "WAIT_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra WAIT_%=;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  if constexpr (kHopper)
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "WAIT_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+        "@!p bra WAIT_%=;\n}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+  else
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "WAIT_%=: mbarrier.test_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+        "@!p bra WAIT_%=;\n}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+
+// Hopper: bytes that a barrier is to wait for, and their copy.
+__device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  if constexpr (kHopper)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+  else
+    __trap();
 }
 __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
                                           std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
+  if constexpr (kHopper)
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+  else
+    __trap();
+}
+// Any GPU: copies by a warp towards a barrier, multiples of 16 bytes, stand between begin_copies and
+// end_copies. On Hopper one lane asks the copy engine for all of a copy; elsewhere each does its share.
+__device__ __forceinline__ bool copies(std::uint32_t lane) { return !kHopper || lane == 0; }
+__device__ __forceinline__ void begin_copies(std::uint32_t barrier, std::uint32_t bytes) {
+  if constexpr (kHopper) barrier_expect(barrier, bytes);
+}
+__device__ __forceinline__ void end_copies(std::uint32_t barrier) {
+  if constexpr (!kHopper)
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void warp_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                          std::uint32_t barrier, std::uint32_t lane) {
+  if constexpr (kHopper)
+    bulk_copy(to, from, bytes, barrier);
+  else
+    for (std::uint32_t i = lane * 16; i < bytes; i += 32 * 16)
+      copy_16(to + i, static_cast<const std::byte*>(from) + i);
+}
+// All lanes call it; each that says so has a copy of its own.
+__device__ __forceinline__ void lane_copies(bool mine, std::uint32_t to, const std::byte* from,
+                                            std::uint32_t bytes, std::uint32_t barrier,
+                                            std::uint32_t lane) {
+  if constexpr (kHopper) {
+    if (mine) bulk_copy(to, from, bytes, barrier);
+  } else {
+    for (std::uint32_t left = __ballot_sync(~0u, mine); left != 0; left &= left - 1) {
+      const int its = __ffs(left) - 1;
+      const auto address = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), its);
+      warp_copy(__shfl_sync(~0u, to, its), reinterpret_cast<const std::byte*>(address),
+                __shfl_sync(~0u, bytes, its), barrier, lane);
+    }
+  }
 }
 
-// A box of a tensor whose map says {element, row, column}, from element 0.
+// Hopper: a box of a tensor whose map says {element, row, column}, from element 0.
 __device__ __forceinline__ void copy_box(std::uint32_t to, const void* map, std::uint32_t row,
                                          std::uint32_t column, std::uint32_t barrier) {
   asm volatile(
@@ -99,7 +165,7 @@ __device__ __forceinline__ void clear_shared(std::uint32_t at) {  // 16 bytes
 }
 // What was stored to shared memory is seen by the copy engine and by wgmma.
 __device__ __forceinline__ void fence_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  if constexpr (kHopper) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 // The four warps of group i meet; the second way, to learn whether anybody said so.
 __device__ __forceinline__ void group_barrier(std::uint32_t i) {
@@ -116,7 +182,7 @@ __device__ __forceinline__ bool group_any(std::uint32_t i, bool mine) {
   return any != 0;
 }
 
-// A group of four warps gives registers back, or takes those that others gave.
+// Hopper: a group of four warps gives registers back, or takes those that others gave.
 template <int kCount>
 __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
@@ -128,11 +194,12 @@ __device__ __forceinline__ void more_registers() {
 
 // Programmatic dependent launch: a kernel may start while the one before it ends. What it reads of
 // that one's output comes after wait_for_previous(); allow_next() lets its successor do the same.
+// Kernels for any GPU are launched without it.
 __device__ __forceinline__ void wait_for_previous() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if constexpr (kHopper) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 __device__ __forceinline__ void allow_next() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if constexpr (kHopper) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t at) {

@@ -77,6 +77,8 @@ int from_driver(CUresult r) {
 
 const char* error_text(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
+__global__ void nothing() {}
+
 int open_device(int device, CudaDeviceInfo* info) {
   if (const int e = cudaSetDevice(device)) return e;
   cudaDeviceProp p;
@@ -85,6 +87,7 @@ int open_device(int device, CudaDeviceInfo* info) {
   info->major = p.major;
   info->minor = p.minor;
   info->multiprocessors = p.multiProcessorCount;
+  info->code = code_version();
   std::size_t free_bytes, total;
   if (const int e = cudaMemGetInfo(&free_bytes, &total)) return e;
   info->memory_bytes = total;
@@ -251,6 +254,15 @@ constexpr CudaApi kApi = {.version = kCudaApiVersion,
                           .read_all = read_all};
 
 }  // namespace
+
+int code_version() {
+  static const int version = [] {
+    cudaFuncAttributes of_kernel{};
+    return cudaFuncGetAttributes(&of_kernel, nothing) == cudaSuccess ? of_kernel.ptxVersion : 0;
+  }();
+  return version;
+}
+
 }  // namespace quire::cuda
 
 const quire::CudaApi* quire_cuda_api() { return &quire::cuda::kApi; }
