@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/cuda/coded.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/packed.h"
 #include "kernels/cuda/plan_testing.h"
@@ -189,45 +190,57 @@ void bench_prefill(std::uint32_t query_heads, std::uint32_t kv_heads, std::uint3
     api->free(const_cast<void*>(p));
 }
 
+// Weights of bf16, or as codes.
 void bench_linear(std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind, bool& first) {
-  const std::size_t bytes = std::size_t{outputs} * inputs * 2;
-  const auto copies =
-      static_cast<std::uint32_t>(std::max<std::size_t>(2, (std::size_t{400} << 20) / bytes));
-  auto* weights = static_cast<std::byte*>(room(bytes * copies));
-  ok(api->random_bf16({weights, bytes * copies / 2, 1, 0.02f}, stream), "noise");
+  const std::size_t plain = std::size_t{outputs} * inputs * 2,
+                    all = std::max<std::size_t>(2 * plain, std::size_t{400} << 20);
+  auto* weights = static_cast<std::byte*>(room(all));
+  void* unpacked = room(plain);
   constexpr std::uint32_t kMost = 8192;
   void* x = room(std::size_t{kMost} * inputs * 2);
   ok(api->random_bf16({x, std::size_t{kMost} * inputs, 2, 1}, stream), "noise");
   void* y = room(std::size_t{kMost} * outputs * (kind == LinearOutput::rows_f32 ? 4 : 2));
-  for (const std::uint32_t rows : {1u, 8u, 16u, 32u, 64u, 128u, 256u, 512u, 8192u}) {
-    if (rows > 256 && kind == LinearOutput::rows_f32) continue;
-    {
-      LinearArgs a{
-          weights,
-          x,
-          y,
-          rows,
-          outputs,
-          inputs,
-          rows > kPackedRowsMax && kind == LinearOutput::gated ? LinearOutput::rows_bf16 : kind};
+  for (const std::uint32_t bits : {16u, 8u, 4u}) {
+    const WeightCodes codes{bits == 16 ? nullptr : weights, bits,
+                            bits == 4 ? CodeForm::symmetric : CodeForm::affine};
+    const std::size_t bytes = codes.data ? coded_bytes(codes, outputs, inputs) : plain;
+    const auto copies = static_cast<std::uint32_t>(all / bytes);
+    if (!codes.data) ok(api->random_bf16({weights, all / 2, 1, 0.02f}, stream), "noise");
+    for (std::uint32_t i = 0; codes.data && i < copies; ++i)
+      ok(api->random_codes({weights + i * bytes, outputs, inputs, codes, i, 0.02f}, stream),
+         "noise");
+    for (const std::uint32_t rows : {1u, 8u, 16u, 32u, 64u, 128u, 256u, 512u, 8192u}) {
+      if (rows > 256 && kind == LinearOutput::rows_f32) continue;
+      if (codes.data && (rows == 64 || rows > 128))
+        continue;  // what unpacking adds is known by then
+      LinearArgs a{.weights = codes.data ? unpacked : weights,
+                   .activations = x,
+                   .output = y,
+                   .rows = rows,
+                   .outputs = outputs,
+                   .inputs = inputs,
+                   .kind = rows > kPackedRowsMax && kind == LinearOutput::gated
+                               ? LinearOutput::rows_bf16
+                               : kind,
+                   .codes = codes};
       ok(api->tune_linear(a, stream), "tune");
       const double us = graph_us(
                             [&] {
                               for (std::uint32_t i = 0; i < copies; ++i) {
-                                a.weights = weights + i * bytes;
+                                (codes.data ? a.codes.data : a.weights) = weights + i * bytes;
                                 ok(api->linear(a, stream), "linear");
                               }
                             },
                             rows > 1000 ? 3 : 11) /
                         copies;
       fmt::print(
-          "{}{{\"linear\": \"{}x{}\", \"rows\": {}, \"us\": {:.2f}, \"share\": {:.4f}, "
-          "\"tflops\": {:.1f}}}",
-          first_field(first), outputs, inputs, rows, us, bytes / us / peak,
-          2.0 * rows * outputs * inputs / us / 1e6);
+          "{}{{\"linear\": \"{}x{}\", \"bits\": {}, \"rows\": {}, \"us\": {:.2f}, \"share\": "
+          "{:.4f}, \"tflops\": {:.1f}}}",
+          first_field(first), outputs, inputs, bits, rows, us,
+          static_cast<double>(bytes) / us / peak, 2.0 * rows * outputs * inputs / us / 1e6);
     }
   }
-  for (void* p : {static_cast<void*>(weights), x, y}) api->free(p);
+  for (void* p : {static_cast<void*>(weights), unpacked, x, y}) api->free(p);
 }
 
 int run() {

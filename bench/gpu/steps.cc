@@ -10,6 +10,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -208,10 +209,11 @@ void requests(Runtime& r, std::uint32_t count, const char* how, const SamplingOp
 }
 
 std::unique_ptr<Runtime> open(const std::string& config, const std::string& format,
-                              bool fast = false) {
+                              bool fast = false, WeightStorage weights = WeightStorage::bf16) {
   return need(Runtime::open(config, {.device = DeviceKind::cuda,
                                      .random_weights = true,
                                      .fast = fast,
+                                     .weights = weights,
                                      .kv_format = format,
                                      .rows_max = 8192}));
 }
@@ -260,8 +262,13 @@ int speed(const std::string& config) {
     prefill(*runtime, 8192);
   }
   runtime = {};
+  runtime = open(config, "bf16", false, WeightStorage::packed);
+  fmt::print("{{\"step\": \"packed\", \"weights_gib\": {:.2f}}}\n",  // what follows is
+             static_cast<double>(runtime->model().weight_bytes()) / 0x1p30);
+  most(*runtime);
+  runtime = {};
   runtime = open(config, "bf16", true);
-  fmt::print("{{\"step\": \"fast\"}}\n");  // what follows is
+  fmt::print("{{\"step\": \"fast\"}}\n");  // likewise
   most(*runtime);
   requests(*runtime, 512, "greedy", {});
   return 0;
@@ -370,6 +377,36 @@ void against_cpu(const std::string& model, const RuntimeOptions& gpu, bool speci
   std::fflush(stdout);
 }
 
+// Packed weights and bf16 ones must give the same logits: of a prompt in pieces of 1 to 200 tokens.
+void packed_and_not(const std::string& model, RuntimeOptions gpu) {
+  std::vector<float> logits[2];
+  std::uint64_t bytes[2];
+  for (const bool packed : {false, true}) {
+    gpu.weights = packed ? WeightStorage::packed : WeightStorage::bf16;
+    std::unique_ptr<Runtime> r = need(Runtime::open(model, gpu));
+    bytes[packed] = r->model().weight_bytes();
+    Sequence s = need(r->empty_sequence(512));
+    const std::vector<TokenId> tokens = filler(*r, 400, 3);
+    std::size_t done = 0;
+    for (const std::size_t count : {1, 2, 7, 8, 16, 32, 33, 100, 200}) {
+      const StepItem item{&s, std::span(tokens).subspan(done, count), Logits::all};
+      const std::span<float> some = need(r->step({&item, 1}));
+      logits[packed].insert(logits[packed].end(), some.begin(), some.end());
+      done += count;
+    }
+  }
+  std::uint64_t different = 0;
+  for (std::size_t i = 0; i < logits[0].size(); ++i)
+    different +=
+        std::bit_cast<std::uint32_t>(logits[0][i]) != std::bit_cast<std::uint32_t>(logits[1][i]);
+  fmt::print(
+      "{{\"step\": \"packed and not\", \"logits\": {}, \"different\": {}, \"bf16_mb\": {:.1f}, "
+      "\"packed_mb\": {:.1f}}}\n",
+      logits[0].size(), different, static_cast<double>(bytes[0]) / 1e6,
+      static_cast<double>(bytes[1]) / 1e6);
+  std::fflush(stdout);
+}
+
 int same(const std::string& model) {
   const bool random = model.ends_with(".json");
   const RuntimeOptions gpu{.device = DeviceKind::cuda,
@@ -384,6 +421,7 @@ int same(const std::string& model) {
   fmt::print("{{\"step\": \"selftest\", \"same\": {}, \"checks\": {}, \"wrong\": {}}}\n", held,
              checks, wrong);
   std::fflush(stdout);
+  if (!random) packed_and_not(model, gpu);
 
   {
     std::unique_ptr<Runtime> r = need(Runtime::open(model, gpu));

@@ -62,6 +62,9 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  app.add_option("--weights", o.weights,
+                 "on a GPU: bf16, packed as in the file, or auto: packed if bf16 does not fit")
+      ->check(CLI::IsMember({"auto", "bf16", "packed"}));
   app.add_flag("--fast", o.fast, "on a GPU: answers may differ in a bit from batch to batch")
       ->group(kRare);
   app.add_option("--random-weights", o.random_weights,
@@ -202,6 +205,9 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   RuntimeOptions r{.device = cuda ? DeviceKind::cuda : DeviceKind::cpu,
                    .random_weights = !o.random_weights.empty(),
                    .fast = o.fast,
+                   .weights = o.weights == "packed" ? WeightStorage::packed
+                              : o.weights == "bf16" ? WeightStorage::bf16
+                                                    : WeightStorage::automatic,
                    .threads = o.threads,
                    .activations = o.activations == "int16" ? Activations::int16 : Activations::int8,
                    .kv_format = format_name(o.kv_format, o.kv),

@@ -25,7 +25,7 @@ std::string format_name(const std::string& kv_format, const KvStorageCli& option
 struct ModelOptionsCli {
   std::string path;  // empty: the default model
   std::uint32_t threads = 0, context = 0, block_size = 32, batch_rows = 0;
-  std::string device = "cpu", random_weights;
+  std::string device = "cpu", weights = "auto", random_weights;
   bool fast = false;
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
   KvStorageCli kv;

@@ -26,7 +26,7 @@ struct Options {
 struct Subject {
   std::string name;
   std::uint64_t weights_bytes = 0, context = 0;
-  std::uint64_t device_bytes = 0;  // of the weights on a GPU
+  std::uint64_t device_bytes = 0, packed_bytes = 0;  // of the weights on a GPU
   std::function<Geometry(const StoragePolicy&)> geometry;
 };
 
@@ -35,16 +35,22 @@ Result<Subject> find_subject(const Options& o) {
   if (entry.ok()) {
     const CatalogEntry& e = *entry.value();
     return Subject{
-        std::string(e.name), static_cast<std::uint64_t>(e.parameters * 2e9), e.context,
+        std::string(e.name),
         static_cast<std::uint64_t>(e.parameters * 2e9),
+        e.context,
+        static_cast<std::uint64_t>(e.parameters * 2e9),
+        static_cast<std::uint64_t>(e.parameters * 5e9 / 8),
         [&e, p = o.block_size](const StoragePolicy& s) { return catalog_geometry(e, p, s); }};
   }
   if (!o.model.empty() && !std::filesystem::exists(o.model) && !find_model(o.model).ok())
     return entry.error();
   TRY(const std::string path, find_model(o.model));
   TRY(const ModelSource source, ModelSource::open(path));
-  return Subject{path, source.tensor_bytes(), source.config().context,
-                 device_weight_bytes(source.config()),
+  return Subject{path,
+                 source.tensor_bytes(),
+                 source.config().context,
+                 device_weight_bytes(source, WeightStorage::bf16),
+                 device_weight_bytes(source, WeightStorage::packed),
                  [c = source.config(), p = o.block_size](const StoragePolicy& s) {
                    return make_geometry(c, p, s);
                  }};
@@ -98,7 +104,10 @@ int run(const Options& o) {
     request.weights_bytes = subject.value().weights_bytes;
   }
   if (!o.memory.empty()) {
-    if (!o.weights.empty()) {
+    if (o.weights == "packed" || o.weights == "bf16") {
+      request.weights_bytes =
+          o.weights == "packed" ? subject.value().packed_bytes : subject.value().device_bytes;
+    } else if (!o.weights.empty()) {
       const auto weights = parse_size(o.weights);
       if (!weights.ok()) return fail(weights.error());
       request.weights_bytes = weights.value();
@@ -183,7 +192,8 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--concurrency", o->concurrency, "sequences at a time");
   app.add_option("--memory", o->memory,
                  "for weights and cache, e.g. 80GiB; gpu: what is free there");
-  app.add_option("--weights", o->weights, "size of the weights (from the model)");
+  app.add_option("--weights", o->weights,
+                 "size of the weights (from the model), or as a GPU holds them: bf16, packed");
   app.add_option("-f,--format", o->format, "cache format (f16)");
   add_storage_options(app, o->kv, false);
   app.add_option("--shared-prefix", o->shared_prefix, "first tokens that sequences have in common");

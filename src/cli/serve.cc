@@ -135,8 +135,13 @@ int serve(const Options& o) {
   const std::string kv =
       fmt::format("{} {}x{} {:.1f}GiB", r.kv_format(), r.geometry().tokens_per_block, "tokens",
                   static_cast<double>(r.kv_cache_bytes()) / 0x1p30);
+  const std::string weights =
+      r.model().device()
+          ? fmt::format(" weights={} {:.1f}GiB", r.model().weights_packed() ? "packed" : "bf16",
+                        static_cast<double>(r.model().weight_bytes()) / 0x1p30)
+          : "";
   if (o.dry_run) {
-    fmt::print(stderr, "would serve model={} kv={}\n", name, kv);
+    fmt::print(stderr, "would serve model={} kv={}{}\n", name, kv, weights);
     service.value()->stop();
     return kOk;
   }
@@ -145,7 +150,7 @@ int serve(const Options& o) {
     return server.error().code == Code::unavailable ? fail(kCannotBind, server.error().message)
                                                     : fail(server.error());
   const std::string url = fmt::format("http://{}:{}", o.host, server.value()->port());
-  fmt::print(stderr, "listening on {} model={} kv={}\n", url, name, kv);
+  fmt::print(stderr, "listening on {} model={} kv={}{}\n", url, name, kv, weights);
   if (isatty(STDERR_FILENO)) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();

@@ -5,6 +5,7 @@
 #include "cli/model_options.h"
 #include "engine/plan.h"
 #include "engine/text_parts.h"
+#include "model/device_weights.h"
 #include "model/weights_source.h"
 
 namespace quire::cli {
@@ -45,7 +46,10 @@ int run(const DescribeCli& o) {
            {"head_dim", c.head_dim},
            {"vocabulary", c.vocabulary},
            {"context", c.context},
-           {"weights_bytes", source.value().tensor_bytes()}};
+           {"weights_bytes", source.value().tensor_bytes()},
+           {"gpu_weights_bytes",
+            {{"bf16", device_weight_bytes(source.value(), WeightStorage::bf16)},
+             {"packed", device_weight_bytes(source.value(), WeightStorage::packed)}}}};
   out["tokenizer"] = text.ok() ? Json{{"tokens", text.value().tokenizer.size()},
                                       {"chat_template", text.value().chat_template.has_value()}}
                                : Json{{"error", text.error().message}};
@@ -73,6 +77,10 @@ int run(const DescribeCli& o) {
              c.hidden, c.feed_forward, c.query_heads, c.kv_heads, c.head_dim);
   fmt::print("  vocabulary {}, context {}, weights {:.1f} MB\n", c.vocabulary, c.context,
              static_cast<double>(source.value().tensor_bytes()) / 1e6);
+  const auto on_gpu = [&](const char* how) {
+    return out["gpu_weights_bytes"][how].get<double>() / 1e6;
+  };
+  fmt::print("  on a GPU {:.1f} MB as bf16, {:.1f} MB packed\n", on_gpu("bf16"), on_gpu("packed"));
   if (text.ok())
     fmt::print("  chat template: {}\n", text.value().chat_template ? "yes"
                                         : text.value().template_problem.empty()

@@ -96,7 +96,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                    .rows_max = options.rows_max ? options.rows_max
                                : on_device      ? 8192u
                                                 : 512u,
-                   .fast = options.fast});
+                   .fast = options.fast,
+                   .weights = options.weights});
   reader.join();
   if (!model.ok()) return model.error();
   if (!text.ok()) return text.error();

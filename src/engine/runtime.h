@@ -40,7 +40,8 @@ struct RuntimeOptions {
   DeviceKind device = DeviceKind::cpu;
   bool random_weights = false;  // the path is a config.json; numbers are made up
   bool fast = false;            // model/model.h
-  std::uint32_t threads = 0;    // 0: one per core
+  WeightStorage weights = WeightStorage::automatic;  // likewise
+  std::uint32_t threads = 0;                         // 0: one per core
   Isa isa = best_isa();
   Activations activations = Activations::int8;
   std::string kv_format = "auto";  // f16, or f32 for models in F32; bf16 on a GPU

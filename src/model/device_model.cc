@@ -39,7 +39,8 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source
                        "--device cpu"};
   std::unique_ptr<DeviceModel> m(new DeviceModel(*device, source, options));
   TRY_STATUS(m->check(device->api->make_stream(&m->stream_), "opening the device"));
-  TRY(m->weights_, load_device_weights(source, *device, m->stream_));
+  TRY(m->weights_, load_device_weights(source, *device, m->stream_, options.weights));
+  m->made_up_codes_ = source.is_random() && m->packed();
   TRY_STATUS(m->size_buffers());
   TRY_STATUS(m->tune());
   return m;
@@ -58,7 +59,8 @@ DeviceModel::~DeviceModel() {
 
 std::uint64_t DeviceModel::numerics_id() const {
   return mix64(mix64(0x63756461u ^ kDeviceNumerics) ^
-               (static_cast<std::uint64_t>(options_.fast) << 16 |
+               (static_cast<std::uint64_t>(made_up_codes_) << 17 |
+                static_cast<std::uint64_t>(options_.fast) << 16 |
                 static_cast<std::uint64_t>(device_.info.major) << 8 | device_.info.minor));
 }
 
@@ -93,6 +95,8 @@ Status DeviceModel::size_buffers() {
   TRY_STATUS(take(gate_up_, 2 * config_.feed_forward, 2));
   TRY_STATUS(take(head_in_, config_.hidden, 2));
   TRY_STATUS(take(best_, 1, sizeof(BestToken)));
+  if (options_.rows_max > kPackedRowsMax)
+    TRY_STATUS(grow(unpacked_, weights_.unpacked_bytes, "the largest packed matrix as bf16"));
   for (Slot& slot : slots_) {
     void* pinned = nullptr;
     TRY_STATUS(
@@ -110,9 +114,9 @@ Status DeviceModel::tune() {
   const std::uint32_t width = config_.query_heads * config_.head_dim,
                       qkv = width + 2 * config_.kv_heads * config_.head_dim;
   const DeviceLayer& w = weights_.layers[0];
-  const DeviceBuffer& head = config_.tied_head ? weights_.embedding : weights_.head;
+  const DeviceMatrix& head = config_.tied_head ? weights_.embedding : weights_.head;
   struct Shape {
-    const DeviceBuffer& weights;
+    const DeviceMatrix& weights;
     std::uint32_t outputs, inputs;
     LinearOutput kind;
     std::uint32_t rows_max;
@@ -127,14 +131,15 @@ Status DeviceModel::tune() {
          std::min(options_.rows_max, 512u)}})
     for (std::uint32_t rows = kLibraryRows; rows < 2 * s.rows_max; rows *= 2) {
       if (s.rows_max <= kPackedRowsMax) break;
-      TRY_STATUS(check(device_.api->tune_linear({.weights = s.weights.data(),
+      TRY_STATUS(check(device_.api->tune_linear({.weights = rows_of(s.weights),
                                                  .activations = nullptr,
                                                  .output = nullptr,
                                                  .rows = rows,
                                                  .outputs = s.outputs,
                                                  .inputs = s.inputs,
                                                  .kind = s.kind,
-                                                 .fast = options_.fast},
+                                                 .fast = options_.fast,
+                                                 .codes = s.weights.codes()},
                                                 stream_),
                        "choosing matrix kernels (is libcublasLt.so.13 there?)"));
     }
@@ -169,16 +174,17 @@ Status DeviceModel::cover(std::uint32_t positions) {
   return {};
 }
 
-Status DeviceModel::linear(const DeviceBuffer& w, const void* in, void* out, std::uint32_t rows,
+Status DeviceModel::linear(const DeviceMatrix& w, const void* in, void* out, std::uint32_t rows,
                            std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind) {
-  return check(device_.api->linear({.weights = w.data(),
+  return check(device_.api->linear({.weights = rows_of(w),
                                     .activations = in,
                                     .output = out,
                                     .rows = rows,
                                     .outputs = outputs,
                                     .inputs = inputs,
                                     .kind = kind,
-                                    .fast = options_.fast},
+                                    .fast = options_.fast,
+                                    .codes = w.codes()},
                                    stream_));
 }
 
@@ -332,13 +338,14 @@ Status DeviceModel::run(const Geometry& geometry, const Step& step) {
   const ModelConfig& c = config_;
   const Front front(step.rows, groups_.size());
   TRY_STATUS(
-      check(cuda.embed({.table = weights_.embedding.data(),
+      check(cuda.embed({.table = rows_of(weights_.embedding),
                         .tokens = reinterpret_cast<std::uint32_t*>(meta_.data() + front.tokens),
                         .best = best_.as<BestToken>(),
                         .x = x_.as<float>(),
                         .rows = step.rows,
                         .width = c.hidden,
-                        .scale = c.embedding_scale},
+                        .scale = c.embedding_scale,
+                        .codes = weights_.embedding.codes()},
                        stream_)));
   TRY_STATUS(check(cuda.add_norm({.x = x_.as<float>(),
                                   .y = nullptr,

@@ -30,6 +30,7 @@ class DeviceModel {
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
+  bool packed() const { return weights_.unpacked_bytes > 0; }  // any of them
   const CudaDevice& device() const { return device_; }
   CudaStream stream() const { return stream_; }
   std::uint64_t numerics_id() const;
@@ -74,8 +75,11 @@ class DeviceModel {
   Status upload(const StepRows& step, const Step& as);
   Status run(const Geometry& geometry, const Step& step);  // queues every kernel
   Status run_layer(const Geometry& geometry, const Step& step, std::uint32_t layer);
-  Status linear(const DeviceBuffer& w, const void* in, void* out, std::uint32_t rows,
+  Status linear(const DeviceMatrix& w, const void* in, void* out, std::uint32_t rows,
                 std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind);
+  const void* rows_of(const DeviceMatrix& w) const {  // or room for them
+    return w.kind.bits ? unpacked_.data() : w.data.data();
+  }
   Status check(int error, std::string_view doing = "a forward pass") {
     return cuda_status(device_, error, doing);
   }
@@ -90,12 +94,13 @@ class DeviceModel {
   const ModelOptions options_;
   CudaStream stream_ = nullptr;
   DeviceWeights weights_;
+  bool made_up_codes_ = false;  // other numbers than those of the same file as bf16
   std::vector<RopeTable> ropes_;
   std::vector<DeviceBuffer> angles_;  // [context][head_dim], by rope
   std::uint32_t covered_ = 0;         // positions in angles_
 
   DeviceBuffer x_, tail_x_, hidden_, qkv_, queries_, attended_, y_, inner_, gate_up_, head_in_,
-      logits_, best_, partials_;
+      logits_, best_, partials_, unpacked_;
   // Of a step on its way; there are two at most, and they end in their order. Both are pinned.
   struct Slot {
     std::byte* host = nullptr;  // where its upload is put together

@@ -8,18 +8,33 @@
 #include "base/half.h"
 #include "base/hash.h"
 #include "model/interleave.h"
+#include "model/weight_codes.h"
 
 namespace quire {
 namespace {
 
+// Made-up weights have no type of their own.
+constexpr WeightCodes kRandomKind = {nullptr, 4, CodeForm::symmetric};
+
+Result<WeightCodes> kind_of(const ModelSource& source, const std::vector<std::string>& names) {
+  if (source.is_random()) return kRandomKind;
+  std::vector<DType> types;
+  for (const std::string& name : names) {
+    TRY(const TensorView t, source.tensor(name));
+    types.push_back(t.type);
+  }
+  return code_kind(types);
+}
+
 class Loader {
  public:
-  Loader(const ModelSource& source, const CudaDevice& device, CudaStream stream)
+  Loader(const ModelSource& source, const CudaDevice& device, CudaStream stream, bool packs)
       : source_(source),
         c_(source.config()),
         wide_(device_config(c_).head_dim),
         device_(device),
-        stream_(stream) {}
+        stream_(stream),
+        packs_(packs) {}
 
   Result<DeviceWeights> load() {
     DeviceWeights w;
@@ -33,6 +48,7 @@ class Loader {
       w.layers.push_back(std::move(layer));
     }
     w.bytes = bytes_;
+    w.unpacked_bytes = unpacked_bytes_;
     return w;
   }
 
@@ -84,16 +100,17 @@ class Loader {
                : from;
   }
 
-  Result<DeviceBuffer> qkv(const std::string& at) {
+  Result<DeviceMatrix> qkv(const std::string& at) {
     const std::uint64_t queries = std::uint64_t{c_.query_heads} * wide_,
                         keys = std::uint64_t{c_.kv_heads} * wide_;
     const std::string names[] = {at + "attn_q.weight", at + "attn_k.weight", at + "attn_v.weight"};
     if (source_.is_random() && wide_ != c_.head_dim) {
-      TRY(DeviceBuffer all, padded((queries + 2 * keys) * c_.hidden * 2));
+      DeviceMatrix all;
+      TRY(all.data, padded((queries + 2 * keys) * c_.hidden * 2));
       const std::uint64_t first[] = {0, queries, queries + keys};
       for (std::size_t i = 0; i < 3; ++i) {
         const std::uint64_t parts = i < 2 ? 2 : 1;
-        TRY_STATUS(random(names[i], all.as<std::uint16_t>() + first[i] * c_.hidden,
+        TRY_STATUS(random(names[i], all.data.as<std::uint16_t>() + first[i] * c_.hidden,
                           c_.head_dim / parts * c_.hidden, wide_ / parts * c_.hidden));
       }
       return all;
@@ -106,13 +123,14 @@ class Loader {
         },
         0, queries + 2 * keys);
   }
-  // A column for each dimension of each head.
-  Result<DeviceBuffer> out(const std::string& name) {
+  // A column for each dimension of each head; where there are more than the model has, as bf16.
+  Result<DeviceMatrix> out(const std::string& name) {
     if (wide_ == c_.head_dim) return matrix({name});
     const std::uint64_t columns = std::uint64_t{c_.query_heads} * wide_;
-    TRY(DeviceBuffer all, padded(c_.hidden * columns * 2));
+    DeviceMatrix all;
+    TRY(all.data, padded(c_.hidden * columns * 2));
     if (source_.is_random()) {
-      TRY_STATUS(random(name, all.as<std::uint16_t>(), c_.head_dim, wide_));
+      TRY_STATUS(random(name, all.data.as<std::uint16_t>(), c_.head_dim, wide_));
       return all;
     }
     TRY(const TensorView t, source_.tensor(name));
@@ -123,7 +141,7 @@ class Loader {
       for (std::uint64_t i = 0; i < row.size(); ++i)
         bits[o * columns + i / c_.head_dim * wide_ + i % c_.head_dim] = f32_to_bf16(row[i]);
     }
-    TRY_STATUS(send(all, bits.data()));
+    TRY_STATUS(send(all.data, bits.data()));
     source_.drop_pages(t);
     return all;
   }
@@ -145,9 +163,9 @@ class Loader {
                                           stream_));
   }
 
-  // Rows of some tensors, in the order that `row_of` gives, as bf16: one tensor after the other, or
-  // so many rows of each in turn. `padded_rows`: more than the tensors have.
-  Result<DeviceBuffer> matrix(
+  // Rows of some tensors, in the order that `row_of` gives: one tensor after the other, or so many
+  // rows of each in turn. `padded_rows`: more than the tensors have.
+  Result<DeviceMatrix> matrix(
       const std::vector<std::string>& names,
       const std::function<Row(std::uint64_t)>& row_of =
           [](std::uint64_t o) {
@@ -167,11 +185,21 @@ class Loader {
       tensors.push_back(std::move(t));
     }
     rows = std::max(rows, padded_rows);
-    TRY(DeviceBuffer out, take(rows * columns * 2));
+    DeviceMatrix out;
+    if (packs_) {
+      TRY(out.kind, kind_of(source_, names));
+    }
+    if (out.kind.bits) {
+      TRY_STATUS(pack(out, names[0], tensors, row_of, static_cast<std::uint32_t>(rows),
+                      static_cast<std::uint32_t>(columns)));
+      for (const TensorView& t : tensors) source_.drop_pages(t);
+    }
+    if (out.kind.bits) return out;
+    TRY(out.data, take(rows * columns * 2));
     std::uint64_t first = 0;
     for (std::size_t i = 0; source_.is_random() && i < names.size(); ++i) {
       const std::uint64_t run = rows_in_turn * columns;
-      TRY_STATUS(random(names[i], out.as<std::uint16_t>() + first, run, run * names.size()));
+      TRY_STATUS(random(names[i], out.data.as<std::uint16_t>() + first, run, run * names.size()));
       first += run ? run : counts[i];
     }
     if (source_.is_random()) return out;
@@ -184,9 +212,46 @@ class Loader {
       dequantize_row(t.type, t.row(from.row), columns, row.data());
       for (std::uint64_t i = 0; i < columns; ++i) bits[o * columns + i] = f32_to_bf16(row[i]);
     }
-    TRY_STATUS(send(out, bits.data()));
+    TRY_STATUS(send(out.data, bits.data()));
     for (const TensorView& t : tensors) source_.drop_pages(t);
     return out;
+  }
+  // As codes of `out.kind`, or of the next that holds these numbers; bits 0: there is none.
+  Status pack(DeviceMatrix& out, const std::string& name, const std::vector<TensorView>& tensors,
+              const std::function<Row(std::uint64_t)>& row_of, std::uint32_t rows,
+              std::uint32_t columns) {
+    const auto keep = [&]() -> Status {
+      TRY(out.data, take(coded_bytes(out.kind, rows, columns)));
+      unpacked_bytes_ = std::max(unpacked_bytes_, std::uint64_t{rows} * columns * 2);
+      return {};
+    };
+    if (source_.is_random()) {
+      TRY_STATUS(keep());
+      return check(device_.api->random_codes({.to = out.data.data(),
+                                              .outputs = rows,
+                                              .inputs = columns,
+                                              .codes = out.kind,
+                                              .seed = hash64(name.data(), name.size()),
+                                              .spread = kRandomSpread},
+                                             stream_));
+    }
+    for (;; out.kind.form = CodeForm::wide) {
+      WeightCoder coder(out.kind, rows, columns);
+      bool fits = true;
+      for (std::uint32_t o = 0; fits && o < rows; ++o) {
+        const Row from = row_of(o);
+        if (from.row == kPadding) continue;
+        const TensorView& t = tensors[from.tensor];
+        fits = coder.add(o, t.type, t.row(from.row));
+      }
+      if (fits) {
+        TRY_STATUS(keep());
+        return send(out.data, coder.bytes().data());
+      }
+      if (out.kind.form == CodeForm::wide) break;
+    }
+    out.kind = {};
+    return {};
   }
 
   Result<std::vector<float>> floats(const std::string& name) {
@@ -245,7 +310,8 @@ class Loader {
   const std::uint32_t wide_;  // heads as the kernels have them
   const CudaDevice& device_;
   CudaStream stream_;
-  std::uint64_t bytes_ = 0;
+  const bool packs_;
+  std::uint64_t bytes_ = 0, unpacked_bytes_ = 0;
 };
 
 }  // namespace
@@ -265,27 +331,54 @@ ModelConfig device_config(const ModelConfig& config) {
   return wide;
 }
 
-std::uint64_t device_weight_bytes(const ModelConfig& config) {
-  const ModelConfig c = device_config(config);
-  const std::uint64_t queries = std::uint64_t{c.query_heads} * c.head_dim,
-                      keys = std::uint64_t{c.kv_heads} * c.head_dim, hidden = c.hidden;
-  const std::uint64_t layer =
-      (queries + 2 * keys) * hidden + queries * hidden + 3 * std::uint64_t{c.feed_forward} * hidden;
-  return 2 * (layer * c.layers + std::uint64_t{c.vocabulary} * hidden * (c.tied_head ? 1 : 2));
+std::uint64_t device_weight_bytes(const ModelSource& source, WeightStorage storage) {
+  const ModelConfig c = device_config(source.config());
+  const std::uint32_t queries = c.query_heads * c.head_dim, keys = c.kv_heads * c.head_dim;
+  std::uint64_t all = 0, unpacked = 0;
+  const auto add = [&](const std::vector<std::string>& names, std::uint32_t outputs,
+                       std::uint32_t inputs, bool packs = true) {
+    const std::uint64_t plain = std::uint64_t{outputs} * inputs * 2;
+    packs = packs && storage == WeightStorage::packed;
+    const auto kind = packs ? kind_of(source, names) : Result<WeightCodes>(WeightCodes{});
+    if (!kind.ok() || kind.value().bits == 0) {  // what is missing is said when it is loaded
+      all += plain;
+      return;
+    }
+    all += coded_bytes(kind.value(), outputs, inputs);
+    unpacked = std::max(unpacked, plain);
+  };
+  add({"token_embd.weight"}, c.vocabulary, c.hidden);
+  if (!c.tied_head) add({"output.weight"}, c.vocabulary, c.hidden);
+  for (std::uint32_t l = 0; l < c.layers; ++l) {
+    const std::string at = fmt::format("blk.{}.", l);
+    add({at + "attn_q.weight", at + "attn_k.weight", at + "attn_v.weight"}, queries + 2 * keys,
+        c.hidden);
+    add({at + "attn_output.weight"}, c.hidden, queries, c.head_dim == source.config().head_dim);
+    add({at + "ffn_gate.weight", at + "ffn_up.weight"}, 2 * c.feed_forward, c.hidden);
+    add({at + "ffn_down.weight"}, c.hidden, c.feed_forward);
+  }
+  return all + unpacked;
 }
 
 Result<DeviceWeights> load_device_weights(const ModelSource& source, const CudaDevice& device,
-                                          CudaStream stream) {
+                                          CudaStream stream, WeightStorage storage) {
   CudaDeviceInfo now;
   TRY_STATUS(cuda_status(device, device.api->open(0, &now), "looking at its memory"));
-  const std::uint64_t needed = device_weight_bytes(source.config());
-  if (needed > now.free_bytes)
-    return Error{Code::exhausted,
-                 fmt::format("{}: its weights take {:.1f} GiB as bf16, and {} has {:.1f} GiB free; "
-                             "a smaller model fits, and --device cpu may",
-                             source.path(), static_cast<double>(needed) / 0x1p30, now.name,
-                             static_cast<double>(now.free_bytes) / 0x1p30)};
-  return Loader(source, device, stream).load();
+  const std::uint64_t plain = device_weight_bytes(source, WeightStorage::bf16),
+                      packed = device_weight_bytes(source, WeightStorage::packed);
+  // A tenth is for the cache.
+  const bool packs =
+      storage == WeightStorage::packed ||
+      (storage == WeightStorage::automatic && plain > now.free_bytes / 10 * 9 && packed < plain);
+  if ((packs ? packed : plain) > now.free_bytes)
+    return Error{
+        Code::exhausted,
+        fmt::format("{}: its weights take {:.1f} GiB as bf16 and {:.1f} packed, and {} has "
+                    "{:.1f} GiB free; a smaller model fits, and --device cpu may",
+                    source.path(), static_cast<double>(plain) / 0x1p30,
+                    static_cast<double>(packed) / 0x1p30, now.name,
+                    static_cast<double>(now.free_bytes) / 0x1p30)};
+  return Loader(source, device, stream, packs).load();
 }
 
 }  // namespace quire

@@ -1,12 +1,14 @@
-// model/device_weights.h - weights on a GPU as its matrix products want them: bf16, row by row.
+// model/device_weights.h - weights on a GPU as its matrix products want them: bf16, row by row, or
+// packed (model/weight_codes.h).
 //
-// Quantized files are decoded at load. Query, key and value projections become one matrix, gate and
-// up another, in turns of 8 rows. Used by model/device_model.cc.
+// Quantized files are decoded at load unless they are to be packed. Query, key and value projections
+// become one matrix, gate and up another, in turns of 8 rows. Used by model/device_model.cc.
 #pragma once
 
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "model/model.h"
 #include "model/weights_source.h"
 
 namespace quire {
@@ -44,17 +46,27 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
+struct DeviceMatrix {
+  DeviceBuffer data;  // bf16, unless `kind` has bits
+  WeightCodes kind;
+
+  WeightCodes codes() const {
+    return kind.bits ? WeightCodes{data.data(), kind.bits, kind.form} : WeightCodes{};
+  }
+};
+
 struct DeviceLayer {
-  DeviceBuffer qkv, out, gate_up, down;                      // bf16
+  DeviceMatrix qkv, out, gate_up, down;
   DeviceBuffer qkv_bias, attention_norm, feed_forward_norm;  // f32; empty where there is none
   DeviceBuffer post_attention_norm, post_feed_forward_norm, q_norm, k_norm;
 };
 
 struct DeviceWeights {
-  DeviceBuffer embedding, head;  // head is empty where it is the embedding
+  DeviceMatrix embedding, head;  // head is empty where it is the embedding
   DeviceBuffer output_norm;
   std::vector<DeviceLayer> layers;
   std::uint64_t bytes = 0;
+  std::uint64_t unpacked_bytes = 0;  // of the largest packed matrix, as bf16
 };
 
 // The model as the kernels see it: heads are 64, 128 or 256 wide, what is missing is zero. Pairs that
@@ -62,10 +74,11 @@ struct DeviceWeights {
 // values at their end.
 ModelConfig device_config(const ModelConfig& config);
 
-// What the matrices of such a model take on a device: two bytes for each number.
-std::uint64_t device_weight_bytes(const ModelConfig& config);
+// What the matrices of such a model take on a device: two bytes for each number, or with what is
+// packed as such, and room for one of those at a time. `automatic`: bf16.
+std::uint64_t device_weight_bytes(const ModelSource& source, WeightStorage storage);
 
 Result<DeviceWeights> load_device_weights(const ModelSource& source, const CudaDevice& device,
-                                          CudaStream stream);
+                                          CudaStream stream, WeightStorage storage);
 
 }  // namespace quire

@@ -22,6 +22,9 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool
   if (options.fast)
     return Error{Code::unsupported,
                  "--fast is for --device cuda: on a CPU the exact order of sums costs nothing"};
+  if (options.weights != WeightStorage::automatic)
+    return Error{Code::unsupported,
+                 "--weights is for --device cuda: a CPU computes with the file's own codes"};
   TRY(Weights weights, load_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
   TRY_STATUS(state->size_scratch());
@@ -39,6 +42,7 @@ const ModelOptions& Model::options() const {
 std::uint64_t Model::weight_bytes() const {
   return device_ ? device_->weight_bytes() : state_->weights.memory.size();
 }
+bool Model::weights_packed() const { return device_ && device_->packed(); }
 
 RopeView Model::rope(std::uint32_t layer) const {
   return state_->ropes[config().per_layer[layer].rope].view();

@@ -34,12 +34,18 @@ namespace quire {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
+// How weights lie on a GPU: decoded to bf16, or packed as the codes of the file, which takes a third
+// of that for types of 4 bits (model/weight_codes.h). Both mean the same numbers, and give the same
+// bits. `automatic` packs what would not fit otherwise.
+enum class WeightStorage : std::uint8_t { automatic, bf16, packed };
+
 struct ModelOptions {
   DeviceKind device = DeviceKind::cpu;
   Isa isa = best_isa();
   Activations activations = Activations::int8;
   std::uint32_t rows_max = 512;  // rows of one step; scratch is sized by it
   bool fast = false;             // on a GPU: bits may depend on how many rows a step has
+  WeightStorage weights = WeightStorage::automatic;
 };
 
 // One step: rows of all sequences one after the other. `groups` has one view per layer group of the
@@ -81,7 +87,8 @@ class Model {
 
   const ModelConfig& config() const;
   const ModelOptions& options() const;
-  std::uint64_t weight_bytes() const;  // packed, in memory
+  std::uint64_t weight_bytes() const;  // in memory
+  bool weights_packed() const;         // on a GPU: not all are bf16
 
   // What this model's cache looks like, stored so.
   Geometry geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const;

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/sanitized.h"
+#include "model/device_weights.h"
 #include "model/tiny.h"
 
 namespace quire {
@@ -99,6 +100,40 @@ TEST(Model, TinyModelsGiveTheSameBitsInAnyChunks) {
     ASSERT_TRUE(write_tiny_gguf(path, tiny).ok());
     for (const std::uint32_t threads : {1u, 2u, 3u}) check_chunks(path, threads);
   }
+  std::filesystem::remove(path);
+}
+
+TEST(Model, WeightsArePackedForAGpuOnly) {
+  const std::string path =
+      testing::TempDir() + "quire_model_test_" + std::to_string(::getpid()) + ".gguf";
+  ThreadPool pool(1);
+  const auto open = [&](DType type) {
+    EXPECT_TRUE(write_tiny_gguf(path, {.type = type, .head_dim = 64, .tied_head = false}).ok());
+    return ModelSource::open(path);
+  };
+  const auto source = open(DType::q4_1);
+  ASSERT_TRUE(source.ok());
+  for (const WeightStorage storage : {WeightStorage::bf16, WeightStorage::packed}) {
+    const auto model = Model::load(source.value(), pool, {.weights = storage});
+    ASSERT_FALSE(model.ok());
+    EXPECT_EQ(model.error().code, Code::unsupported);
+    EXPECT_NE(model.error().message.find("--device cuda"), std::string::npos);
+  }
+  const auto bytes = [](const ModelSource& of, WeightStorage storage) {
+    return device_weight_bytes(of, storage);
+  };
+  // Query, key and value; out; gate and up; down; embedding and head. 96 inputs take the room of 128.
+  const std::uint64_t layer = 512 * 64 + 64 * 256 + 192 * 64 + 64 * 96, heads = 2 * 260 * 64;
+  EXPECT_EQ(bytes(source.value(), WeightStorage::bf16), 2 * (2 * layer + heads));
+  const auto coded = [](std::uint64_t outputs, std::uint64_t inputs) {
+    return outputs / 16 * ((inputs + 127) / 128) * (16 * 128 / 2 + 16 * 4 * 4);
+  };
+  EXPECT_EQ(bytes(source.value(), WeightStorage::packed),
+            2 * (coded(512, 64) + coded(64, 256) + coded(192, 64) + coded(64, 96)) +
+                2 * coded(260, 64) + 2 * 512 * 64);  // and room for the largest
+  const auto plain = open(DType::bf16);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(bytes(plain.value(), WeightStorage::packed), bytes(plain.value(), WeightStorage::bf16));
   std::filesystem::remove(path);
 }
 

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "base/check.h"
 #include "base/half.h"
 
 namespace quire {
@@ -146,6 +147,80 @@ void dequantize_q6_k(Bytes block, float* out) {
     const int low = block[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
     const int code = (low | crumb256(block + 128, i) << 4) - 32;
     out[i] = step * static_cast<float>(code);
+  }
+}
+
+std::uint32_t affine_bits(DType type) {
+  switch (type) {
+    case DType::q4_0:
+    case DType::q4_1:
+    case DType::q4_k:
+      return 4;
+    case DType::q5_0:
+    case DType::q5_1:
+    case DType::q5_k:
+      return 5;
+    case DType::q8_0:
+    case DType::iq4_nl:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+AffineGroup affine_group(DType type, const std::byte* row, std::uint64_t group) {
+  const DTypeInfo& info = dtype_info(type);
+  const Bytes block =
+      reinterpret_cast<Bytes>(row) + group * 32 / info.block_elements * info.block_bytes;
+  AffineGroup out{f16_at(block), 0, {}};
+  const auto fill = [&](auto code) {
+    for (int i = 0; i < 32; ++i) out.codes[i] = static_cast<std::uint8_t>(code(i));
+  };
+  const auto with_fifth = [&](Bytes bits, Bytes codes) {
+    const std::uint32_t fifth = u32_at(bits);
+    fill([&](int i) { return nibble32(codes, i) | static_cast<int>(fifth >> i & 1) << 4; });
+  };
+  switch (type) {
+    case DType::q4_0:
+      out.offset = -8 * out.scale;
+      fill([&](int i) { return nibble32(block + 2, i); });
+      return out;
+    case DType::q4_1:
+      out.offset = f16_at(block + 2);
+      fill([&](int i) { return nibble32(block + 4, i); });
+      return out;
+    case DType::q5_0:
+      out.offset = -16 * out.scale;
+      with_fifth(block + 2, block + 6);
+      return out;
+    case DType::q5_1:
+      out.offset = f16_at(block + 2);
+      with_fifth(block + 4, block + 8);
+      return out;
+    case DType::q8_0:
+      out.offset = -128 * out.scale;
+      fill([&](int i) { return signed_at(block + 2 + i) + 128; });
+      return out;
+    case DType::iq4_nl:
+      out.offset = -128 * out.scale;
+      fill([&](int i) { return kLevelsIq4Nl[nibble32(block + 2, i)] + 128; });
+      return out;
+    case DType::q4_k:
+    case DType::q5_k: {
+      const int j = static_cast<int>(group % 8), first = 32 * j;
+      out.scale *= static_cast<float>(scale_k(block + 4, j));
+      out.offset = -(f16_at(block + 2) * static_cast<float>(minimum_k(block + 4, j)));
+      if (type == DType::q4_k)
+        fill([&](int i) { return nibble256(block + 16, first + i); });
+      else
+        fill([&](int i) {
+          return nibble256(block + 48, first + i) | bit256(block + 16, first + i) << 4;
+        });
+      return out;
+    }
+    default:
+      CHECK(false);
+      return out;
   }
 }
 

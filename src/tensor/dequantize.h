@@ -8,7 +8,10 @@
 //   dequantize_q4_1(block, row);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "tensor/dtype.h"
 
 namespace quire {
 
@@ -31,5 +34,14 @@ void dequantize_q3_k(const std::uint8_t* block, float* out);
 void dequantize_q4_k(const std::uint8_t* block, float* out);
 void dequantize_q5_k(const std::uint8_t* block, float* out);
 void dequantize_q6_k(const std::uint8_t* block, float* out);
+
+// Types that are scale * code + offset, with one of each for 32 neighbours. Fused, that is what
+// dequantize_row gives, but for the sign of a zero. `affine_bits`: of a code; 0: of another kind.
+struct AffineGroup {
+  float scale, offset;
+  std::uint8_t codes[32];
+};
+std::uint32_t affine_bits(DType type);
+AffineGroup affine_group(DType type, const std::byte* row, std::uint64_t group);
 
 }  // namespace quire

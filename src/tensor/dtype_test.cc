@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <vector>
+
+#include "base/random.h"
+#include "tensor/dequantize.h"
 
 namespace quire {
 namespace {
@@ -62,6 +66,34 @@ TEST(DType, EveryTypeMeansWhatTheGgufPackageSays) {
     }
   }
   EXPECT_EQ(seen.size(), kTypeCount);
+}
+
+// What a GPU keeps of a row must mean what the row means.
+TEST(DType, AffineTypesAreScaleTimesCodePlusOffset) {
+  Random random(7);
+  constexpr std::uint32_t kWidth = 512;
+  int affine = 0;
+  for (std::size_t t = 0; t < kTypeCount; ++t) {
+    const auto type = static_cast<DType>(t);
+    const DTypeInfo& info = dtype_info(type);
+    if (affine_bits(type) == 0) continue;
+    ++affine;
+    for (int round = 0; round < 50; ++round) {
+      std::vector<std::byte> row(row_bytes(type, kWidth));
+      for (std::byte& b : row) b = static_cast<std::byte>(random.below(256));
+      for (std::size_t at = 0; at < row.size(); at += info.block_bytes)  // f16 that are finite
+        for (const std::size_t high : {at + 1, at + 3}) row[high] &= std::byte{0xbf};
+      std::vector<float> values(kWidth);
+      dequantize_row(type, row.data(), kWidth, values.data());
+      for (std::uint32_t i = 0; i < kWidth; ++i) {
+        const AffineGroup g = affine_group(type, row.data(), i / 32);
+        ASSERT_LT(g.codes[i % 32], 1u << affine_bits(type)) << info.name;
+        ASSERT_EQ(std::fma(g.scale, static_cast<float>(g.codes[i % 32]), g.offset), values[i])
+            << info.name << " element " << i;
+      }
+    }
+  }
+  EXPECT_EQ(affine, 8);
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ class Errors(unittest.TestCase):
             (("run", TINY, "x", "--kv-cache-memory", "lots"), "lots"),
             (("run", TINY, "x", "--kv-format", "float"), "float"),
             (("run", TINY, "x", "--isa", "mmx"), "mmx"),
+            (("run", TINY, "x", "--weights", "small"), "small"),
             (("bench", "decode", TINY, "--depth", 5000), "4096"),
             (("eval", TINY, "--tokens", "1"), "two tokens"),
             (("detokenize", TINY, "--tokens", "1,,2"), "1,,2"),
@@ -294,6 +295,9 @@ class Shapes(unittest.TestCase):
         self.assertEqual(p["bytes_per_token"], 2 * 3 * 2 * 16 * 2)
         p = answer("plan", "--model", "llama-3.1-8b", "--memory", "80GiB", "--weights", "16GiB", "--context", 8192)
         self.assertEqual(p["max_concurrency"], 64)
+        plain, packed = (answer("plan", "--model", "llama-3.1-8b", "--memory", "20GiB", "--weights", w, "--context", 8192)
+                         for w in ("bf16", "packed"))
+        self.assertLess(2 * plain["max_concurrency"], packed["max_concurrency"])
         self.assertEqual(len(quire("plan", "--list").stdout.splitlines()), 41)
         self.assertIn("2 x 80 layers x 8 KV heads", quire("plan", "--model", "llama-3-70b").stdout)
 

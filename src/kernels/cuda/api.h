@@ -162,13 +162,27 @@ enum class LinearOutput : std::uint32_t {
   gated_gelu,
 };
 
+// What weights that share 32 codes have in common (kernels/cuda/coded.h).
+enum class CodeForm : std::uint32_t {
+  affine,     // f16 scale and offset
+  symmetric,  // the scale in two bf16 parts; half of the codes are below zero
+  wide,       // f32 scale and offset
+};
+// Weights that lie as codes, or none.
+struct WeightCodes {
+  const void* data = nullptr;
+  std::uint32_t bits = 0;  // 4 or 8
+  CodeForm form = CodeForm::affine;
+};
+
 struct LinearArgs {
-  const void* weights;      // bf16 [outputs][inputs]
+  const void* weights;      // bf16 [outputs][inputs]; with codes, room for that (more rows need it)
   const void* activations;  // bf16
   void* output;
   std::uint32_t rows, outputs, inputs;
   LinearOutput kind;
   bool fast = false;  // any order of sums will do, though it depend on the number of rows
+  WeightCodes codes = {};
 };
 
 // x += norm?(y); activations = rms_norm(x) * weight.
@@ -192,6 +206,7 @@ struct EmbedArgs {
   float* x;
   std::uint32_t rows, width;
   float scale;
+  WeightCodes codes = {};  // instead of the table
 };
 
 // Splits [query heads | key heads | value heads], rotates, writes keys and values to their pages.
@@ -234,6 +249,15 @@ struct RandomArgs {
   std::uint64_t count, seed;
   float spread;
   std::uint64_t run = 0, stride = 0;  // so many at a time, so far apart; 0: one after the other
+};
+
+// Codes with one scale, every one as likely as any other.
+struct RandomCodesArgs {
+  void* to;
+  std::uint32_t outputs, inputs;
+  WeightCodes codes;  // of which kind
+  std::uint64_t seed;
+  float spread;
 };
 
 struct ArgmaxArgs {
@@ -318,6 +342,7 @@ struct CudaApi {
   int (*argmax)(const ArgmaxArgs&, CudaStream);
   int (*draw)(const DrawArgs&, CudaStream);
   int (*random_bf16)(const RandomArgs&, CudaStream);
+  int (*random_codes)(const RandomCodesArgs&, CudaStream);
   int (*read_all)(const void* from, std::uint64_t bytes, CudaStream);  // for the memory's ceiling
 };
 

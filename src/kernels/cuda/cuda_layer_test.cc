@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cuda/coded.h"
 #include "kernels/cuda/device_testing.h"
 
 namespace quire {
@@ -57,6 +58,125 @@ TEST_F(CudaLinear, AgreesWithDoubleAndGivesEveryRowTheSameBitsInAnyCompany) {
           0, std::memcmp(some.data(), all.data() + std::size_t{first} * m.outputs, some.size() * 4))
           << m.outputs << "x" << m.inputs << ", " << rows << " rows";
     }
+  }
+}
+
+// Codes of every kind, and the bf16 numbers they stand for.
+struct Coded {
+  Coded(WeightCodes of, Matrix m) : kind(of), bytes(coded_bytes(of, m.outputs, m.inputs)) {
+    Random random(m.inputs + kind.bits + static_cast<std::uint32_t>(kind.form));
+    numbers.resize(std::size_t{m.outputs} * m.inputs);
+    for (std::uint32_t o = 0; o < m.outputs; ++o)
+      for (std::uint32_t k = 0; k < m.inputs; k += kCodedGroup) {
+        const float factor = coded_scale_factor(kind.bits, kind.form);
+        float pair[] = {static_cast<float>((random.unit() - 0.5) / (k % 96 + 3)),
+                        static_cast<float>(random.unit() - 1)};
+        if (random.below(9) == 0) pair[random.below(2)] = 0;
+        std::uint16_t halves[] = {f32_to_f16(factor * pair[0]), f32_to_f16(pair[1])};
+        if (kind.form != CodeForm::wide)
+          pair[0] = f16_to_f32(halves[0]) / factor, pair[1] = f16_to_f32(halves[1]);
+        if (kind.form == CodeForm::symmetric) {
+          pair[1] = -8 * pair[0];
+          halves[0] = f32_to_bf16(pair[0]);
+          halves[1] = f32_to_bf16(pair[0] - bf16_to_f32(halves[0]));
+        }
+        const void* from = kind.form == CodeForm::wide ? static_cast<const void*>(pair) : halves;
+        std::memcpy(&bytes[coded_pair_at(kind, m.inputs, o, k)], from, coded_pair_bytes(kind.form));
+        for (std::uint32_t i = k; i < k + kCodedGroup; ++i) {
+          const auto code = static_cast<std::uint8_t>(random.below(1u << kind.bits));
+          const CodedPlace at = coded_at(kind, m.inputs, o, i);
+          bytes[at.byte] |= std::byte{code} << at.shift;
+          numbers[std::size_t{o} * m.inputs + i] = f32_to_bf16(std::fma(pair[0], code, pair[1]));
+        }
+      }
+  }
+  WeightCodes kind;
+  std::vector<std::byte> bytes;
+  Bits numbers;
+};
+constexpr WeightCodes kCodings[] = {{nullptr, 4, CodeForm::affine},
+                                    {nullptr, 4, CodeForm::symmetric},
+                                    {nullptr, 4, CodeForm::wide},
+                                    {nullptr, 8, CodeForm::affine},
+                                    {nullptr, 8, CodeForm::wide}};
+
+TEST_F(CudaLinear, CodesGiveTheBitsOfTheNumbersTheyStandFor) {
+  for (const Matrix m :
+       {Matrix{960, 576}, {48, 64}, {16, 32}, {576, 1536}, {512, 320}, {4096, 4096}, {2208, 1504}})
+    for (WeightCodes codes : kCodings) {
+      const Coded coded(codes, m);
+      const Bits x = noise(2, 128ull * m.inputs);
+      const bool plain_too = m.inputs % 64 == 0;
+      const void* weights = up(coded.numbers);
+      codes.data = up(coded.bytes);
+      void* room_for_them = room(coded.numbers.size() * 2);
+      for (const std::uint32_t rows : {1u, 2u, 7u, 8u, 16u, 32u, 33u, 128u}) {
+        if (rows > kPackedRowsMax && !plain_too) continue;
+        void* out = room(std::max(rows, kLibraryRows) * std::size_t{m.outputs} * 4);
+        const LinearArgs a{.weights = room_for_them,
+                           .activations = up(activations(x, rows, m.inputs)),
+                           .output = out,
+                           .rows = rows,
+                           .outputs = m.outputs,
+                           .inputs = m.inputs,
+                           .kind = LinearOutput::rows_f32,
+                           .codes = codes};
+        ok(api_->tune_linear(a, stream_));
+        ok(api_->linear(a, stream_));
+        const std::vector<float> got = down<float>(out, std::size_t{rows} * m.outputs);
+        if (plain_too) {
+          ASSERT_EQ(multiply(weights, m, x, rows), got)
+              << m.outputs << "x" << m.inputs << " of " << codes.bits << " bits, form "
+              << static_cast<int>(codes.form) << ", " << rows << " rows";
+          continue;
+        }
+        for (std::uint32_t o = 0; o < m.outputs; o += 7) {  // no kernel to compare with
+          double sum = 0, size = 0;
+          for (std::uint32_t k = 0; k < m.inputs; ++k) {
+            const double p = double{bf16_to_f32(coded.numbers[std::size_t{o} * m.inputs + k])} *
+                             bf16_to_f32(x[(rows - 1) * m.inputs + k]);
+            sum += p, size += std::fabs(p);
+          }
+          ASSERT_NEAR(got[(rows - 1) * m.outputs + o], sum, 2e-6 * size);
+        }
+      }
+    }
+}
+
+TEST_F(CudaLinear, CodesAreGatedAndEmbeddedAsTheNumbersAre) {
+  const Matrix m{3072, 576};
+  const Bits x = noise(5, 32 * 576);
+  for (WeightCodes codes : kCodings) {
+    const Coded coded(codes, m);
+    const void* weights = up(coded.numbers);
+    codes.data = up(coded.bytes);
+    for (const std::uint32_t rows : {1u, 13u, 32u})
+      for (const LinearOutput kind :
+           {LinearOutput::gated, LinearOutput::gated_gelu, LinearOutput::rows_bf16}) {
+        const std::size_t count = activation_elements(rows, m.outputs);
+        Bits both[2];
+        for (int side = 0; side < 2; ++side) {
+          void* out = room(count * 2);
+          ok(api_->linear({.weights = weights,
+                           .activations = up(activations(x, rows, m.inputs)),
+                           .output = out,
+                           .rows = rows,
+                           .outputs = m.outputs,
+                           .inputs = m.inputs,
+                           .kind = kind,
+                           .codes = side == 0 ? WeightCodes{} : codes},
+                          stream_));
+          both[side] = down<std::uint16_t>(out, count);
+        }
+        ASSERT_EQ(both[0], both[1]) << codes.bits << " bits, " << rows << " rows";
+      }
+    const std::vector<std::uint32_t> tokens{3, 3071, 0, 99};
+    auto* rows = static_cast<float*>(room(4 * m.inputs * 4));
+    ok(api_->embed({nullptr, up(tokens), nullptr, rows, 4, m.inputs, 2.0f, codes}, stream_));
+    const auto got = down<float>(rows, 4 * m.inputs);
+    for (std::uint32_t i = 0; i < got.size(); ++i)
+      ASSERT_EQ(got[i],
+                2 * bf16_to_f32(coded.numbers[tokens[i / m.inputs] * m.inputs + i % m.inputs]));
   }
 }
 

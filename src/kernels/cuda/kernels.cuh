@@ -15,6 +15,8 @@ int seal(const SealArgs&, CudaStream);
 int linear(const LinearArgs&, CudaStream);
 int tune_linear(const LinearArgs&, CudaStream);
 int linear_stream(const LinearArgs&, CudaStream);   // up to kPackedRowsMax rows
+int linear_coded(const LinearArgs&, CudaStream);    // likewise, of codes
+int unpack_codes(const LinearArgs&, CudaStream);    // into a.weights, as bf16
 int linear_library(const LinearArgs&, CudaStream);  // cuBLASLt, plain rows
 int tune_library(const LinearArgs&, CudaStream);
 
@@ -26,6 +28,7 @@ int gather(const GatherArgs&, CudaStream);
 int argmax(const ArgmaxArgs&, CudaStream);
 int draw(const DrawArgs&, CudaStream);
 int random_bf16(const RandomArgs&, CudaStream);
+int random_codes(const RandomCodesArgs&, CudaStream);
 int read_all(const void* from, std::uint64_t bytes, CudaStream);
 
 }  // namespace quire::cuda

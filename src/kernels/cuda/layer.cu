@@ -1,11 +1,13 @@
 // What stands between the matrix products of a layer. Sums are formed in an order that depends on
 // the width alone.
 #include "kernels/cuda/attend_page.cuh"
+#include "kernels/cuda/coded.cuh"
 #include "kernels/cuda/gate.cuh"
 #include "kernels/cuda/hadamard.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed.h"
+#include "kernels/cuda/random.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -95,6 +97,8 @@ __global__ void __launch_bounds__(kNormThreads, kNormFours <= 2 ? 2 : 1)
   }
 }
 
+// kBits: of codes; 16 is a table of bf16.
+template <int kBits, CodeForm kForm>
 __global__ void embed_kernel(const EmbedArgs a) {
   allow_next();
   wait_for_previous();
@@ -102,9 +106,16 @@ __global__ void embed_kernel(const EmbedArgs a) {
   std::uint32_t token = a.tokens[row];
   if (token & kBestOfRow) token = a.best[token & ~kBestOfRow].token;
   if (token == kNoToken) token = 0;  // of a row that is not finite, and will be dropped
-  const bf16* from = static_cast<const bf16*>(a.table) + std::size_t{token} * a.width;
-  for (std::uint32_t i = threadIdx.x; i < a.width; i += blockDim.x)
-    a.x[std::size_t{row} * a.width + i] = __bfloat162float(from[i]) * a.scale;
+  float2* to = reinterpret_cast<float2*>(a.x) + std::size_t{row} * a.width / 2;
+  for (std::uint32_t i = threadIdx.x; i < a.width / 2; i += blockDim.x) {
+    std::uint32_t two;
+    if constexpr (kBits == 16)
+      two = static_cast<const std::uint32_t*>(a.table)[std::size_t{token} * a.width / 2 + i];
+    else
+      two = coded_two<kBits, kForm>(a.codes.data, a.width, token, 2 * i,
+                                    coded_pair<kBits, kForm>(a.codes.data, a.width, token, 2 * i));
+    to[i] = make_float2(low_bf16(two) * a.scale, high_bf16(two) * a.scale);
+  }
 }
 
 // Some bf16 numbers next to each other, read and written at once.
@@ -266,13 +277,6 @@ __global__ void __launch_bounds__(1024) argmax_kernel(const ArgmaxArgs a) {
   if (threadIdx.x == 0) a.best[blockIdx.x] = {best.index, -log2f(best.sum) * (1 / kLog2E)};
 }
 
-__device__ __forceinline__ std::uint64_t mix(std::uint64_t x) {  // as base/random.h's mix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // Sums of four uniform numbers: near enough to Gaussian for weights nobody trained.
 __global__ void random_kernel(const RandomArgs a) {
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
@@ -313,7 +317,10 @@ int add_norm(const AddNormArgs& a, CudaStream stream) {
 }
 
 int embed(const EmbedArgs& a, CudaStream stream) {
-  return launch(embed_kernel, a.rows, 256, 0, stream, a);
+  if (!a.codes.data) return launch(embed_kernel<16, CodeForm::affine>, a.rows, 256, 0, stream, a);
+  return by_coding(a.codes, [&](auto bits, auto form) {
+    return launch(embed_kernel<bits, form>, a.rows, 256, 0, stream, a);
+  });
 }
 
 int rope_store(const RopeStoreArgs& a, CudaStream stream) {

@@ -6,11 +6,18 @@
 namespace quire::cuda {
 
 int linear(const LinearArgs& a, CudaStream stream) {
-  return a.rows <= kPackedRowsMax ? linear_stream(a, stream) : linear_library(a, stream);
+  const bool coded = a.codes.data != nullptr;
+  if (a.rows <= kPackedRowsMax) return coded ? linear_coded(a, stream) : linear_stream(a, stream);
+  if (coded)
+    if (const int e = unpack_codes(a, stream)) return e;
+  return linear_library(a, stream);
 }
 
 int tune_linear(const LinearArgs& a, CudaStream stream) {
-  return a.rows <= kPackedRowsMax ? 0 : tune_library(a, stream);
+  if (a.rows <= kPackedRowsMax) return 0;
+  if (a.codes.data)
+    if (const int e = unpack_codes(a, stream)) return e;
+  return tune_library(a, stream);
 }
 
 }  // namespace quire::cuda

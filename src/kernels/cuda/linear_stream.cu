@@ -12,9 +12,9 @@
 #include <mutex>
 #include <tuple>
 
-#include "kernels/cuda/gate.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_rows.cuh"
 #include "kernels/cuda/packed.h"
 
 namespace quire::cuda {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(Stage<kTiles>::kWarps * 32 + 32)
   constexpr int kWarps = S::kWarps, kMine = S::kMine;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[2 * kStages];  // full, then empty
-  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const std::uint32_t ring = (shared_address(shared) + 1023) / 1024 * 1024;
   const std::uint32_t bars = shared_address(barriers);
   const std::uint32_t first = blockIdx.x * kOutputs;
@@ -154,33 +154,7 @@ __global__ void __launch_bounds__(Stage<kTiles>::kWarps * 32 + 32)
   }
   wait_for_previous();  // long over: but this kernel's end must mean that its predecessor's is, too
 
-  // A lane has outputs g and g + 8 of its warp's 16, for rows 2t and 2t + 1 of each tile.
-  const std::uint32_t output = first + sixteen * 16 + g;
-#pragma unroll
-  for (int n = 0; n < kMine; ++n) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const std::uint32_t r = (first_tile + n) * 8 + 2 * t + i;
-      if (r >= a.rows) continue;
-      if constexpr (kKind == LinearOutput::gated || kKind == LinearOutput::gated_gelu) {
-        if (output >= a.outputs) continue;
-        const std::uint32_t unit = (first + sixteen * 16) / 2 + g;
-        static_cast<bf16*>(a.output)[activation_at(a.rows, a.outputs / 2, r, unit)] =
-            gated(sums[n][i], sums[n][2 + i], kKind == LinearOutput::gated_gelu);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          if (output + 8 * j >= a.outputs) continue;
-          const std::size_t at = std::size_t{r} * a.outputs + output + 8 * j;
-          const float y = sums[n][2 * j + i];
-          if constexpr (kKind == LinearOutput::rows_f32)
-            static_cast<float*>(a.output)[at] = y;
-          else
-            static_cast<bf16*>(a.output)[at] = __float2bfloat16_rn(y);
-        }
-      }
-    }
-  }
+  store_outputs<kKind>(a, sums, first + sixteen * 16, first_tile, lane);
 }
 
 // How the copy engine sees a weight matrix; made once for each.

@@ -251,6 +251,7 @@ constexpr CudaApi kApi = {.version = kCudaApiVersion,
                           .argmax = argmax,
                           .draw = draw,
                           .random_bf16 = random_bf16,
+                          .random_codes = random_codes,
                           .read_all = read_all};
 
 }  // namespace
