@@ -20,14 +20,14 @@ std::string_view machine(Runtime& r) {
   return r.model().device() ? "cuda" : isa_name(r.model().options().isa);
 }
 
-struct Options {
+struct BenchOptions {
   ModelOptionsCli model;
   std::string what;
   std::uint32_t prompt = 512, depth = 128, count = 32, batch = 1, repeat = 3;
   bool json = false;
 };
 
-Result<std::vector<double>> bench_prefill(Runtime& runtime, const Options& o) {
+Result<std::vector<double>> bench_prefill(Runtime& runtime, const BenchOptions& o) {
   std::vector<double> rates;
   // As a server that has idle moments does.
   const Geometry& geometry = runtime.geometry();
@@ -47,7 +47,7 @@ Result<std::vector<double>> bench_prefill(Runtime& runtime, const Options& o) {
   return rates;
 }
 
-void print_scores(const Options& o, Runtime& r, const std::vector<DecodeScore>& scores) {
+void print_scores(const BenchOptions& o, Runtime& r, const std::vector<DecodeScore>& scores) {
   const DecodeScore& first = scores[0];
   const auto [low, high] = std::minmax_element(first.rates.begin(), first.rates.end());
   fmt::print(
@@ -57,7 +57,7 @@ void print_scores(const Options& o, Runtime& r, const std::vector<DecodeScore>& 
       *high, r.threads(), machine(r));
 }
 
-int run_decode(const Options& o, Runtime& r, std::vector<StoragePolicy> ways) {
+int run_decode(const BenchOptions& o, Runtime& r, std::vector<StoragePolicy> ways) {
   const bool on_cpu = r.model().device() == nullptr;
   const DecodeQuestion question{std::move(ways), o.depth, o.count, o.batch, o.repeat};
   const auto before = on_cpu ? read_rate(r.pool()) : 0.0;
@@ -134,7 +134,7 @@ double sealing_seconds(Runtime& r) {
   return best / tokens;
 }
 
-int run_prefill(const Options& o, Runtime& r) {
+int run_prefill(const BenchOptions& o, Runtime& r) {
   const auto rates = bench_prefill(r, o);
   if (!rates.ok()) return fail(rates.error());
   const double rate = median(rates.value());
@@ -161,7 +161,7 @@ int run_prefill(const Options& o, Runtime& r) {
   return kOk;
 }
 
-int run(Options& o) {
+int run_bench(BenchOptions& o) {
   if (o.what == "batch") {
     if (o.batch == 1) o.batch = 8;
     if (o.depth == 128) o.depth = 256;
@@ -191,8 +191,8 @@ int run(Options& o) {
   return run_decode(o, r, std::move(ways));
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_bench(CLI::App& app) {
+  auto o = std::make_shared<BenchOptions>();
   app.add_option("WHAT", o->what, "prefill, decode or batch")
       ->required()
       ->check(CLI::IsMember({"prefill", "decode", "batch"}));
@@ -203,7 +203,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--batch", o->batch, "sequences side by side (1)")->check(CLI::Range(1, 512));
   app.add_option("--repeat", o->repeat, "measurements; the median counts (3)");
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_bench(*o); };
 }
 
 }  // namespace
@@ -218,6 +218,6 @@ extern const Command kBench = {
     "  quire bench serve --help                    servers under load\n"
     "  quire bench kv                              the cache alone\n"
     "  quire bench retain                          a part of a long prompt, against all of it",
-    declare};
+    declare_bench};
 
 }  // namespace quire::cli

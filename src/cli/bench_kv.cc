@@ -67,12 +67,12 @@ class Collector final : public benchmark::BenchmarkReporter {
   const bool say_;
 };
 
-struct Options {
+struct BenchKvOptions {
   std::string filter = "all";
   bool json = false;
 };
 
-int run(const Options& o) {
+int run_bench_kv(const BenchKvOptions& o) {
   benchmark::SetDefaultTimeUnit(benchmark::kNanosecond);
   Collector collector(!o.json);
   std::ostringstream unsaid;  // the error below says it
@@ -97,11 +97,11 @@ int run(const Options& o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_bench_kv(CLI::App& app) {
+  auto o = std::make_shared<BenchKvOptions>();
   app.add_option("--filter", o->filter, "only benchmarks whose name matches this expression");
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_bench_kv(*o); };
 }
 
 }  // namespace
@@ -111,6 +111,6 @@ extern const Command kBenchKv = {"bench kv",
                                  "examples:\n"
                                  "  quire bench kv\n"
                                  "  quire bench kv --filter evict_all --json",
-                                 declare};
+                                 declare_bench_kv};
 
 }  // namespace quire::cli

@@ -12,7 +12,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct BenchRetainOptions {
   ModelOptionsCli model;
   std::uint32_t prompt = 8000, count = 16, batch = 8, repeat = 3;
   bool json = false;
@@ -23,7 +23,7 @@ struct Rates {
   double whole = 0, kept = 0, ratio = 0;
 };
 
-Result<Rates> compare(DecodeBatch& whole, DecodeBatch& kept, const Options& o,
+Result<Rates> compare(DecodeBatch& whole, DecodeBatch& kept, const BenchRetainOptions& o,
                       std::uint32_t width) {
   std::vector<double> before, after, ratios;
   for (std::uint32_t i = 0; i <= o.repeat; ++i) {  // the first warms up
@@ -38,7 +38,7 @@ Result<Rates> compare(DecodeBatch& whole, DecodeBatch& kept, const Options& o,
   return Rates{median(before), median(after), median(ratios)};
 }
 
-Result<Json> measure(const Options& o, Runtime& r) {
+Result<Json> measure(const BenchRetainOptions& o, Runtime& r) {
   const StoragePolicy exact = r.storage().rows();
   DecodeBatch whole(r, o.prompt, o.count, o.batch), kept(r, o.prompt, o.count, o.batch);
   TRY_STATUS(kept.fill_kept(r.storage(), r.retain()));
@@ -91,7 +91,7 @@ void print(const Json& j) {
                j["repeat"].get<int>());
 }
 
-int run(Options& o) {
+int run_bench_retain(BenchRetainOptions& o) {
   if (o.model.kv_format == "auto") o.model.kv_format = "hadamard-int4";
   if (o.model.kv.budget.empty()) o.model.kv.budget = "snapkv:20%";
   o.model.kv.allow_lossy = true;  // nobody reads the answers
@@ -111,8 +111,8 @@ int run(Options& o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_bench_retain(CLI::App& app) {
+  auto o = std::make_shared<BenchRetainOptions>();
   add_model_options(app, o->model);
   app.add_option("--kv-budget", o->model.kv.budget, "what stays, METHOD:AMOUNT (snapkv:20%)");
   app.add_option("--prompt", o->prompt, "tokens to read (8000)")->check(CLI::Range(2u, UINT32_MAX));
@@ -123,7 +123,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--repeat", o->repeat, "measurements; the median counts (3)")
       ->check(CLI::Range(1, 1000));
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_bench_retain(*o); };
 }
 
 }  // namespace
@@ -134,6 +134,6 @@ extern const Command kBenchRetain = {
     "examples:\n"
     "  quire bench retain model.gguf\n"
     "  quire bench retain model.gguf --prompt 4000 --kv-budget kvzip:30% --kv-format int8 --json",
-    declare};
+    declare_bench_retain};
 
 }  // namespace quire::cli

@@ -14,7 +14,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct CalibrateOptions {
   ModelOptionsCli model;
   std::string text_file, out, format = "kvquant-3";
   std::uint32_t window = 2048, tokens = 8192;
@@ -26,7 +26,7 @@ void draw_progress(std::size_t done, std::size_t all) {
   fmt::print(stderr, "\r[{:=<{}}{: <{}}] {} of {} lanes ", "", full, "", kWidth - full, done, all);
 }
 
-int run(Options o) {
+int run_calibrate(CalibrateOptions o) {
   const auto codec = find_codec(o.format);
   if (!codec.ok()) return fail(kUsage, "--format: " + codec.error().message);
   const auto text = read_file(o.text_file);
@@ -62,8 +62,8 @@ int run(Options o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_calibrate(CLI::App& app) {
+  auto o = std::make_shared<CalibrateOptions>();
   add_model_options(app, o->model);
   app.add_option("--text-file", o->text_file, "the text to read")->required();
   app.add_option("--format", o->format, "kvquant-3, cq-4, cq-3, cq-2 or cq-1 (kvquant-3)");
@@ -71,7 +71,7 @@ std::function<int()> declare(CLI::App& app) {
       ->check(CLI::Range(256, 1 << 20));
   app.add_option("--window", o->window, "tokens read from an empty cache (2048)");
   app.add_option("--out", o->out, "file to write, instead of where --kv-format looks");
-  return [o] { return run(*o); };
+  return [o] { return run_calibrate(*o); };
 }
 
 }  // namespace
@@ -81,6 +81,6 @@ extern const Command kCalibrate = {
     "examples:\n"
     "  quire calibrate --text-file \"$(scripts/fetch-text policy)\"\n"
     "  quire calibrate model.gguf --text-file book.txt --format cq-2",
-    declare};
+    declare_calibrate};
 
 }  // namespace quire::cli

@@ -17,7 +17,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct ChatOptions {
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
   std::string system;
@@ -204,7 +204,7 @@ class Chat {
   Json turns_ = Json::array();
 };
 
-int run(const Options& o) {
+int run_chat(const ChatOptions& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   if (runtime.value()->chat_template() == nullptr)
@@ -219,8 +219,8 @@ int run(const Options& o) {
   return Chat(*runtime.value(), std::move(options.value()), o.system).run();
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_chat(CLI::App& app) {
+  auto o = std::make_shared<ChatOptions>();
   o->sampling.values.tokens_max = 1024;
   o->sampling.values.sampling.temperature = 0.7f;
   o->sampling.values.sampling.top_p = 0.9f;
@@ -228,7 +228,7 @@ std::function<int()> declare(CLI::App& app) {
   add_retention_options(app, o->model);
   app.add_option("--system", o->system, "system message");
   o->sampling.add(app, true);
-  return [o] { return run(*o); };
+  return [o] { return run_chat(*o); };
 }
 
 }  // namespace
@@ -237,6 +237,6 @@ extern const Command kChat = {"chat", "talk to a model in the terminal",
                               "examples:\n"
                               "  quire chat model.gguf\n"
                               "  quire chat --system \"Answer in one sentence.\" --temperature 0",
-                              declare};
+                              declare_chat};
 
 }  // namespace quire::cli

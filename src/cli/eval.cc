@@ -13,7 +13,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct EvalOptions {
   ModelOptionsCli model;
   std::string tokens, text_file, logits_file;
   std::uint32_t window = 0, chunk = 0, top = 0, every = 1;
@@ -28,7 +28,7 @@ struct Totals {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> rows{nullptr, std::fclose};  // of --logits
 };
 
-Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, const Options& o,
+Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, const EvalOptions& o,
              Totals& totals) {
   const std::uint32_t vocabulary = r.config().vocabulary;
   const std::uint32_t rows = std::min(o.chunk ? o.chunk : 128u, r.model().options().rows_max);
@@ -72,7 +72,7 @@ Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, c
   return {};
 }
 
-int run(const Options& o) {
+int run_eval(const EvalOptions& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   Runtime& r = *runtime.value();
@@ -123,8 +123,8 @@ int run(const Options& o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_eval(CLI::App& app) {
+  auto o = std::make_shared<EvalOptions>();
   add_model_options(app, o->model);
   app.add_option("--tokens", o->tokens, "token numbers: 1,2,3 or @FILE (JSON array)");
   app.add_option("--text-file", o->text_file, "a text to tokenize and score");
@@ -139,7 +139,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_flag("--per-token", o->per_token,
                "report the score and the likeliest token of every position");
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_eval(*o); };
 }
 
 }  // namespace
@@ -149,6 +149,6 @@ extern const Command kEval = {
     "examples:\n"
     "  quire eval model.gguf --text-file book.txt --window 1024\n"
     "  quire eval model.gguf --tokens @ids.json --top 128 --every 16 --json",
-    declare};
+    declare_eval};
 
 }  // namespace quire::cli

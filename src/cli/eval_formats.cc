@@ -12,7 +12,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct EvalFormatsOptions {
   ModelOptionsCli model;
   std::string text_file, reference = "f16";
   std::vector<std::string> formats;
@@ -53,7 +53,7 @@ Result<StoragePolicy> parse_way(const std::string& text, const StoragePolicy* pl
   return way;
 }
 
-int run(Options o) {
+int run_eval_formats(EvalFormatsOptions o) {
   const auto reference = parse_way(o.reference);
   if (!reference.ok()) return fail(reference.error());
   o.model.kv_format = o.reference;
@@ -131,8 +131,8 @@ int run(Options o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_eval_formats(CLI::App& app) {
+  auto o = std::make_shared<EvalFormatsOptions>();
   add_model_options(app, o->model);
   app.add_option("--text-file", o->text_file, "the text to read")->required();
   app.add_option("--formats", o->formats,
@@ -144,7 +144,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--together", o->together, "formats per pass over the text (3)")
       ->check(CLI::Range(1, 16));
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_eval_formats(*o); };
 }
 
 }  // namespace
@@ -154,6 +154,6 @@ extern const Command kEvalFormats = {
     "examples:\n"
     "  quire eval formats --text-file book.txt\n"
     "  quire eval formats --text-file book.txt --formats int8,hadamard-int4,int8/hadamard-int4",
-    declare};
+    declare_eval_formats};
 
 }  // namespace quire::cli

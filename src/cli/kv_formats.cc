@@ -10,7 +10,7 @@
 namespace quire::cli {
 namespace {
 
-int run(const DescribeCli& o) {
+int run_kv_formats(const DescribeCli& o) {
   const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto source = ModelSource::open(path.value());
@@ -65,10 +65,10 @@ int run(const DescribeCli& o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_kv_formats(CLI::App& app) {
   auto o = std::make_shared<DescribeCli>();
   add_describe_options(app, *o);
-  return [o] { return run(*o); };
+  return [o] { return run_kv_formats(*o); };
 }
 
 }  // namespace
@@ -77,6 +77,6 @@ extern const Command kKvFormats = {"kv formats", "the formats of cached keys and
                                    "examples:\n"
                                    "  quire kv formats\n"
                                    "  quire kv formats model.gguf --json",
-                                   declare};
+                                   declare_kv_formats};
 
 }  // namespace quire::cli

@@ -79,7 +79,7 @@ void print_rules(const Json& rules) {
     fmt::print("  {}: {}\n", r["with"].get<std::string>(), r["says"].get<std::string>());
 }
 
-int run(const DescribeCli& o) {
+int run_kv_methods(const DescribeCli& o) {
   const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto source = ModelSource::open(path.value());
@@ -139,10 +139,10 @@ int run(const DescribeCli& o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_kv_methods(CLI::App& app) {
   auto o = std::make_shared<DescribeCli>();
   add_describe_options(app, *o);
-  return [o] { return run(*o); };
+  return [o] { return run_kv_methods(*o); };
 }
 
 }  // namespace
@@ -154,6 +154,6 @@ extern const Command kKvMethods = {
     "  quire run model.gguf \"...\" --kv-budget snapkv:20% --allow-lossy\n"
     "  quire run model.gguf \"...\" --kv-select quest:512 --allow-lossy\n"
     "  quire kv methods --json",
-    declare};
+    declare_kv_methods};
 
 }  // namespace quire::cli

@@ -15,7 +15,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct LeaderboardOptions {
   ModelOptionsCli model;
   std::string what, file, tier = "standard", out = "leaderboard", text_file;
   std::vector<std::string> methods;
@@ -24,28 +24,28 @@ struct Options {
   bool json = false;
 };
 
-std::string text_path(const Options& o) {
+std::string text_path(const LeaderboardOptions& o) {
   if (!o.text_file.empty()) return o.text_file;
   return std::filesystem::path(model_cache_folder()).parent_path() / "text" /
          "developers-reference.txt";
 }
 
 // Results, and the pages made of them.
-Status publish(const Options& o, const Json& result) {
+Status publish(const LeaderboardOptions& o, const Json& result) {
   std::filesystem::create_directories(o.out);
   TRY_STATUS(write_file(o.out + "/results.json", result.dump(1) + '\n'));
   TRY_STATUS(write_file(o.out + "/leaderboard.md", board_markdown(result)));
   return write_file(o.out + "/leaderboard.html", board_html(result));
 }
 
-bool wanted(const Options& o, const RowSpec& row) {
+bool wanted(const LeaderboardOptions& o, const RowSpec& row) {
   if (o.methods.empty()) return true;
   for (const char* anchor : {"full", "none", "random", "oracle"})
     if (row.method == anchor && (row.share == 0.5 || row.share == 1 || row.share == 0)) return true;
   return std::ranges::find(o.methods, row.method) != o.methods.end();
 }
 
-int run_all(Options& o) {
+int run_all(LeaderboardOptions& o) {
   const auto text = read_file(text_path(o));
   if (!text.ok())
     return fail(kFailed, text.error().message,
@@ -89,7 +89,7 @@ Result<Json> read_results(const std::string& path) {
   return json;
 }
 
-int add(const Options& o) {
+int add(const LeaderboardOptions& o) {
   auto base = read_results(o.out + "/results.json");
   if (!base.ok()) return fail(base.error());
   const auto more = read_results(o.file);
@@ -101,7 +101,7 @@ int add(const Options& o) {
   return kOk;
 }
 
-int run(Options& o) {
+int run_leaderboard(LeaderboardOptions& o) {
   if (o.what == "add") {
     o.file = o.model.path;
     return add(o);
@@ -118,8 +118,8 @@ int run(Options& o) {
   return run_all(o);
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_leaderboard(CLI::App& app) {
+  auto o = std::make_shared<LeaderboardOptions>();
   app.add_option("WHAT", o->what, "run, ls, or add: then FILE in place of MODEL")
       ->required()
       ->check(CLI::IsMember({"run", "ls", "add"}));
@@ -135,7 +135,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--text-file", o->text_file, "natural text (what scripts/fetch-text got)");
   app.add_option("--seed", o->seed, "of the samples (1)");
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_leaderboard(*o); };
 }
 
 }  // namespace
@@ -147,6 +147,6 @@ extern const Command kLeaderboard = {
     "  quire leaderboard run model.gguf --tier smoke --out board\n"
     "  quire leaderboard run model.gguf --methods snapkv,int8 --shares 0.5,0.2\n"
     "  quire leaderboard add results.json --out board",
-    declare};
+    declare_leaderboard};
 
 }  // namespace quire::cli

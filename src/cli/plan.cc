@@ -14,7 +14,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::string model, format = "f16", memory, weights;
   std::uint64_t context = 0, concurrency = 0, shared_prefix = 0, prefix_groups = 1;
   std::uint32_t block_size = 32;
@@ -30,7 +30,7 @@ struct Subject {
   std::function<Geometry(const StoragePolicy&)> geometry;
 };
 
-Result<Subject> find_subject(const Options& o) {
+Result<Subject> find_subject(const PlanOptions& o) {
   const Result<const CatalogEntry*> entry = find_in_catalog(o.model);
   if (entry.ok()) {
     const CatalogEntry& e = *entry.value();
@@ -75,7 +75,7 @@ int list_models() {
   return kOk;
 }
 
-int run(const Options& o) {
+int run_plan(const PlanOptions& o) {
   if (o.list) return list_models();
   const auto subject = find_subject(o);
   if (!subject.ok()) return fail(subject.error());
@@ -185,8 +185,8 @@ int run(const Options& o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_plan(CLI::App& app) {
+  auto o = std::make_shared<PlanOptions>();
   app.add_option("-m,--model,MODEL", o->model, "a file, a folder, or a name from --list");
   app.add_option("-c,--context", o->context, "tokens per sequence (the model's context)");
   app.add_option("--concurrency", o->concurrency, "sequences at a time");
@@ -202,7 +202,7 @@ std::function<int()> declare(CLI::App& app) {
       ->check(CLI::IsMember({16, 32, 64}));
   app.add_flag("--list", o->list, "the models known by name");
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_plan(*o); };
 }
 
 }  // namespace
@@ -213,6 +213,6 @@ extern const Command kPlan = {
     "  quire plan --model llama-3-70b --context 131072 --format f16\n"
     "  quire plan --model llama-3.1-8b --memory 80GiB --context 8192 --shared-prefix 6000\n"
     "  quire plan --model model.gguf --concurrency 32 --json",
-    declare};
+    declare_plan};
 
 }  // namespace quire::cli

@@ -13,7 +13,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct ProbeOptions {
   ModelOptionsCli model;
   std::string text_file, like = "hadamard-int4";
   std::vector<std::string> keys{"int8", "hadamard-int4"}, values{"hadamard-int4", "hadamard-int3"};
@@ -45,7 +45,7 @@ void print_costs(const char* side, const std::vector<const Codec*>& codecs,
   }
 }
 
-int run(Options o) {
+int run_probe(ProbeOptions o) {
   const auto keys = find_codecs(o.keys), values = find_codecs(o.values);
   if (!keys.ok()) return fail(keys.error());
   if (!values.ok()) return fail(values.error());
@@ -110,8 +110,8 @@ int run(Options o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_probe(CLI::App& app) {
+  auto o = std::make_shared<ProbeOptions>();
   add_model_options(app, o->model);
   app.add_option("--text-file", o->text_file, "the text to read")->required();
   app.add_option("--keys", o->keys, "formats keys may have, wide to narrow")->delimiter(',');
@@ -122,7 +122,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--window", o->window, "tokens read from an empty cache (512)");
   app.add_flag("--dry-run", o->dry_run, "keep no plan");
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_probe(*o); };
 }
 
 }  // namespace
@@ -132,6 +132,6 @@ extern const Command kProbe = {
     "examples:\n"
     "  quire probe --text-file \"$(scripts/fetch-text policy)\"\n"
     "  quire probe model.gguf --text-file book.txt --bytes 6000 --keys int8,q5_1,hadamard-int4",
-    declare};
+    declare_probe};
 
 }  // namespace quire::cli

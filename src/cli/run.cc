@@ -16,7 +16,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct RunOptions {
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
   std::string prompt, tokens, system;
@@ -61,7 +61,7 @@ Json timings_json(const GenerateTimings& t, double load_seconds) {
           {"decode_tokens_per_second", rate(t.decoded_tokens, t.decode_seconds)}};
 }
 
-Result<std::vector<TokenId>> prompt_tokens(const Options& o, const Runtime& runtime) {
+Result<std::vector<TokenId>> prompt_tokens(const RunOptions& o, const Runtime& runtime) {
   if (!o.tokens.empty()) return parse_tokens(o.tokens);
   std::string text = o.prompt;
   if (text.empty()) {
@@ -78,12 +78,12 @@ Result<std::vector<TokenId>> prompt_tokens(const Options& o, const Runtime& runt
 }
 
 // `quire run "Why is the sky blue?"`: words that name no file are for the default model to answer.
-void tell_prompt_from_model(Options& o) {
+void tell_prompt_from_model(RunOptions& o) {
   if (!o.prompt.empty() || o.model.path.find(' ') == std::string::npos) return;
   if (!find_model(o.model.path).ok()) std::swap(o.prompt, o.model.path);
 }
 
-int run(Options& o) {
+int answer_prompt(RunOptions& o) {
   tell_prompt_from_model(o);
   const auto started = std::chrono::steady_clock::now();
   auto runtime = open_runtime(o.model);
@@ -137,8 +137,8 @@ int run(Options& o) {
   return interrupted ? kInterrupted : kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_run(CLI::App& app) {
+  auto o = std::make_shared<RunOptions>();
   add_model_options(app, o->model);
   add_retention_options(app, o->model);
   app.add_option("PROMPT", o->prompt, "what to answer; stdin when it is a pipe");
@@ -147,7 +147,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_flag("--raw", o->raw, "do not use the chat template: continue the text");
   app.add_flag("--json", o->json, "print one JSON object");
   o->sampling.add(app);
-  return [o] { return run(*o); };
+  return [o] { return answer_prompt(*o); };
 }
 
 }  // namespace
@@ -158,6 +158,6 @@ extern const Command kRun = {
     "  quire run model.gguf \"Why is the sky blue?\"\n"
     "  echo \"Once upon a time\" | quire run model.gguf --raw -n 64\n"
     "  quire run model.gguf --tokens 1,2,3 -n 16 --temperature 0 --ignore-eos --json",
-    declare};
+    declare_run};
 
 }  // namespace quire::cli

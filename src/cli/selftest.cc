@@ -15,12 +15,12 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct SelftestOptions {
   ModelOptionsCli model;
   bool all = false, json = false;
 };
 
-int run(const Options& o) {
+int run_selftest(const SelftestOptions& o) {
   const auto path = find_model(o.model.path);
   if (!path.ok()) return fail(path.error());
   auto base = runtime_options(o.model);
@@ -51,12 +51,12 @@ int run(const Options& o) {
   return result.value() ? kOk : kUnverified;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_selftest(CLI::App& app) {
+  auto o = std::make_shared<SelftestOptions>();
   add_model_options(app, o->model);
   app.add_flag("--all", o->all, "every format, block size, thread count and instruction set");
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return run(*o); };
+  return [o] { return run_selftest(*o); };
 }
 
 }  // namespace
@@ -67,6 +67,6 @@ extern const Command kSelftest = {"selftest",
                                   "examples:\n"
                                   "  quire selftest model.gguf\n"
                                   "  quire selftest model.gguf --all --json",
-                                  declare};
+                                  declare_selftest};
 
 }  // namespace quire::cli

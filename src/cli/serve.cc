@@ -21,7 +21,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct ServeOptions {
   ModelOptionsCli model;
   ServiceOptions service;
   std::vector<std::string> names, cors;
@@ -92,7 +92,7 @@ int watch(Server& server, const sigset_t& signals, double drain_seconds) {
   return kOk;
 }
 
-int serve(const Options& o) {
+int serve(const ServeOptions& o) {
   if (!o.api_key.empty())
     return fail(kUsage, "a key on the command line can be read by everybody on this machine",
                 "put it into a file that only you can read, and give --api-key-file FILE");
@@ -165,8 +165,8 @@ int serve(const Options& o) {
   return watch(*server.value(), signals, o.drain);
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::function<int()> declare_serve(CLI::App& app) {
+  auto o = std::make_shared<ServeOptions>();
   add_model_options(app, o->model);
   add_retention_options(app, o->model);
   app.add_option("-m,--model", o->model.path, "the same as MODEL")->group(kRare);
@@ -225,6 +225,6 @@ extern const Command kServe = {
     "  quire serve                                  the default model on 127.0.0.1:8080\n"
     "  quire serve model.gguf --port 9000 -a m      under the name m\n"
     "  quire serve model.gguf --host 0.0.0.0 --api-key-file keys.txt",
-    declare};
+    declare_serve};
 
 }  // namespace quire::cli

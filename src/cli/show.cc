@@ -27,7 +27,7 @@ Json group_json(const Geometry& geometry, const LayerGroup& g) {
   return j;
 }
 
-int run(const DescribeCli& o) {
+int run_show(const DescribeCli& o) {
   const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto source = ModelSource::open(path.value());
@@ -106,16 +106,16 @@ int run(const DescribeCli& o) {
   return kOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_show(CLI::App& app) {
   auto o = std::make_shared<DescribeCli>();
   add_describe_options(app, *o);
-  return [o] { return run(*o); };
+  return [o] { return run_show(*o); };
 }
 
 }  // namespace
 
 extern const Command kShow = {"show", "describe a model and the size of its cache",
                               "examples:\n  quire show model.gguf\n  quire show model.gguf --json",
-                              declare};
+                              declare_show};
 
 }  // namespace quire::cli

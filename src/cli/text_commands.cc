@@ -14,7 +14,7 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct TextCommandsOptions {
   std::string model, text, tokens, messages, template_file, variables;
   bool json = false, special = false, add_special = false, pieces = false, no_prompt = false;
 };
@@ -29,7 +29,7 @@ std::string given_or_stdin(const std::string& given) {
   return given.empty() ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : given;
 }
 
-int tokenize(const Options& o) {
+int tokenize(const TextCommandsOptions& o) {
   const auto text = open_text(o.model);
   if (!text.ok()) return fail(text.error());
   const Tokenizer& t = text.value().tokenizer;
@@ -55,7 +55,7 @@ int tokenize(const Options& o) {
   return kOk;
 }
 
-int detokenize(const Options& o) {
+int detokenize(const TextCommandsOptions& o) {
   const auto text = open_text(o.model);
   if (!text.ok()) return fail(text.error());
   const auto ids = parse_tokens(o.tokens);
@@ -69,7 +69,7 @@ int detokenize(const Options& o) {
   return kOk;
 }
 
-Result<std::string> render(const Options& o) {
+Result<std::string> render(const TextCommandsOptions& o) {
   TRY(const std::string source, o.messages.starts_with('@')
                                     ? read_file(o.messages.substr(1))
                                     : Result<std::string>(given_or_stdin(o.messages)));
@@ -94,7 +94,7 @@ Result<std::string> render(const Options& o) {
   return text.chat_template->render(context);
 }
 
-int template_command(const Options& o) {
+int template_command(const TextCommandsOptions& o) {
   const auto text = render(o);
   if (!text.ok()) return fail(text.error());
   if (o.json)
@@ -105,7 +105,7 @@ int template_command(const Options& o) {
 }
 
 std::function<int()> declare_tokenize(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TextCommandsOptions>();
   app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
   app.add_option("TEXT", o->text, "text; stdin when absent");
   app.add_flag("--special", o->special, "read control tokens in the text");
@@ -116,7 +116,7 @@ std::function<int()> declare_tokenize(CLI::App& app) {
 }
 
 std::function<int()> declare_detokenize(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TextCommandsOptions>();
   app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
   app.add_option("--tokens", o->tokens, "1,2,3 or @FILE (JSON array)")->required();
   app.add_flag("--special", o->special, "show control tokens");
@@ -125,7 +125,7 @@ std::function<int()> declare_detokenize(CLI::App& app) {
 }
 
 std::function<int()> declare_template(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TextCommandsOptions>();
   app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
   app.add_option("--messages", o->messages,
                  "JSON array of messages, or object of variables; @FILE, or stdin");

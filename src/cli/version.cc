@@ -13,12 +13,12 @@
 namespace quire::cli {
 namespace {
 
-struct Options {
+struct VersionOptions {
   bool json = false;
   std::string shell;
 };
 
-int version(const Options& o) {
+int version(const VersionOptions& o) {
   Json isas = Json::array(), kv_formats = Json::array();
   for (const Isa isa : kIsas)
     if (cpu_has(isa)) isas.push_back(isa_name(isa));
@@ -50,7 +50,7 @@ std::string options_of(const Command& command) {
 
 bool two_words(const Command& command) { return command.name.find(' ') != std::string_view::npos; }
 
-int completion(const Options& o) {
+int completion(const VersionOptions& o) {
   std::string names;
   for (const Command& c : commands())
     if (!two_words(c)) names += std::string(c.name) + " ";
@@ -95,13 +95,13 @@ int completion(const Options& o) {
 }
 
 std::function<int()> declare_version(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<VersionOptions>();
   app.add_flag("--json", o->json, "build, compiler, processor, kernels");
   return [o] { return version(*o); };
 }
 
 std::function<int()> declare_completion(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<VersionOptions>();
   app.add_option("SHELL", o->shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
