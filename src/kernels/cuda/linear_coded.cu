@@ -105,8 +105,9 @@ struct Meaning<4, CodeForm::symmetric> {
     asm("lop3.b32 %0, %1, %2, %3, 0xea;"  // codes & 15 | 128.0, in each half
         : "=r"(code)
         : "r"(codes), "r"(0x000f000fu), "r"(0x43004300u));
-    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(n) : "r"(code), "r"(0xc308c308u));  // less 136
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(n), "r"(lesser));
+    // Sums and products by themselves, of bf16, came with Hopper: 1 * code - 136, n * lesser - 0.
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(n) : "r"(code), "r"(0x3f803f80u), "r"(0xc308c308u));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(n), "r"(lesser), "r"(0x80008000u));
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(n), "r"(greater), "r"(product));
     return sum;
   }
