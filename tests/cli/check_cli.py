@@ -117,10 +117,10 @@ class Errors(unittest.TestCase):
         for command in ("run", "bench decode", "show", "selftest", "eval --tokens 1,2", "tokenize", "detokenize --tokens 1",
                         "plan", "chat"):
             with self.subTest(command=command):
-        self.fails(3, "run", "words without a model", says="the default one is not in", hint=False)
                 self.fails(3, *command.split(), "/nowhere/model.gguf", says="/nowhere/model.gguf", hint=False)
                 # The default model is not in this cache folder.
                 self.fails(3, *command.split(), says=folder.name, hint=False)
+        self.fails(3, "run", "words without a model", says="the default one is not in", hint=False)
         self.fails(3, "plan", "--model", "llama-9", says=["llama-9", "llama-3-70b"], hint=False)
 
     def test_bad_model_is_3_and_named(self):
