@@ -8,12 +8,12 @@ namespace quire {
 namespace {
 constexpr std::uint32_t kLayoutVersion = 2;
 
-void put(std::string& out, std::uint64_t value) {
+void put_part(std::string& out, std::uint64_t value) {
   for (int i = 0; i < 8; ++i) out += static_cast<char>(value >> (8 * i));
 }
 
-void put(std::string& out, std::string_view bytes) {
-  put(out, bytes.size());
+void put_part(std::string& out, std::string_view bytes) {
+  put_part(out, bytes.size());
   out.append(bytes);
 }
 }  // namespace
@@ -22,36 +22,36 @@ void put(std::string& out, std::string_view bytes) {
 // which pages counts too: a layer that shares another's KV computes other numbers downstream.
 std::string encode_layout(const Geometry& geometry) {
   std::string out = "quire-kv-layout";
-  put(out, kLayoutVersion);
-  put(out, geometry.tokens_per_block);
-  put(out, geometry.groups.size());
+  put_part(out, kLayoutVersion);
+  put_part(out, geometry.tokens_per_block);
+  put_part(out, geometry.groups.size());
   for (const LayerGroup& g : geometry.groups) {
-    put(out, static_cast<std::uint64_t>(g.kind));
-    put(out, g.layers.size());
-    for (const std::uint32_t layer : g.layers) put(out, layer);
-    put(out, g.kv_heads);
-    put(out, g.key_dim);
-    put(out, g.value_dim);
-    put(out, g.window);
-    put(out, g.state_bytes);
-    put(out, g.format ? g.format->name : std::string_view());
-    put(out, g.recent_blocks);
-    put(out, g.sink_blocks);
+    put_part(out, static_cast<std::uint64_t>(g.kind));
+    put_part(out, g.layers.size());
+    for (const std::uint32_t layer : g.layers) put_part(out, layer);
+    put_part(out, g.kv_heads);
+    put_part(out, g.key_dim);
+    put_part(out, g.value_dim);
+    put_part(out, g.window);
+    put_part(out, g.state_bytes);
+    put_part(out, g.format ? g.format->name : std::string_view());
+    put_part(out, g.recent_blocks);
+    put_part(out, g.sink_blocks);
     for (const Calibration* c : {g.key_calibration, g.value_calibration})
-      if (c) put(out, c->digest);
+      if (c) put_part(out, c->digest);
   }
   for (const auto* places : {&geometry.places, &geometry.rows}) {
-    put(out, places->size());
+    put_part(out, places->size());
     for (const LayerPlace& p : *places) {
-      put(out, p.group);
-      put(out, p.index);
+      put_part(out, p.group);
+      put_part(out, p.index);
     }
   }
   if (geometry.sparse()) {
-    put(out, static_cast<std::uint64_t>(geometry.prefill.way));
-    put(out, std::bit_cast<std::uint32_t>(geometry.prefill.threshold));
-    put(out, geometry.prefill.columns);
-    put(out, geometry.prefill.diagonals);
+    put_part(out, static_cast<std::uint64_t>(geometry.prefill.way));
+    put_part(out, std::bit_cast<std::uint32_t>(geometry.prefill.threshold));
+    put_part(out, geometry.prefill.columns);
+    put_part(out, geometry.prefill.diagonals);
   }
   return out;
 }

@@ -14,8 +14,8 @@ constexpr std::uint32_t kTidyEvery = 8;  // calls; what lay free that long is no
 constexpr bool is_busy(BlockState s) {
   return s == BlockState::referenced || s == BlockState::fenced;
 }
-std::size_t to_index(BlockState s) { return static_cast<std::size_t>(s); }
-std::size_t to_index(SizeClass c) { return static_cast<std::size_t>(c); }
+std::size_t pool_index(BlockState s) { return static_cast<std::size_t>(s); }
+std::size_t pool_index(SizeClass c) { return static_cast<std::size_t>(c); }
 }  // namespace
 
 BlockPool::BlockPool(Arena& arena, const PoolOptions& options)
@@ -40,7 +40,7 @@ BlockRef BlockPool::take(SizeClass c) {
     ++high_water_;
   else
     free_head_ = blocks_[i].next;
-  if (to_index(c) >= tallies_.size()) tallies_.resize(arena_.class_count());
+  if (pool_index(c) >= tallies_.size()) tallies_.resize(arena_.class_count());
   blocks_[i] = {.owner = 0,
                 .generation = blocks_[i].generation + 1,
                 .readers = 1,
@@ -175,7 +175,8 @@ BlockPool::SlabUse BlockPool::slab_use(SlabId s) const {
 }
 
 std::uint64_t BlockPool::reclaimable_slabs(SizeClass c) const {
-  const std::uint64_t busy = to_index(c) < tallies_.size() ? tallies_[to_index(c)].busy_slabs : 0;
+  const std::uint64_t busy =
+      pool_index(c) < tallies_.size() ? tallies_[pool_index(c)].busy_slabs : 0;
   return arena_.stats(c).slabs - busy;
 }
 
@@ -190,11 +191,11 @@ Ledger BlockPool::ledger(SizeClass c) const {
   Ledger l;
   l.free = s.extents - s.extents_in_use;
   l.total = s.extents;
-  if (to_index(c) < tallies_.size()) {
-    const Tally& t = tallies_[to_index(c)];
-    l.cached = t.by_state[to_index(BlockState::cached)];
-    l.referenced = t.by_state[to_index(BlockState::referenced)];
-    l.fenced = t.by_state[to_index(BlockState::fenced)];
+  if (pool_index(c) < tallies_.size()) {
+    const Tally& t = tallies_[pool_index(c)];
+    l.cached = t.by_state[pool_index(BlockState::cached)];
+    l.referenced = t.by_state[pool_index(BlockState::referenced)];
+    l.fenced = t.by_state[pool_index(BlockState::fenced)];
   }
   return l;
 }
@@ -214,7 +215,7 @@ Ledger BlockPool::ledger() const {
 
 void BlockPool::count_busy(SizeClass c, ArenaOffset at, bool busy) {
   std::uint32_t& count = busy_in_slab_[static_cast<std::size_t>(arena_.slab_of(at))];
-  Tally& tally = tallies_[to_index(c)];
+  Tally& tally = tallies_[pool_index(c)];
   if (busy) {
     if (count++ == 0) ++tally.busy_slabs;
   } else {
@@ -224,8 +225,8 @@ void BlockPool::count_busy(SizeClass c, ArenaOffset at, bool busy) {
 
 void BlockPool::change_state(std::uint32_t i, BlockState from, BlockState to) {
   Tally& tally = tallies_[blocks_[i].size_class];
-  --tally.by_state[to_index(from)];
-  ++tally.by_state[to_index(to)];
+  --tally.by_state[pool_index(from)];
+  ++tally.by_state[pool_index(to)];
   if (is_busy(from) != is_busy(to))
     count_busy(static_cast<SizeClass>(blocks_[i].size_class), blocks_[i].offset, is_busy(to));
   if (listener_ == nullptr) return;
@@ -308,7 +309,7 @@ Status BlockPool::check_ledger() const {
     if (blocks_[i].in_limbo && !corpse(blocks_[i]))
       return describe("waits for a step, though it is held");
     limbo += blocks_[i].in_limbo;
-    ++counted[blocks_[i].size_class].by_state[to_index(state)];
+    ++counted[blocks_[i].size_class].by_state[pool_index(state)];
     if (is_busy(state) && busy[static_cast<std::size_t>(arena_.slab_of(blocks_[i].offset))]++ == 0)
       ++counted[blocks_[i].size_class].busy_slabs;
   }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kHashTokens = 512;  // what one id of a published block trace stands for
 
-std::uint32_t number(const Json& line, const char* key, std::uint32_t fallback) {
+std::uint32_t trace_number(const Json& line, const char* key, std::uint32_t fallback) {
   const auto it = line.find(key);
   if (it == line.end() || !it->is_number()) return fallback;
   return static_cast<std::uint32_t>(std::clamp(it->get<double>(), 0.0, 1e6));
@@ -46,10 +46,10 @@ Result<SessionPlan> session_of(const Json& line, std::uint64_t number_in_file) {
   SessionPlan session{.start_s = seconds(line), .opening = {}, .turns = {}};
   TurnPlan turn;
   turn.output_tokens =
-      std::max(number(line, "output_tokens", number(line, "output_length", 64)), 1u);
+      std::max(trace_number(line, "output_tokens", trace_number(line, "output_length", 64)), 1u);
   const std::uint64_t own = mix64(0x7ace ^ mix64(number_in_file));
   if (const auto ids = line.find("hash_ids"); ids != line.end() && ids->is_array()) {
-    std::uint32_t left = number(line, "input_length", 0);
+    std::uint32_t left = trace_number(line, "input_length", 0);
     for (const Json& id : *ids) {
       if (!id.is_number_integer()) return Error{Code::corrupt, "hash_ids holds no numbers"};
       const std::uint32_t tokens = std::min(left, kHashTokens);
@@ -66,7 +66,8 @@ Result<SessionPlan> session_of(const Json& line, std::uint64_t number_in_file) {
   } else if (line.contains("prompt") && line["prompt"].is_string()) {
     turn.adds = {"user", 0, 0, line["prompt"]};
   } else {
-    turn.adds = {"user", own, number(line, "input_tokens", number(line, "input_length", 0)), {}};
+    turn.adds = {
+        "user", own, trace_number(line, "input_tokens", trace_number(line, "input_length", 0)), {}};
   }
   if (turn.adds.text.empty() && turn.adds.tokens == 0)
     return Error{Code::corrupt,

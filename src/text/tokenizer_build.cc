@@ -57,7 +57,7 @@ std::optional<unsigned char> byte_of(std::string_view spelling) {
   return static_cast<unsigned char>(high * 16 + low);
 }
 
-Status check(const VocabSpec& spec) {
+Status check_spec(const VocabSpec& spec) {
   const std::size_t count = spec.tokens.size();
   const auto bad = [](std::string message) {
     return Error{Code::corrupt, "tokenizer: " + std::move(message)};
@@ -239,7 +239,7 @@ void find_ends(TokenizerTables& t) {
 }  // namespace
 
 Result<Tokenizer> Tokenizer::create(VocabSpec spec) {
-  TRY_STATUS(check(spec));
+  TRY_STATUS(check_spec(spec));
   auto tables = std::make_unique<TokenizerTables>();
   tables->spec = std::move(spec);
   TokenizerTables& t = *tables;

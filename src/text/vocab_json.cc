@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr std::size_t kHolesMax = 4096;  // ids without a token
 
-Error unsupported(std::string what) {
+Error unsupported_json(std::string what) {
   return {Code::unsupported, "tokenizer.json: " + std::move(what) + " is not supported"};
 }
 Error corrupt(std::string what) { return {Code::corrupt, "tokenizer.json: " + std::move(what)}; }
@@ -47,7 +47,8 @@ Result<std::vector<const json*>> steps(const json& component, const char* list) 
   const json& parts = member(component, list);
   if (!parts.is_array()) return corrupt(fmt::format("a Sequence without '{}'", list));
   for (const json& part : parts) {
-    if (text_of(part, "type") == "Sequence") return unsupported("a Sequence inside a Sequence");
+    if (text_of(part, "type") == "Sequence")
+      return unsupported_json("a Sequence inside a Sequence");
     out.push_back(&part);
   }
   return out;
@@ -81,13 +82,13 @@ class Builder {
     if (!m.is_object()) return corrupt("no 'model'");
     if (const std::string type = text_of(m, "type");
         type != "BPE" && !(type.empty() && !file_.merges.empty()))
-      return unsupported(fmt::format("model type '{}' (BPE is)", type));
+      return unsupported_json(fmt::format("model type '{}' (BPE is)", type));
     if (const json& dropout = member(m, "dropout");
         dropout.is_number() && dropout.get<double>() != 0)
-      return unsupported("model.dropout");
+      return unsupported_json("model.dropout");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (!text_of(m, key).empty())
-        return unsupported(fmt::format("model.{} '{}'", key, text_of(m, key)));
+        return unsupported_json(fmt::format("model.{} '{}'", key, text_of(m, key)));
     byte_fallback_ = flag(m, "byte_fallback");
     unk_ = text_of(m, "unk_token");
     spec_.ignore_merges = flag(m, "ignore_merges");
@@ -108,7 +109,7 @@ class Builder {
                  text_of(*part, "content") == kSpaceSymbol) {
         spaces_spelled_ = true;
       } else {
-        return unsupported(
+        return unsupported_json(
             fmt::format("normalizer '{}'{}", type,
                         type == "Prepend" || type == "Replace" ? " with these settings" : ""));
       }
@@ -122,9 +123,11 @@ class Builder {
     std::vector<std::string> patterns;
     for (const json* part : parts) {
       const std::string type = text_of(*part, "type");
-      if (byte_level) return unsupported(fmt::format("pre_tokenizer '{}' after ByteLevel", type));
+      if (byte_level)
+        return unsupported_json(fmt::format("pre_tokenizer '{}' after ByteLevel", type));
       if (type == "ByteLevel") {
-        if (flag(*part, "add_prefix_space")) return unsupported("ByteLevel with add_prefix_space");
+        if (flag(*part, "add_prefix_space"))
+          return unsupported_json("ByteLevel with add_prefix_space");
         byte_level = true;
         if (flag(*part, "use_regex", true)) patterns.emplace_back(kGpt2Pattern);
       } else if (type == "Digits") {
@@ -134,23 +137,24 @@ class Builder {
       } else if (type == "Metaspace") {
         TRY_STATUS(metaspace(*part));
       } else {
-        return unsupported(fmt::format("pre_tokenizer '{}'", type));
+        return unsupported_json(fmt::format("pre_tokenizer '{}'", type));
       }
     }
     if (byte_level) {
       if (spaces_spelled_ || spec_.space_prefix != SpacePrefix::never)
-        return unsupported("ByteLevel after a normalizer that respells spaces");
+        return unsupported_json("ByteLevel after a normalizer that respells spaces");
       const std::vector<std::string_view> views(patterns.begin(), patterns.end());
       const PreTokenizerRow* row = find_pre_tokenizer(views);
       if (row == nullptr)
-        return unsupported(
+        return unsupported_json(
             fmt::format("pre_tokenizer with the patterns {}", fmt::join(patterns, "  then  ")));
       spec_.pre = row->name;
       return {};
     }
-    if (!spaces_spelled_) return unsupported("BPE with neither ByteLevel nor U+2581 for spaces");
-    if (!patterns.empty()) return unsupported("Split or Digits without ByteLevel");
-    if (*spec_.nfc) return unsupported("NFC without ByteLevel");
+    if (!spaces_spelled_)
+      return unsupported_json("BPE with neither ByteLevel nor U+2581 for spaces");
+    if (!patterns.empty()) return unsupported_json("Split or Digits without ByteLevel");
+    if (*spec_.nfc) return unsupported_json("NFC without ByteLevel");
     spec_.model = VocabModel::sentencepiece;
     return {};
   }
@@ -158,12 +162,12 @@ class Builder {
   Status split(const json& part, std::vector<std::string>& patterns) {
     const std::string behavior = text_of(part, "behavior"),
                       literal = text_of(member(part, "pattern"), "String");
-    if (flag(part, "invert")) return unsupported("Split with invert");
+    if (flag(part, "invert")) return unsupported_json("Split with invert");
     if (literal == " " && behavior == "MergedWithPrevious" && spaces_spelled_)
       return {};  // no space is left to split at
     const std::string pattern = text_of(member(part, "pattern"), "Regex");
     if (pattern.empty() || behavior != "Isolated")
-      return unsupported(
+      return unsupported_json(
           fmt::format("Split with behavior '{}' at '{}{}'", behavior, literal, pattern));
     patterns.push_back(pattern);
     return {};
@@ -171,8 +175,8 @@ class Builder {
 
   Status metaspace(const json& part) {
     if (text_of(part, "replacement") != kSpaceSymbol)
-      return unsupported("Metaspace with another replacement than U+2581");
-    if (flag(part, "split", true)) return unsupported("Metaspace with split");
+      return unsupported_json("Metaspace with another replacement than U+2581");
+    if (flag(part, "split", true)) return unsupported_json("Metaspace with split");
     const std::string scheme = member(part, "prepend_scheme").is_string()
                                    ? text_of(part, "prepend_scheme")
                                : flag(part, "add_prefix_space", true) ? "always"
@@ -182,7 +186,7 @@ class Builder {
     else if (scheme == "first")
       spec_.space_prefix = SpacePrefix::missing_at_start;
     else if (scheme != "never")
-      return unsupported(fmt::format("Metaspace with prepend_scheme '{}'", scheme));
+      return unsupported_json(fmt::format("Metaspace with prepend_scheme '{}'", scheme));
     spaces_spelled_ = true;
     return {};
   }
@@ -219,7 +223,7 @@ class Builder {
         return corrupt("an entry of added_tokens lacks 'content' or 'id'");
       for (const char* key : {"lstrip", "rstrip", "single_word"})
         if (flag(token, key))
-          return unsupported(fmt::format("added token '{}' with {}", content, key));
+          return unsupported_json(fmt::format("added token '{}' with {}", content, key));
       const bool special = flag(token, "special");
       // Matched in the normalized text; in the raw text that is the same unless the normalizer
       // changes the token itself.
@@ -228,7 +232,7 @@ class Builder {
       const bool changes =
           spec_.space_prefix == SpacePrefix::always || ((spaces_spelled_ || *spec_.nfc) && !ascii);
       if (!special && flag(token, "normalized") && changes)
-        return unsupported(fmt::format("added token '{}' with normalized", content));
+        return unsupported_json(fmt::format("added token '{}' with normalized", content));
       TRY_STATUS(place(content, id.get<std::int64_t>(),
                        special ? TokenType::control : TokenType::user_defined));
     }
@@ -244,7 +248,7 @@ class Builder {
       const std::string type = text_of(*part, "type");
       if (type == "ByteLevel") continue;
       if (type != "TemplateProcessing")
-        return unsupported(fmt::format("post_processor '{}'", type));
+        return unsupported_json(fmt::format("post_processor '{}'", type));
       bool before = false, after = false, text_seen = false;
       for (const json& piece : member(*part, "single")) {
         if (!member(piece, "Sequence").is_null()) {
@@ -253,7 +257,7 @@ class Builder {
         }
         bool& add = text_seen ? after : before;
         TokenId& id = text_seen ? spec_.eos : spec_.bos;
-        if (add) return unsupported("a post_processor with two tokens on one side");
+        if (add) return unsupported_json("a post_processor with two tokens on one side");
         add = true;
         TRY(id, find(text_of(member(piece, "SpecialToken"), "id"), "post_processor"));
       }

@@ -24,7 +24,7 @@ std::vector<std::string> places() {
   return all;
 }
 
-Result<const CudaApi*> load() {
+Result<const CudaApi*> load_library() {
   std::string problems;
   for (const std::string& place : places()) {
     if (place != kLibrary && !std::filesystem::exists(place)) continue;
@@ -45,7 +45,7 @@ Result<const CudaApi*> load() {
 }
 
 Result<CudaDevice> open() {
-  TRY(const CudaApi* api, load());
+  TRY(const CudaApi* api, load_library());
   CudaDevice device{api, {}};
   if (const int error = api->open(0, &device.info))
     return Error{

@@ -201,8 +201,8 @@ void score_channels(const Page& page, const float* q, float* dots) {
     dots[t] = std::fma(key_sum(page, t, 0, p.rows.dim, i), unit, base);
 }
 
-void scores(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
-            std::uint32_t n, float* dots) {
+void scores_of_unit(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
+                    std::uint32_t n, float* dots) {
   const std::uint32_t dim = p.rows.dim, tokens = p.rows.tokens;
   float decoded[kEncodedUnit * kCodecDimMax];
   for (std::uint32_t i = 0; i < unit.page_count; ++i) {
@@ -284,13 +284,14 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
   }
 }
 
-void finish(const EncodedPart& p, std::uint32_t n, float* out) {
+void finish_encoded(const EncodedPart& p, std::uint32_t n, float* out) {
   for (std::uint32_t r = 0; r < n; ++r)
     from_basis(p.codec->basis(Side::values), p.rows.dim, out + std::size_t{r} * p.rows.dim);
 }
 
 }  // namespace
 
-extern const EncodedKernels kEncodedScalar = {prepare, scores, add_values, finish, encode_page};
+extern const EncodedKernels kEncodedScalar = {prepare, scores_of_unit, add_values, finish_encoded,
+                                              encode_page};
 
 }  // namespace quire

@@ -84,7 +84,7 @@ void pool(const Task& t, std::uint32_t first, std::uint32_t end, std::uint32_t s
     ++counts[entries[i].lane];
 }
 
-Counts adaptive(const Task& t) {
+Counts adaptive_counts(const Task& t) {
   Counts counts(t.lanes.lanes());
   const auto sure = static_cast<std::uint32_t>(t.method.floor_share * t.budget);
   for (std::uint32_t lane = 0; lane < counts.size(); lane += t.lanes.kv_heads)
@@ -209,7 +209,7 @@ std::vector<std::uint32_t> lane_counts(const RetainMethod& method, const LaneSco
     case BudgetRule::pyramid:
       return pyramid(t, fell_back);
     case BudgetRule::adaptive:
-      return adaptive(t);
+      return adaptive_counts(t);
     case BudgetRule::global: {
       std::vector<std::uint32_t> counts(lanes.lanes());
       pool(t, 0, lanes.lanes(), 0, counts);

@@ -21,14 +21,20 @@ constexpr SelectMethod kSelectMethods[] = {
 };
 
 bool retains_too(const SelectPolicy& p, const SelectUse& use) { return p.answers() && use.retains; }
-bool has_beams(const SelectPolicy& p, const SelectUse& use) { return p.answers() && use.beams > 0; }
-bool on_device(const SelectPolicy&, const SelectUse& use) { return use.device; }
-bool no_lanes(const SelectPolicy&, const SelectUse& use) { return has_no_lanes(*use.geometry); }
-bool rows_beside(const SelectPolicy&, const SelectUse& use) { return keeps_rows(*use.geometry); }
-bool many_groups(const SelectPolicy&, const SelectUse& use) {
+bool select_beams(const SelectPolicy& p, const SelectUse& use) {
+  return p.answers() && use.beams > 0;
+}
+bool select_on_device(const SelectPolicy&, const SelectUse& use) { return use.device; }
+bool select_no_lanes(const SelectPolicy&, const SelectUse& use) {
+  return has_no_lanes(*use.geometry);
+}
+bool select_rows_beside(const SelectPolicy&, const SelectUse& use) {
+  return keeps_rows(*use.geometry);
+}
+bool select_many_groups(const SelectPolicy&, const SelectUse& use) {
   return retained_groups(*use.geometry) > 1;
 }
-bool nothing_grows(const SelectPolicy&, const SelectUse& use) {
+bool select_nothing_grows(const SelectPolicy&, const SelectUse& use) {
   return retained_groups(*use.geometry) == 0;
 }
 
@@ -36,14 +42,14 @@ constexpr SelectRule kSelectRules[] = {
     {"formats",
      "any whose keys are stored after RoPE, whole pages are read as they are; kvquant, coupled and "
      "minicache, whose layers share pages, are refused",
-     no_lanes},
+     select_no_lanes},
     {"recent_exact and sinks of a format",
      "rows kept beside a lossy format would be read twice: leave recent_exact and sinks out",
-     rows_beside},
+     select_rows_beside},
     {"plans and skip_layers of a format", "all layers that see everything must be stored alike",
-     many_groups},
+     select_many_groups},
     {"models with windows", "their window layers are left alone; one layer must see everything",
-     nothing_grows},
+     select_nothing_grows},
     {"kv.budget", "quest reads what is there, a budget drops it: give one of them", retains_too},
     {"prefix sharing",
      "quest leaves prompts, and what is cached of them, alone; a prompt read by xattention or "
@@ -52,8 +58,8 @@ constexpr SelectRule kSelectRules[] = {
      "an answer by quest is parked; sparse prompts are computed again, block by block"},
     {"n and best_of", "choices share the prompt; each reads what it chooses"},
     {"speculative decoding", "answers are made token by token: there are no drafts"},
-    {"beam search", "beams share and part too often: quest is refused", has_beams},
-    {"GPU", "pages are chosen on the CPU only: refused", on_device},
+    {"beam search", "beams share and part too often: quest is refused", select_beams},
+    {"GPU", "pages are chosen on the CPU only: refused", select_on_device},
 };
 
 }  // namespace
