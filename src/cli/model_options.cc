@@ -63,8 +63,9 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   app.add_option("--weights", o.weights,
-                 "on a GPU: bf16, packed as in the file, or auto: packed if bf16 does not fit")
-      ->check(CLI::IsMember({"auto", "bf16", "packed"}));
+                 "on a GPU: bf16, packed, or auto: packed if bf16 does not fit")
+      ->check(CLI::IsMember({"auto", "bf16", "packed"}))
+      ->group(kRare);
   app.add_flag("--fast", o.fast, "on a GPU: answers may differ in a bit from batch to batch")
       ->group(kRare);
   app.add_option("--random-weights", o.random_weights,

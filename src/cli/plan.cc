@@ -193,7 +193,7 @@ std::function<int()> declare_plan(CLI::App& app) {
   app.add_option("--memory", o->memory,
                  "for weights and cache, e.g. 80GiB; gpu: what is free there");
   app.add_option("--weights", o->weights,
-                 "size of the weights (from the model), or as a GPU holds them: bf16, packed");
+                 "their size (from the model), or as a GPU holds them: bf16, packed");
   app.add_option("-f,--format", o->format, "cache format (f16)");
   add_storage_options(app, o->kv, false);
   app.add_option("--shared-prefix", o->shared_prefix, "first tokens that sequences have in common");

@@ -122,7 +122,9 @@ TEST_F(QueueTest, AStepCostsHardlyMoreWhenTenThousandWait) {
   RecordProperty("many_us", std::to_string(many));
   EXPECT_LT(many, 2 * few + 50);
   // A step of a model worth serving takes 10,000 and more.
-  if (!kSanitized) EXPECT_LT(many, 1000);
+  if (!kSanitized) {
+    EXPECT_LT(many, 1000);
+  }
 }
 
 }  // namespace
