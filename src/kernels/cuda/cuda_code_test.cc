@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/cuda/coded.h"
 #include "kernels/cuda/sealed_testing.h"
 
 namespace quire {
@@ -46,8 +47,8 @@ class CudaCode : public CudaSealed {
 
   void add_products() {
     for (const auto& [outputs, inputs] : {std::pair{560u, 576u}, {96u, 4096u}, {4096u, 320u}}) {
-      const auto* weights = up(noise(1, std::size_t{outputs} * inputs));
-      for (const std::uint32_t rows : {1u, 9u, 32u}) {
+      void* weights = up(noise(1, std::size_t{outputs} * inputs));
+      const auto multiply = [&](std::uint32_t rows, const WeightCodes& codes) {
         void* out = room(std::size_t{rows} * outputs * 4);
         ok(api_->linear(
             {.weights = weights,
@@ -56,10 +57,21 @@ class CudaCode : public CudaSealed {
              .rows = rows,
              .outputs = outputs,
              .inputs = inputs,
-             .kind = LinearOutput::rows_f32},
+             .kind = LinearOutput::rows_f32,
+             .codes = codes},
             stream_));
-        add(std::to_string(rows) + " rows by " + std::to_string(outputs),
+        add(std::to_string(rows) + " rows by " + std::to_string(outputs) + ", bits " +
+                std::to_string(codes.bits),
             down<float>(out, std::size_t{rows} * outputs));
+      };
+      for (const std::uint32_t rows : {1u, 9u, 32u}) multiply(rows, {});
+      for (WeightCodes codes : {WeightCodes{nullptr, 4, CodeForm::symmetric},
+                                {nullptr, 4, CodeForm::affine},
+                                {nullptr, 8, CodeForm::wide}}) {
+        void* data = room(coded_bytes(codes, outputs, inputs));
+        ok(api_->random_codes({data, outputs, inputs, codes, 3, 1}, stream_));
+        codes.data = data;
+        for (const std::uint32_t rows : {1u, 9u, 32u}) multiply(rows, codes);
       }
     }
   }
