@@ -168,6 +168,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                   .numerics = std::to_string(r->model_->numerics_id()),
                   .tenant = {}};
   TRY(r->root_, r->cache_->root(r->identity_, geometry));
+  r->geometry_ = r->cache_->geometry(r->root_);
   return r;
 }
 

@@ -89,7 +89,7 @@ class Runtime {
   const KvCache& cache() const { return *cache_; }
   const ModelConfig& config() const { return model_->config(); }
   const ModelSource& source() const { return source_; }
-  const Geometry& geometry() const { return cache_->geometry(root_); }
+  const Geometry& geometry() const { return geometry_; }  // for all threads
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
   Sampler& sampler() { return *sampler_; }
@@ -215,6 +215,7 @@ class Runtime {
   KeySecret secret_ = KeySecret::random();
   RootIdentity identity_;  // of the tenant without a name
   RootId root_{};
+  Geometry geometry_;  // of that root: the cache's own moves when another root joins
   std::uint32_t context_ = 0, tokens_per_block_ = 32;
   Nanoseconds forward_time_ = 0, finished_ = 0;  // when the last pending step was
 
