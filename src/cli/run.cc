@@ -77,10 +77,13 @@ Result<std::vector<TokenId>> prompt_tokens(const RunOptions& o, const Runtime& r
   return render_chat(runtime, messages, {});
 }
 
-// `quire run "Why is the sky blue?"`: words that name no file are for the default model to answer.
+// `quire run "Why is the sky blue?"`: words that name no file are for the default model to answer,
+// unless they look like a path to one.
 void tell_prompt_from_model(RunOptions& o) {
-  if (!o.prompt.empty() || o.model.path.find(' ') == std::string::npos) return;
-  if (!find_model(o.model.path).ok()) std::swap(o.prompt, o.model.path);
+  const std::string& words = o.model.path;
+  if (!o.prompt.empty() || !o.tokens.empty() || words.find(' ') == words.npos) return;
+  if (words.starts_with('/') || words.starts_with('.') || words.ends_with(".gguf")) return;
+  if (!find_model(words).ok()) std::swap(o.prompt, o.model.path);
 }
 
 int answer_prompt(RunOptions& o) {

@@ -122,6 +122,9 @@ class Errors(unittest.TestCase):
                 # The default model is not in this cache folder.
                 self.fails(3, *command.split(), says=folder.name, hint=False)
         self.fails(3, "run", "words without a model", says="the default one is not in", hint=False)
+        for path in "/no such/model", "./no such model", "no such model.gguf":
+            self.fails(3, "run", path, says=f"no model at {path}", hint=False, stdin="a prompt")
+        self.fails(3, "run", "no such model", "--tokens", "1,2", says="no model at no such model", hint=False)
         self.fails(3, "plan", "--model", "llama-9", says=["llama-9", "llama-3-70b"], hint=False)
 
     def test_bad_model_is_3_and_named(self):
