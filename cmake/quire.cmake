@@ -88,13 +88,13 @@ add_custom_target(checks)
 add_custom_target(fuzzers)
 add_library(quire_fuzz_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/fuzz_main.cc)
 
-# quire_module(NAME [APART] [USES modules and libraries...]) makes library quire_NAME of the folder's .cc files, a test of
-# each *_test.cc, a fuzzer of each *_fuzz.cc and a benchmark of each *_bench.cc. The thread sanitizer's build has only
-# tests that start threads: those that speak of threads, a service or a server. Headers cost more to read than code to
-# compile, so nine files are compiled as one, but in Debug builds and in modules marked APART, whose files are alike down
-# to their names.
+# quire_module(NAME [APART] [UNSHARED] [USES modules and libraries...]) makes library quire_NAME of the folder's .cc files,
+# a test of each *_test.cc, a fuzzer of each *_fuzz.cc and a benchmark of each *_bench.cc. The thread sanitizer's build has
+# only tests that start threads: those that speak of threads, a service or a server, and none of modules marked UNSHARED,
+# whose threads share nothing that they write. Headers cost more to read than code to compile, so nine files are compiled
+# as one, but in Debug builds and in modules marked APART, whose files are alike down to their names.
 function(quire_module name)
-  cmake_parse_arguments(arg "APART" "" "USES" ${ARGN})
+  cmake_parse_arguments(arg "APART;UNSHARED" "" "USES" ${ARGN})
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
   set(library ${sources})
@@ -123,12 +123,10 @@ function(quire_module name)
   if(QUIRE_TESTS)
     foreach(source ${sources})
       set(wanted yes)
-      if(QUIRE_SANITIZE STREQUAL "thread" AND name STREQUAL "kernels")
-        set(wanted)  # whose threads share nothing they write, and whose tests take minutes
-      elseif(QUIRE_SANITIZE STREQUAL "thread")
+      if(QUIRE_SANITIZE STREQUAL "thread")
         file(STRINGS ${source} wanted REGEX "std::j?thread|threads = |Service|Server" LIMIT_COUNT 1)
       endif()
-      if(wanted)
+      if(wanted AND NOT (arg_UNSHARED AND QUIRE_SANITIZE STREQUAL "thread"))
         quire_side_program(${source} ${target} ${name})
       endif()
     endforeach()

@@ -10,7 +10,7 @@ import re
 import sys
 
 APART = {"format"}  # modules that are compiled file by file
-ALONE = re.compile(r"_(test|fuzz|bench|avx2|avx512|vnni|bf16)\.cc$|^(model/arch|cli/(bench_serve|serve|version)|server/metrics)")
+ALONE = re.compile(r"_(test|fuzz|bench|avx2|avx512|vnni|bf16)\.cc$|^model/arch/")
 NAMED = re.compile(r"^(?!return|namespace|using|extern|static_assert|template|struct|class|enum|constexpr auto|#|//| )"
                    r"[\w:<>,&* \[\]]*?[\w>&*\]] [&*]?(\w+)\(", re.M)
 

@@ -16,8 +16,8 @@ struct Matrix {
 
 class CudaLinear : public Cuda {
  protected:
-  std::vector<float> multiply(const void* weights, Matrix m, const Bits& rows,
-                              std::uint32_t count) {
+  std::vector<float> multiply(const void* weights, Matrix m, const Bits& rows, std::uint32_t count,
+                              WeightCodes codes = {}) {
     void* out = room(std::max(count, kLibraryRows) * std::size_t{m.outputs} * 4);
     const LinearArgs a{.weights = weights,
                        .activations = up(activations(rows, count, m.inputs)),
@@ -25,12 +25,25 @@ class CudaLinear : public Cuda {
                        .rows = count,
                        .outputs = m.outputs,
                        .inputs = m.inputs,
-                       .kind = LinearOutput::rows_f32};
+                       .kind = LinearOutput::rows_f32,
+                       .codes = codes};
     ok(api_->tune_linear(a, stream_));
     ok(api_->linear(a, stream_));
     return down<float>(out, std::size_t{count} * m.outputs);
   }
 };
+
+// One output of one row, in double.
+void expect_product(float got, Matrix m, const Bits& weights, const Bits& rows, std::uint64_t r,
+                    std::uint64_t o) {
+  double sum = 0, size = 0;
+  for (std::uint32_t k = 0; k < m.inputs; ++k) {
+    const double p =
+        double{bf16_to_f32(weights[o * m.inputs + k])} * bf16_to_f32(rows[r * m.inputs + k]);
+    sum += p, size += std::fabs(p);
+  }
+  ASSERT_NEAR(got, sum, 2e-6 * size) << r << " " << o;
+}
 
 TEST_F(CudaLinear, AgreesWithDoubleAndGivesEveryRowTheSameBitsInAnyCompany) {
   for (const Matrix m :
@@ -41,13 +54,7 @@ TEST_F(CudaLinear, AgreesWithDoubleAndGivesEveryRowTheSameBitsInAnyCompany) {
     Random random(3);
     for (int i = 0; i < 200; ++i) {
       const std::uint64_t r = random.below(300), o = random.below(m.outputs);
-      double sum = 0, size = 0;
-      for (std::uint32_t k = 0; k < m.inputs; ++k) {
-        const double p =
-            double{bf16_to_f32(w[o * m.inputs + k])} * bf16_to_f32(x[r * m.inputs + k]);
-        sum += p, size += std::fabs(p);
-      }
-      ASSERT_NEAR(all[r * m.outputs + o], sum, 2e-6 * size) << r << " " << o;
+      ASSERT_NO_FATAL_FAILURE(expect_product(all[r * m.outputs + o], m, w, x, r, o));
     }
     for (const std::uint32_t rows : {1u, 3u, 8u, 9u, 16u, 17u, 33u, 128u, 129u}) {
       const std::uint32_t first = rows == 129 ? 171 : 0;
@@ -112,33 +119,16 @@ TEST_F(CudaLinear, CodesGiveTheBitsOfTheNumbersTheyStandFor) {
       void* room_for_them = room(coded.numbers.size() * 2);
       for (const std::uint32_t rows : {1u, 2u, 7u, 8u, 16u, 32u, 33u, 128u}) {
         if (rows > kPackedRowsMax && !plain_too) continue;
-        void* out = room(std::max(rows, kLibraryRows) * std::size_t{m.outputs} * 4);
-        const LinearArgs a{.weights = room_for_them,
-                           .activations = up(activations(x, rows, m.inputs)),
-                           .output = out,
-                           .rows = rows,
-                           .outputs = m.outputs,
-                           .inputs = m.inputs,
-                           .kind = LinearOutput::rows_f32,
-                           .codes = codes};
-        ok(api_->tune_linear(a, stream_));
-        ok(api_->linear(a, stream_));
-        const std::vector<float> got = down<float>(out, std::size_t{rows} * m.outputs);
+        const std::vector<float> got = multiply(room_for_them, m, x, rows, codes);
         if (plain_too) {
           ASSERT_EQ(multiply(weights, m, x, rows), got)
               << m.outputs << "x" << m.inputs << " of " << codes.bits << " bits, form "
               << static_cast<int>(codes.form) << ", " << rows << " rows";
           continue;
         }
-        for (std::uint32_t o = 0; o < m.outputs; o += 7) {  // no kernel to compare with
-          double sum = 0, size = 0;
-          for (std::uint32_t k = 0; k < m.inputs; ++k) {
-            const double p = double{bf16_to_f32(coded.numbers[std::size_t{o} * m.inputs + k])} *
-                             bf16_to_f32(x[(rows - 1) * m.inputs + k]);
-            sum += p, size += std::fabs(p);
-          }
-          ASSERT_NEAR(got[(rows - 1) * m.outputs + o], sum, 2e-6 * size);
-        }
+        for (std::uint32_t o = 0; o < m.outputs; o += 7)  // no kernel to compare with
+          ASSERT_NO_FATAL_FAILURE(
+              expect_product(got[(rows - 1) * m.outputs + o], m, coded.numbers, x, rows - 1, o));
       }
     }
 }
