@@ -39,6 +39,8 @@ find_program(MOLD mold)
 if(MOLD AND NOT QUIRE_FUZZERS)
   add_link_options(-fuse-ld=mold)
 endif()
+# Two thirds of a test is lines to name in a stack; zlib is what the sanitizers' reader of them understands.
+add_link_options(-Wl,--compress-debug-sections=zlib)
 
 # Contraction is off everywhere: an fma happens where the source says so, and nowhere else (same answer, everywhere).
 add_compile_options(-Wall -Wextra -Wshadow -Wno-unused-parameter $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
