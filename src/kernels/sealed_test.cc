@@ -169,43 +169,28 @@ class World {
 
   // The same in double, from decoded pages.
   std::vector<double> expected() const {
-    const std::size_t n = std::size_t{c_.tokens} * c_.dim;
     std::vector<double> out;
+    const std::vector<Page> pages = decoded_pages();
     for (std::uint32_t p = 0; p < c_.length; ++p)
       for (std::uint32_t q = 0; q < c_.kv_heads * c_.heads; ++q) {
         const std::uint32_t h = q / c_.heads, own = p / c_.tokens;
+        const float* query = &queries_[(std::size_t{p} * c_.kv_heads * c_.heads + q) * c_.dim];
         std::vector<double> scores;
-        std::vector<std::vector<float>> values;
-        for (std::uint32_t b = 0; b <= own; ++b) {
-          std::vector<float> k(n), v(n);
+        std::vector<const float*> values;
+        for (std::uint32_t t = 0; t <= p; ++t) {
+          const std::uint32_t b = t / c_.tokens;
           const bool as_rows =
               b + c_.recent_blocks >= own || (c_.window == 0 && b < c_.sink_blocks);
-          for (std::uint32_t t = b * c_.tokens; t < std::min(c_.length, (b + 1) * c_.tokens); ++t)
-            for (std::uint32_t d = 0; d < c_.dim; ++d) {
-              const std::size_t at = (std::size_t{t} * c_.kv_heads + h) * c_.dim + d;
-              k[t % c_.tokens * c_.dim + d] = k_[at];
-              v[t % c_.tokens * c_.dim + d] = v_[at];
-            }
-          if (!as_rows) {
-            const PageShape shape{c_.tokens, c_.dim, c_.dim};
-            std::vector<std::byte> page(encoded_.page_bytes);
-            format_.encode(shape, k.data(), v.data(), page.data());
-            format_.decode(shape, page.data(), k.data(), v.data());
-            for (std::uint32_t t = 0; t < c_.tokens; ++t) {
-              from_basis(format_.keys->key_basis, c_.dim, &k[t * c_.dim]);
-              from_basis(format_.values->value_basis, c_.dim, &v[t * c_.dim]);
-            }
-          }
-          for (std::uint32_t t = b * c_.tokens; t <= p && t < (b + 1) * c_.tokens; ++t) {
-            if (c_.window != 0 && t + c_.window <= p) continue;
-            if (p >= compacted_at() && t < c_.compacted && !as_rows && !keeps(h, t)) continue;
-            double dot = 0;
-            for (std::uint32_t d = 0; d < c_.dim; ++d)
-              dot += double{queries_[(std::size_t{p} * c_.kv_heads * c_.heads + q) * c_.dim + d]} *
-                     k[t % c_.tokens * c_.dim + d];
-            scores.push_back(dot * encoded_.scale);
-            values.emplace_back(&v[t % c_.tokens * c_.dim], &v[t % c_.tokens * c_.dim] + c_.dim);
-          }
+          if (c_.window != 0 && t + c_.window <= p) continue;
+          if (p >= compacted_at() && t < c_.compacted && !as_rows && !keeps(h, t)) continue;
+          const Page& page = pages[b * c_.kv_heads + h];
+          const std::size_t row = (std::size_t{t} * c_.kv_heads + h) * c_.dim;
+          const std::size_t slot = std::size_t{t % c_.tokens} * c_.dim;
+          const float* key = as_rows ? &k_[row] : &page.keys[slot];
+          double dot = 0;
+          for (std::uint32_t d = 0; d < c_.dim; ++d) dot += double{query[d]} * key[d];
+          scores.push_back(dot * encoded_.scale);
+          values.push_back(as_rows ? &v_[row] : &page.values[slot]);
         }
         double sum = 0;
         std::vector<double> o(c_.dim);
@@ -221,6 +206,32 @@ class World {
   }
 
  private:
+  struct Page {
+    std::vector<float> keys, values;
+  };
+  // Of whole blocks, by block and head: what their codes say.
+  std::vector<Page> decoded_pages() const {
+    const PageShape shape{c_.tokens, c_.dim, c_.dim};
+    const std::size_t n = std::size_t{c_.tokens} * c_.dim;
+    std::vector<std::byte> codes(encoded_.page_bytes);
+    std::vector<Page> pages;
+    for (std::uint32_t b = 0; (b + 1) * c_.tokens <= c_.length; ++b)
+      for (std::uint32_t h = 0; h < c_.kv_heads; ++h) {
+        Page& page = pages.emplace_back(Page{std::vector<float>(n), std::vector<float>(n)});
+        for (std::uint32_t t = 0; t < c_.tokens; ++t) {
+          const std::size_t row = (std::size_t{b * c_.tokens + t} * c_.kv_heads + h) * c_.dim;
+          std::copy_n(&k_[row], c_.dim, &page.keys[t * c_.dim]);
+          std::copy_n(&v_[row], c_.dim, &page.values[t * c_.dim]);
+        }
+        format_.encode(shape, page.keys.data(), page.values.data(), codes.data());
+        format_.decode(shape, codes.data(), page.keys.data(), page.values.data());
+        for (std::uint32_t t = 0; t < c_.tokens; ++t) {
+          from_basis(format_.keys->key_basis, c_.dim, &page.keys[t * c_.dim]);
+          from_basis(format_.values->value_basis, c_.dim, &page.values[t * c_.dim]);
+        }
+      }
+    return pages;
+  }
   bool keeps(std::uint32_t head, std::uint32_t t) const {
     return (t * 7919 + head * 31) % 97 % c_.share == 0;
   }
