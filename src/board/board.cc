@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "base/check.h"
@@ -26,7 +27,9 @@ struct Tier {
 const Tier kTiers[] = {{"smoke", 4, 1, 0, 512, {"S1", "S3", "S4"}},
                        {"standard", 6, 9, 10, 2048, {}},
                        {"full", 40, 9, 0, 4096, {}}};
-constexpr std::uint32_t kStreams = 2;             // samples of S9: each is long
+constexpr std::uint32_t kStreams = 2;  // samples of S9: each is long
+// Speeds are the best of so many rounds of all rows: what else a machine does comes and goes, and makes nothing faster.
+constexpr std::uint32_t kTimedRounds = 3;
 constexpr std::uint32_t kFirstTrial = 1'000'000;  // samples that no row is scored by
 
 Result<const Tier*> find_tier(const std::string& name) {
@@ -243,7 +246,7 @@ Result<std::vector<Cell>> choose_levels(const Run& run) {
 }
 
 std::size_t samples_of_run(const Tier& tier) {
-  std::size_t count = 1;  // that of speed
+  std::size_t count = kTimedRounds;
   const Task* last = nullptr;
   for (const Cell& cell : cells_of(tier)) {
     if (tier.trials > 0 && cell.tried()) count += tier.trials;
@@ -255,20 +258,23 @@ std::size_t samples_of_run(const Tier& tier) {
 
 // Seconds for one token of an answer, by row; 0: not measured.
 Result<std::vector<double>> decode_times(const Run& run) {
-  const std::string key = fmt::format("E4/{}", run.tier.timed);
-  if (!run.progress.find(key)) {
-    const Level level{"timed", run.tier.timed, 2, 0};
-    Sample sample = make_sample(suite_tasks()[0], level, run.vocabulary, run.seed, 0);
-    sample.timed = true;
-    TRY(const std::vector<Measured> measured, run.subject.answer(sample, run.rows));
-    std::vector<Outcome> outcomes(run.rows.size());
-    for (std::size_t r = 0; r < outcomes.size(); ++r) outcomes[r].decode_s = measured[r].decode_s;
-    TRY_STATUS(run.progress.add(key, outcomes));
+  std::vector<double> best(run.rows.size(), std::numeric_limits<double>::infinity());
+  for (std::uint32_t round = 0; round < kTimedRounds; ++round) {
+    const std::string key = fmt::format("E4/{}/{}", run.tier.timed, round);
+    if (!run.progress.find(key)) {
+      const Level level{"timed", run.tier.timed, 2, 0};
+      Sample sample = make_sample(suite_tasks()[0], level, run.vocabulary, run.seed, 0);
+      sample.timed = true;
+      TRY(const std::vector<Measured> measured, run.subject.answer(sample, run.rows));
+      std::vector<Outcome> outcomes(run.rows.size());
+      for (std::size_t r = 0; r < outcomes.size(); ++r) outcomes[r].decode_s = measured[r].decode_s;
+      TRY_STATUS(run.progress.add(key, outcomes));
+    }
+    const std::vector<Outcome>& known = *run.progress.find(key);
+    for (std::size_t r = 0; r < best.size(); ++r) best[r] = std::min(best[r], known[r].decode_s);
+    run.step();
   }
-  run.step();
-  std::vector<double> seconds;
-  for (const Outcome& o : *run.progress.find(key)) seconds.push_back(o.decode_s);
-  return seconds;
+  return best;
 }
 }  // namespace
 
