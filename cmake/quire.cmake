@@ -39,7 +39,7 @@ find_program(MOLD mold)
 if(MOLD AND NOT QUIRE_FUZZERS)
   add_link_options(-fuse-ld=mold)
 endif()
-# Two thirds of a test is lines to name in a stack; zlib is what the sanitizers' reader of them understands.
+# Four fifths of a release test are lines to name in a stack; zlib is what the sanitizers' reader of them understands.
 add_link_options(-Wl,--compress-debug-sections=zlib)
 
 # Contraction is off everywhere: an fma happens where the source says so, and nowhere else (same answer, everywhere).

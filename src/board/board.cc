@@ -28,7 +28,8 @@ const Tier kTiers[] = {{"smoke", 4, 1, 0, 512, {"S1", "S3", "S4"}},
                        {"standard", 6, 9, 10, 2048, {}},
                        {"full", 40, 9, 0, 4096, {}}};
 constexpr std::uint32_t kStreams = 2;  // samples of S9: each is long
-// Speeds are the best of so many rounds of all rows: what else a machine does comes and goes, and makes nothing faster.
+// Speeds are the best of so many rounds of all rows: what else a machine does comes and goes, and
+// makes nothing faster.
 constexpr std::uint32_t kTimedRounds = 3;
 constexpr std::uint32_t kFirstTrial = 1'000'000;  // samples that no row is scored by
 
@@ -258,13 +259,13 @@ std::size_t samples_of_run(const Tier& tier) {
 
 // Seconds for one token of an answer, by row; 0: not measured.
 Result<std::vector<double>> decode_times(const Run& run) {
+  const Level level{"timed", run.tier.timed, 2, 0};
+  Sample sample = make_sample(suite_tasks()[0], level, run.vocabulary, run.seed, 0);
+  sample.timed = true;
   std::vector<double> best(run.rows.size(), std::numeric_limits<double>::infinity());
   for (std::uint32_t round = 0; round < kTimedRounds; ++round) {
     const std::string key = fmt::format("E4/{}/{}", run.tier.timed, round);
     if (!run.progress.find(key)) {
-      const Level level{"timed", run.tier.timed, 2, 0};
-      Sample sample = make_sample(suite_tasks()[0], level, run.vocabulary, run.seed, 0);
-      sample.timed = true;
       TRY(const std::vector<Measured> measured, run.subject.answer(sample, run.rows));
       std::vector<Outcome> outcomes(run.rows.size());
       for (std::size_t r = 0; r < outcomes.size(); ++r) outcomes[r].decode_s = measured[r].decode_s;

@@ -183,14 +183,14 @@ class World {
               b + c_.recent_blocks >= own || (c_.window == 0 && b < c_.sink_blocks);
           if (c_.window != 0 && t + c_.window <= p) continue;
           if (p >= compacted_at() && t < c_.compacted && !as_rows && !keeps(h, t)) continue;
-          const Page& page = pages[b * c_.kv_heads + h];
           const std::size_t row = (std::size_t{t} * c_.kv_heads + h) * c_.dim;
           const std::size_t slot = std::size_t{t % c_.tokens} * c_.dim;
-          const float* key = as_rows ? &k_[row] : &page.keys[slot];
+          const Page* page = as_rows ? nullptr : &pages[b * c_.kv_heads + h];  // of whole blocks
+          const float* key = page ? &page->keys[slot] : &k_[row];
           double dot = 0;
           for (std::uint32_t d = 0; d < c_.dim; ++d) dot += double{query[d]} * key[d];
           scores.push_back(dot * encoded_.scale);
-          values.push_back(as_rows ? &v_[row] : &page.values[slot]);
+          values.push_back(page ? &page->values[slot] : &v_[row]);
         }
         double sum = 0;
         std::vector<double> o(c_.dim);
