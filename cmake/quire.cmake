@@ -89,6 +89,9 @@ endif()
 # Reading gtest's headers takes longer than compiling a small test, so they are read once for all of them. GCC takes what
 # it has read only where flags are the same, so the program that owns them is made as tests are.
 set(QUIRE_TEST_BUILD ${QUIRE_QUICK_BUILD} $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)  # ccache asks for the last
+if(QUIRE_SANITIZE MATCHES "undefined")
+  list(APPEND QUIRE_TEST_BUILD -fno-sanitize=undefined)  # of tests' own arithmetic: a quarter of the time
+endif()
 if(QUIRE_TESTS)
   file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cc CONTENT "int main() {}\n")
   add_executable(quire_test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/test_headers.cc)

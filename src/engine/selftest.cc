@@ -33,14 +33,18 @@ class Selftest {
  public:
   Selftest(const std::string& path, RuntimeOptions base, bool all,
            const std::function<void(const SelftestCheck&)>& report)
-      : path_(path), base_(base), all_(all), report_(report) {}
+      : path_(path),
+        base_(base),
+        all_(all),
+        format_given_(base.kv_format != "auto"),
+        report_(report) {}
 
   Result<bool> run() {
     std::vector<std::string> tried{base_.kv_format};
     const bool device = base_.device == DeviceKind::cuda;
-    if (all_ && device) {
-      tried = {"bf16", "fp8-e4m3", "int8", "hadamard-int4"};
-    } else if (all_) {
+    if (all_ && !format_given_ && device) {
+      tried = {"bf16", "fp8-e4m3", "int8", "hadamard-int4", "hadamard-int2"};
+    } else if (all_ && !format_given_) {
       tried.clear();
       for (const Format* f : formats()) {
         const bool known = !f->keys->calibrated ||
@@ -109,13 +113,15 @@ class Selftest {
     TRY_STATUS(side_by_side(r));
     const auto heard = [&](const SelftestCheck& c) { tell(c); };
     if (options.device == DeviceKind::cpu) TRY_STATUS(selftest_convert(r, prompt_, prefix_, heard));
-    // Every method in every format, and with blocks of every size, but not all three together: that
-    // would triple the hour it takes.
-    const bool every_method =
-        all_ && (options.tokens_per_block == RuntimeOptions{}.tokens_per_block ||
-                 options.kv_format == "f16");
+    // Every method in every format, and in one of them with blocks of every size and long answers.
+    const bool thorough = format_given_ || options.kv_format == "f16";
+    const bool common = options.tokens_per_block == RuntimeOptions{}.tokens_per_block;
+    const SelftestMethods methods = !all_      ? SelftestMethods::few
+                                    : thorough ? SelftestMethods::thoroughly
+                                    : common   ? SelftestMethods::all
+                                               : SelftestMethods::few;
     if (options.device == DeviceKind::cpu && !sample_)
-      TRY_STATUS(selftest_retain(r, prompt_, prefix_, every_method, heard));
+      TRY_STATUS(selftest_retain(r, prompt_, prefix_, methods, heard));
     if (options.device != DeviceKind::cpu || sample_)
       return {};  // threads and instruction sets do not matter on a GPU
     return variants(options);
@@ -379,7 +385,7 @@ class Selftest {
 
   const std::string path_;
   RuntimeOptions base_;
-  const bool all_;
+  const bool all_, format_given_;
   const std::function<void(const SelftestCheck&)>& report_;
   std::uint32_t vocabulary_ = 0, length_ = 0;
   std::string prefix_;

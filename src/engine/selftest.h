@@ -15,15 +15,19 @@ struct SelftestCheck {
   std::string detail;          // where they first differ
 };
 
-// Opens the model several times (threads, instruction sets, formats). True when every check held;
-// an error when the model could not be run at all.
+// Opens the model several times (threads, instruction sets, and with `all` every format, unless the
+// options name one). True when every check held; an error when the model could not be run at all.
 Result<bool> selftest(const std::string& path, const RuntimeOptions& base, bool all,
                       const std::function<void(const SelftestCheck&)>& report);
 
-// Every retention method on one prompt, or a few: what stays, and the answer, however the prompt was
-// read; the same for selection and for approximate reuse (selftest_retain.cc).
+enum class SelftestMethods { few, all, thoroughly };
+
+// Retention methods on one prompt, a few or all of them, `thoroughly` with long answers: what stays, and
+// the answer, however the prompt was read; the same for selection and for approximate reuse
+// (selftest_retain.cc).
 Status selftest_retain(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
-                       bool all, const std::function<void(const SelftestCheck&)>& report);
+                       SelftestMethods methods,
+                       const std::function<void(const SelftestCheck&)>& report);
 
 // In a lossy format: exact blocks encoded instead of computed, and what follows them
 // (selftest_convert.cc).
