@@ -46,13 +46,14 @@ constexpr std::size_t row_tiles(std::size_t n) { return n / kTileRows + n % kTil
 
 // Fetches the pages of the next unit into L2, line by line, evenly over the steps of the work on this
 // one: a core has few misses under way at a time, and what comes in bursts waits for them. Every step
-// takes as many lines: branches that went another way each time cost more than the fetching.
+// takes as many lines, to the nearest: branches that went another way each time cost more than the
+// fetching, and rounding down left a third of 4-bit values to the end, in one burst.
 class Ahead {
  public:
   Ahead(const EncodedUnit& unit, std::size_t steps)
       : unit_(unit), lines_(static_cast<std::uint32_t>(unit.next_bytes + 63) / 64) {
-    const std::uint32_t total = lines_ * unit.next_count;
-    at_step_ = most(1u, steps > 0 ? total / static_cast<std::uint32_t>(steps) : total);
+    const std::uint32_t total = lines_ * unit.next_count, n = static_cast<std::uint32_t>(steps);
+    at_step_ = most(1u, n > 0 ? (total + n / 2) / n : total);
     start_page();
   }
   ~Ahead() {
