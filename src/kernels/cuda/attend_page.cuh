@@ -29,6 +29,16 @@ struct Page {
   }
 };
 
+// Of the four lanes that have a row.
+__device__ __forceinline__ float sum_of_row(float sum) {
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  return sum + __shfl_xor_sync(~0u, sum, 2);
+}
+__device__ __forceinline__ float most_of_row(float most) {
+  most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+  return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+}
+
 // The state of kRows / 8 rows per lane over one split.
 template <int D, int kRows>
 struct Softmax {
@@ -46,10 +56,7 @@ struct Softmax {
   }
   __device__ __forceinline__ void finish() {
 #pragma unroll
-    for (int j = 0; j < kSets; ++j) {
-      sum[j] += __shfl_xor_sync(~0u, sum[j], 1);
-      sum[j] += __shfl_xor_sync(~0u, sum[j], 2);
-    }
+    for (int j = 0; j < kSets; ++j) sum[j] = sum_of_row(sum[j]);
   }
   __device__ __forceinline__ void scale(const float (&by)[kSets]) {
 #pragma unroll
@@ -84,41 +91,47 @@ __device__ __forceinline__ void score_block(const std::uint32_t (&q)[D / 16][4],
   }
 }
 
-// Scores of some pages become weights, packed as the A operand of the product with the values: one
-// page after the other, though their arithmetic runs side by side. `decay` is what the outputs so
-// far are to be multiplied by before a page's values are added; returns a bit for each page where
-// that is other than 1 for this lane's rows.
-template <int D, int kRows, int kPages>
-__device__ __forceinline__ std::uint32_t weigh_pages(float (&s)[4 * kPages][4],
-                                                     const Visible (&rows)[kRows / 8],
-                                                     std::uint32_t first_slot, std::uint32_t lane,
-                                                     Softmax<D, kRows>& state,
-                                                     float (&decay)[kPages][kRows / 8],
-                                                     std::uint32_t (&weights)[2 * kPages][4]) {
+// What rows do not see of some pages is as far from them as can be.
+template <int kSets, int kPages>
+__device__ __forceinline__ void hide_slots(float (&s)[4 * kPages][4], const Visible (&rows)[kSets],
+                                           std::uint32_t first_slot, std::uint32_t lane) {
+#pragma unroll
+  for (int j = 0; j < kSets; ++j) {
+    const Visible v = rows[j];
+    if (first_slot >= v.begin && first_slot + kPages * kCudaPage <= v.end) continue;
+#pragma unroll
+    for (int n = 0; n < 4 * kPages; ++n) {
+      const std::uint32_t slot = first_slot + n * 8 + 2 * (lane & 3);
+      if (slot < v.begin || slot >= v.end) s[n][2 * j] = kLowest;
+      if (slot + 1 < v.begin || slot + 1 >= v.end) s[n][2 * j + 1] = kLowest;
+    }
+  }
+}
+// The largest score of a row among pages [from, to), of this lane's columns.
+template <int kCount>
+__device__ __forceinline__ float most_of(const float (&s)[kCount][4], int j, int from, int to) {
+  float most = s[4 * from][2 * j];
+#pragma unroll
+  for (int n = 4 * from; n < 4 * to; ++n) most = fmaxf(most, fmaxf(s[n][2 * j], s[n][2 * j + 1]));
+  return most;
+}
+
+// Scores of pages [kFrom, kTo), hidden where they must be, become weights: one page after the other,
+// though their arithmetic runs side by side. `decay` is what the outputs so far are to be multiplied
+// by before a page's values are added; returns a bit for each page where that is other than 1 for
+// this lane's rows.
+template <int kFrom, int kTo, int D, int kRows, int kPages>
+__device__ __forceinline__ std::uint32_t weigh_seen(float (&s)[4 * kPages][4],
+                                                    Softmax<D, kRows>& state,
+                                                    float (&decay)[kPages][kRows / 8]) {
   std::uint32_t moved = 0;
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
-    const Visible v = rows[j];
-    if (first_slot < v.begin || first_slot + kPages * kCudaPage > v.end) {
-#pragma unroll
-      for (int n = 0; n < 4 * kPages; ++n) {
-        const std::uint32_t slot = first_slot + n * 8 + 2 * (lane & 3);
-        if (slot < v.begin || slot >= v.end) s[n][2 * j] = kLowest;
-        if (slot + 1 < v.begin || slot + 1 >= v.end) s[n][2 * j + 1] = kLowest;
-      }
-    }
     float most[kPages];
 #pragma unroll
-    for (int p = 0; p < kPages; ++p) {
-      most[p] = s[4 * p][2 * j];
+    for (int p = kFrom; p < kTo; ++p) most[p] = most_of_row(most_of(s, j, p, p + 1));
 #pragma unroll
-      for (int n = 4 * p; n < 4 * p + 4; ++n)
-        most[p] = fmaxf(most[p], fmaxf(s[n][2 * j], s[n][2 * j + 1]));
-      most[p] = fmaxf(most[p], __shfl_xor_sync(~0u, most[p], 1));
-      most[p] = fmaxf(most[p], __shfl_xor_sync(~0u, most[p], 2));
-    }
-#pragma unroll
-    for (int p = 0; p < kPages; ++p) {
+    for (int p = kFrom; p < kTo; ++p) {
       const float before = state.max[j], now = most[p] > before + kSlack ? most[p] : before;
       const float base = now == kLowest ? 0 : now;  // a row that has seen nothing yet
       decay[p][j] = 1;
@@ -138,6 +151,12 @@ __device__ __forceinline__ std::uint32_t weigh_pages(float (&s)[4 * kPages][4],
       state.max[j] = now;
     }
   }
+  return moved;
+}
+// Weights as the A operand of the product with the values.
+template <int kRows, int kPages>
+__device__ __forceinline__ void pack_weights(const float (&s)[4 * kPages][4],
+                                             std::uint32_t (&weights)[2 * kPages][4]) {
 #pragma unroll
   for (int h = 0; h < 2 * kPages; ++h) {
     weights[h][0] = pack_bf16(s[2 * h][0], s[2 * h][1]);
@@ -145,7 +164,53 @@ __device__ __forceinline__ std::uint32_t weigh_pages(float (&s)[4 * kPages][4],
     weights[h][2] = pack_bf16(s[2 * h + 1][0], s[2 * h + 1][1]);
     weights[h][3] = kRows == 16 ? pack_bf16(s[2 * h + 1][2], s[2 * h + 1][3]) : 0;
   }
+}
+template <int D, int kRows, int kPages>
+__device__ __forceinline__ std::uint32_t weigh_pages(float (&s)[4 * kPages][4],
+                                                     const Visible (&rows)[kRows / 8],
+                                                     std::uint32_t first_slot, std::uint32_t lane,
+                                                     Softmax<D, kRows>& state,
+                                                     float (&decay)[kPages][kRows / 8],
+                                                     std::uint32_t (&weights)[2 * kPages][4]) {
+  hide_slots<kRows / 8, kPages>(s, rows, first_slot, lane);
+  const std::uint32_t moved = weigh_seen<0, kPages>(s, state, decay);
+  pack_weights<kRows, kPages>(s, weights);
   return moved;
+}
+
+// Where no reference of a warp's rows moves, which the first says, weigh_seen does what the second
+// does.
+template <int kFrom, int kTo, int D, int kCount>
+__device__ __forceinline__ bool stays(const float (&s)[kCount][4], const Softmax<D, 16>& state) {
+  const float a = most_of(s, 0, kFrom, kTo), b = most_of(s, 1, kFrom, kTo);
+  return !__any_sync(~0u, a > state.max[0] + kSlack || b > state.max[1] + kSlack);
+}
+template <int kFrom, int kTo, int D, int kCount>
+__device__ __forceinline__ void weigh_settled(float (&s)[kCount][4], Softmax<D, 16>& state) {
+  float base[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) base[j] = state.max[j] == kLowest ? 0 : state.max[j];
+#pragma unroll
+  for (int p = kFrom; p < kTo; ++p) {
+    float sum[2] = {};
+#pragma unroll
+    for (int n = 4 * p; n < 4 * p + 4; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[n][i] = exp2_approx(s[n][i] - base[i / 2]);
+        sum[i / 2] = n == 4 * p && i % 2 == 0 ? s[n][i] : sum[i / 2] + s[n][i];
+      }
+    state.sum[0] += sum[0], state.sum[1] += sum[1];
+  }
+}
+// A split begins: its first page's largest score is the reference.
+template <int D, int kCount>
+__device__ __forceinline__ void begin_rows(const float (&s)[kCount][4], Softmax<D, 16>& state) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    state.max[j] = most_of_row(most_of(s, j, 0, 1));
+    state.sum[j] = 0;
+  }
 }
 // One page; multiplies the outputs if need be.
 template <int D>

@@ -6,20 +6,34 @@
 
 namespace quire::cuda {
 
+// Query heads of a KV head, and a quick way to divide a pair of a tile by them.
+struct Heads {
+  std::uint32_t count, inverse;
+  __device__ __forceinline__ explicit Heads(const AttendArgs& a)
+      : count(a.query_heads / a.kv_heads), inverse(65536 / count + 1) {
+    asm volatile("" : "+r"(count), "+r"(inverse));  // here and nowhere else
+  }
+  __device__ __forceinline__ std::uint32_t row(std::uint32_t pair) const {
+    return pair * inverse >> 16;
+  }
+};
+
 // Sixteen (row, head) pairs of a tile, of which a lane has two.
 template <int D>
 struct Pairs {
   Visible rows[2];
   std::uint32_t tokens[2], member[2];  // within the tile; query head within the KV head
   bool real[2];
+  std::uint32_t heads;
 
-  __device__ __forceinline__ Pairs(const AttendArgs& a, const AttendItem& item,
-                                   std::uint32_t first) {
-    const std::uint32_t heads = a.query_heads / a.kv_heads;
+  __device__ __forceinline__ Pairs(const AttendArgs& a, const AttendItem& item, const Heads& of,
+                                   std::uint32_t first)
+      : heads(of.count) {
+    asm volatile("" : "+r"(first));  // not worth registers
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const std::uint32_t pair = first + threadIdx.x % 32 / 4 + 8 * j;
-      tokens[j] = pair / heads, member[j] = pair % heads;
+      tokens[j] = of.row(pair), member[j] = pair - tokens[j] * heads;
       real[j] = tokens[j] < item.row_count;
       const std::uint32_t end = item.position + tokens[j] + 1;
       rows[j] =
@@ -28,7 +42,7 @@ struct Pairs {
   }
   __device__ __forceinline__ void load(const AttendArgs& a, const AttendItem& item,
                                        std::uint32_t (&q)[D / 16][4]) const {
-    const std::uint32_t t = threadIdx.x % 4, heads = a.query_heads / a.kv_heads;
+    const std::uint32_t t = threadIdx.x % 4;
     const bf16* queries = static_cast<const bf16*>(a.queries);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -45,18 +59,19 @@ struct Pairs {
   }
   // Split `split` of the item's.
   __device__ __forceinline__ void store(const AttendArgs& a, const AttendItem& item,
-                                        std::uint32_t split, const Softmax<D, 16>& state) const {
-    const std::uint32_t t = threadIdx.x % 4, heads = a.query_heads / a.kv_heads;
+                                        std::uint32_t split, const float (&max)[2],
+                                        const float (&sum)[2], const float (&out)[D / 8][4]) const {
+    const std::uint32_t t = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       if (!real[j]) continue;
       const std::size_t at = item.partial + std::size_t{tokens[j]} * item.partial_stride + split;
-      float* out = a.partials + (at * a.kv_heads + blockIdx.x) * partial_floats(heads, D);
-      if (t == 0) out[member[j]] = state.max[j], out[heads + member[j]] = state.sum[j];
+      float* to = a.partials + (at * a.kv_heads + blockIdx.x) * partial_floats(heads, D);
+      if (t == 0) to[member[j]] = max[j], to[heads + member[j]] = sum[j];
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)
-        *reinterpret_cast<float2*>(out + 2 * heads + member[j] * D + n * 8 + 2 * t) =
-            make_float2(state.out[n][2 * j], state.out[n][2 * j + 1]);
+        *reinterpret_cast<float2*>(to + 2 * heads + member[j] * D + n * 8 + 2 * t) =
+            make_float2(out[n][2 * j], out[n][2 * j + 1]);
     }
   }
 };
@@ -77,7 +92,7 @@ __device__ __forceinline__ void attend_few(const AttendArgs& a, const AttendItem
     barrier_init_fence();
   }
   __syncwarp();
-  const Pairs<D> pairs(a, item, 0);
+  const Pairs<D> pairs(a, item, Heads(a), 0);
   std::uint32_t q[D / 16][4];
   pairs.load(a, item, q);
   const std::uint32_t first_page = item.begin / kCudaPage,
@@ -144,7 +159,7 @@ __device__ __forceinline__ void attend_few(const AttendArgs& a, const AttendItem
       ask();
     }
     state.finish();
-    pairs.store(a, item, mine - first_split, state);
+    pairs.store(a, item, mine - first_split, state.max, state.sum, state.out);
   }
 }
 

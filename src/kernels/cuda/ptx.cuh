@@ -167,19 +167,17 @@ __device__ __forceinline__ void clear_shared(std::uint32_t at) {  // 16 bytes
 __device__ __forceinline__ void fence_async() {
   if constexpr (kHopper) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// The four warps of group i meet; the second way, to learn whether anybody said so.
+// The four warps of group i meet; the second way, to learn how many of their lanes said so.
 __device__ __forceinline__ void group_barrier(std::uint32_t i) {
   asm volatile("bar.sync %0, 128;" ::"r"(i + 1) : "memory");
 }
-__device__ __forceinline__ bool group_any(std::uint32_t i, bool mine) {
-  std::uint32_t any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.u32 q, %1, 0;\nbar.red.or.pred p, %2, 128, q;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(any)
-      : "r"(static_cast<std::uint32_t>(mine)), "r"(i + 1)
-      : "memory");
-  return any != 0;
+__device__ __forceinline__ std::uint32_t group_count(std::uint32_t i, bool mine) {
+  std::uint32_t count;
+  asm volatile("{\n.reg .pred q;\nsetp.ne.u32 q, %1, 0;\nbar.red.popc.u32 %0, %2, 128, q;\n}"
+               : "=r"(count)
+               : "r"(static_cast<std::uint32_t>(mine)), "r"(i + 1)
+               : "memory");
+  return count;
 }
 
 // Hopper: a group of four warps gives registers back, or takes those that others gave.
