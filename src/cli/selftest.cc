@@ -55,7 +55,7 @@ std::function<int()> declare_selftest(CLI::App& app) {
   auto o = std::make_shared<SelftestOptions>();
   add_model_options(app, o->model);
   app.add_flag("--all", o->all,
-               "every format (or the one named), method, block size and instruction set");
+               "every format (or the named one), method, block size, instruction set");
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run_selftest(*o); };
 }
