@@ -54,8 +54,7 @@ int run_selftest(const SelftestOptions& o) {
 std::function<int()> declare_selftest(CLI::App& app) {
   auto o = std::make_shared<SelftestOptions>();
   add_model_options(app, o->model);
-  app.add_flag("--all", o->all,
-               "every format (or the named one), method, block size, instruction set");
+  app.add_flag("--all", o->all, "every format (or the one named), method and block size");
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run_selftest(*o); };
 }
