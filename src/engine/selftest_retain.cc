@@ -196,13 +196,13 @@ Status selftest_blend(Runtime& r, const Text& text, const std::string& prefix,
 Status selftest_retain(Runtime& r, std::span<const TokenId> prompt, const std::string& prefix,
                        SelftestMethods methods,
                        const std::function<void(const SelftestCheck&)>& report) {
-  // Steps are what takes time: answers are short, and begin right before an edge of blocks of any size,
-  // but where all is to be seen.
-  const bool all = methods != SelftestMethods::few;
+  // Steps are what takes time: but where all is to be seen answers are short, and begin right before an
+  // edge of blocks of any size.
   const auto length = static_cast<std::uint32_t>(prompt.size());
   const Text text = methods == SelftestMethods::thoroughly
                         ? Text{prompt, 40}
-                        : Text{prompt.first(std::min(length, all ? 188u : 156u)), 8};
+                        : Text{prompt.first(std::min(length, 188u)), 8};
+  const bool all = methods != SelftestMethods::few;
   const auto try_method = [&](const std::string& named) -> Status {
     TRY(const RetainPolicy parsed, parse_retain_policy(named));
     const auto policy = std::make_shared<RetainPolicy>(parsed);

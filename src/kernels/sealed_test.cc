@@ -305,7 +305,7 @@ TEST(Sealed, NeitherChunksNorThreadsNorInstructionsMatter) {
     World world(c);
     const std::vector<float> want = world.run(Isa::scalar, kFirst);
     for (const Isa isa : kIsas) {
-      if (!cpu_has(isa) || (kSanitized && isa == Isa::scalar)) continue;  // once is slow enough
+      if (!cpu_has(isa)) continue;
       for (const std::uint32_t chunk : chunks)
         EXPECT_EQ(world.run(isa, chunk), want)
             << c.format << ' ' << isa_name(isa) << " in chunks of " << chunk;
