@@ -25,7 +25,7 @@
 //   PackedMatrix w = pack_matrix(type, outputs, inputs, row, memory);
 //   const LinearKernels& k = linear_kernels(best_isa());
 //   k.quantize(x, 0, 0, inputs, rows);  // row 0; any cut into multiples of 32 will do
-//   k.multiply(w, rows, 0, 1, 0, w.padded_outputs(), out, outputs);  // a thread: its own columns
+//   k.multiply(w, rows, 0, 1, 0, w.padded_outputs(), out, outputs, nullptr);  // one thread's columns
 #pragma once
 
 #include <cstddef>
@@ -34,6 +34,7 @@
 #include <span>
 
 #include "base/cpu.h"
+#include "kernels/fetch.h"
 #include "tensor/dtype.h"
 
 namespace quire {
@@ -84,10 +85,10 @@ struct LinearKernels {
                    const ActivationRows& into);
   // out[r * out_stride + o] for r in [row_begin, row_end), o in [column_begin, column_end); column
   // bounds are multiples of kLinearLanes, except that the last may be padded_outputs (padding
-  // columns are not written).
+  // columns are not written). What `fetch` names, if it is there, is fetched on the way.
   void (*multiply)(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin,
                    std::uint32_t row_end, std::uint32_t column_begin, std::uint32_t column_end,
-                   float* out, std::size_t out_stride);
+                   float* out, std::size_t out_stride, Fetch* fetch);
 };
 
 const LinearKernels& linear_kernels(Isa isa);

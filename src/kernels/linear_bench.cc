@@ -119,7 +119,7 @@ void decode(benchmark::State& state, Isa isa, DType type, Activations mode, std:
       best = std::min(best, best_seconds(1, [&] {
                         for (std::size_t i = from; i < from + slice; ++i)
                           kernels.multiply(w.copy(i), x.rows, 0, rows, 0, w.packed.padded_outputs(),
-                                           out.data(), outputs);
+                                           out.data(), outputs, nullptr);
                       }));
     for (std::size_t from = 0; from + slice <= w.count; from += slice)
       best_read = std::min(best_read, best_seconds(1, [&] {
@@ -145,7 +145,7 @@ void prefill(benchmark::State& state, Isa isa, DType type, Activations mode, std
   for (auto _ : state)
     best = std::min(best, best_seconds(1, [&] {
                       kernels.multiply(w.packed, x.rows, 0, rows, 0, w.packed.padded_outputs(),
-                                       out.data(), outputs);
+                                       out.data(), outputs, nullptr);
                     }));
   if (cpu_has(Isa::vnni)) peak = measured_peak_ops();
   const double ops = 2.0 * rows * outputs * inputs;

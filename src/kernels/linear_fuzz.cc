@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const SampleRows x(mode, rows, inputs, kernels, floats);
     const auto multiply = [&](std::uint32_t r0, std::uint32_t r1, std::uint32_t c0,
                               std::uint32_t c1, std::vector<float>& out) {
-      kernels.multiply(w.packed, x.rows, r0, r1, c0, c1, out.data(), outputs);
+      kernels.multiply(w.packed, x.rows, r0, r1, c0, c1, out.data(), outputs, nullptr);
     };
     if (isa == Isa::scalar) {
       multiply(0, rows, 0, w.packed.padded_outputs(), want);

@@ -3,7 +3,7 @@
 //
 //   SampleMatrix w(DType::q4_1, 100, 64, random);
 //   SampleRows x(Activations::int8, 3, 64, linear_kernels(isa), floats);
-//   linear_kernels(isa).multiply(w.packed, x.rows, 0, 3, 0, w.packed.padded_outputs(), out, 100);
+//   linear_kernels(isa).multiply(w.packed, x.rows, 0, 3, 0, w.packed.padded_outputs(), out, 100, nullptr);
 #pragma once
 
 #include <cstdlib>

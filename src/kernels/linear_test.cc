@@ -17,7 +17,8 @@ std::vector<float> multiply(const LinearKernels& kernels, const SampleMatrix& w,
                             const SampleRows& x) {
   const std::uint32_t outputs = w.packed.outputs, rows = x.rows.rows;
   std::vector<float> out(std::size_t{rows} * outputs, kUnwritten);
-  kernels.multiply(w.packed, x.rows, 0, rows, 0, w.packed.padded_outputs(), out.data(), outputs);
+  kernels.multiply(w.packed, x.rows, 0, rows, 0, w.packed.padded_outputs(), out.data(), outputs,
+                   nullptr);
   return out;
 }
 
@@ -90,12 +91,14 @@ TEST(Linear, AnyCutOfRowsAndColumnsGivesTheSameBits) {
                          sample_floats(rows * inputs, random));
       const std::vector<float> whole = multiply(kernels, w, x);
       std::vector<float> parts(whole.size(), kUnwritten);
+      const std::byte* const anything[] = {w.packed.data, w.packed.data + 100};
+      Fetch fetch{.blocks = anything, .bytes = 3000};  // changes nothing
       for (std::uint32_t r = 0; r < rows;) {
         const std::uint32_t r_end = std::min<std::uint32_t>(rows, r + 1 + random.below(9));
         for (std::uint32_t c = 0; c < w.packed.padded_outputs();) {
           const std::uint32_t c_end =
               std::min<std::uint32_t>(w.packed.padded_outputs(), c + 16 * (1 + random.below(6)));
-          kernels.multiply(w.packed, x.rows, r, r_end, c, c_end, parts.data(), outputs);
+          kernels.multiply(w.packed, x.rows, r, r_end, c, c_end, parts.data(), outputs, &fetch);
           c = c_end;
         }
         r = r_end;
@@ -115,7 +118,7 @@ TEST(Linear, OnlyTheAskedRowsAndColumnsAreWritten) {
       const SampleRows x(Activations::int8, rows, inputs, linear_kernels(isa),
                          sample_floats(rows * inputs, random));
       std::vector<float> out(rows * stride, kUnwritten);
-      linear_kernels(isa).multiply(w.packed, x.rows, 3, 11, 32, 96, out.data(), stride);
+      linear_kernels(isa).multiply(w.packed, x.rows, 3, 11, 32, 96, out.data(), stride, nullptr);
       for (std::uint32_t i = 0; i < out.size(); ++i) {
         const std::uint32_t r = i / stride, o = i % stride;
         const bool inside = r >= 3 && r < 11 && o >= 32 && o < outputs;

@@ -237,6 +237,7 @@ void Pass::attention(std::uint32_t layer) {
   const LayerWeights& w = s_.weights.layers[layer];
   attend(layer);
   lane_.barrier();  // every row has been attended
+  fetch_for(layer + 1);
 
   const ActivationRows& out = (sharing_ == Sharing::few ? own_.attended : s_.attended).view;
   const std::uint32_t width = c_.query_heads * c_.head_dim;
@@ -245,6 +246,18 @@ void Pass::attention(std::uint32_t layer) {
   meet_after_rows();
   project(w.out, out);
   meet_after_columns();
+}
+
+void Pass::fetch_for(std::uint32_t layer) {
+  if (layer >= c_.layers) return;
+  const LayerPlace place = geometry_.places[layer];
+  const GroupStep& group = s_.groups[place.group];
+  const std::size_t bytes = c_.kv_heads * group.shape.page_bytes;
+  fetch_ = {.blocks = group.past_blocks,
+            .at = lane_.index,
+            .stride = lane_.count,
+            .offset = place.index * bytes,
+            .bytes = bytes};
 }
 
 // Computes whole heads, so that norm, rotation and the write to the cache happen while the head is
@@ -259,7 +272,7 @@ void Pass::project_qkv(std::uint32_t layer, const ActivationRows& in) {
     const std::uint32_t first = head * d - part->first;
     float* out = floats(own_.unit) - std::size_t{matrix_rows_.begin} * d - first;
     s_.linear.multiply(part->matrix, in, matrix_rows_.begin, matrix_rows_.end, first, first + d,
-                       out, d);
+                       out, d, &fetch_);
     finish_head(layer, head, matrix_rows_);
   }
 }
@@ -396,7 +409,7 @@ void Pass::multiply_units(const LayerWeights& w, Range units, const ActivationRo
   const auto multiply = [&](const PackedMatrix& m, std::uint32_t first, std::uint32_t end,
                             std::uint32_t at) {
     s_.linear.multiply(m, in, matrix_rows_.begin, matrix_rows_.end, first, end,
-                       floats(own_.unit) + at - skipped_rows - first, kStride);
+                       floats(own_.unit) + at - skipped_rows - first, kStride, &fetch_);
   };
   if (w.gate_up_interleaved) {
     multiply(w.gate_up, 2 * units.begin, 2 * units.end, 0);
@@ -417,7 +430,7 @@ void Pass::project(const PackedMatrix& w, const ActivationRows& in) {
   const Range mine = unit_share(w.padded_outputs(), kLinearLanes);
   if (mine.begin < mine.end)
     s_.linear.multiply(w, in, matrix_rows_.begin, matrix_rows_.end, mine.begin, mine.end,
-                       floats(s_.y), c_.hidden);
+                       floats(s_.y), c_.hidden, &fetch_);
 }
 
 void Pass::logits() {
@@ -434,7 +447,7 @@ void Pass::logits() {
   const Range columns = share(head.padded_outputs(), kLinearLanes);
   if (wanted == 0 || columns.begin == columns.end) return;
   s_.linear.multiply(head, s_.head.view, 0, wanted, columns.begin, columns.end, logits_,
-                     c_.vocabulary);
+                     c_.vocabulary, nullptr);
   if (c_.logit_softcap == 0) return;
   const std::uint32_t end = std::min(columns.end, c_.vocabulary);
   for (std::uint32_t i = 0; i < wanted; ++i)

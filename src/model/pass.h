@@ -46,6 +46,7 @@ class Pass {
   void embed();
   void keys_and_values(std::uint32_t layer);
   void attention(std::uint32_t layer);
+  void fetch_for(std::uint32_t layer);
   void tap(std::uint32_t layer);
   void tap_moments(std::uint32_t layer, const KvSequenceView& sequence, Tap& tap);
   void project_qkv(std::uint32_t layer, const ActivationRows& in);
@@ -74,6 +75,7 @@ class Pass {
   const Sharing sharing_;
   const Range row_phase_;    // rows this thread prepares
   const Range matrix_rows_;  // rows it multiplies
+  Fetch fetch_;              // what the next layer's attention reads
 };
 
 }  // namespace quire

@@ -134,6 +134,7 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
     scratch_bytes = std::max(scratch_bytes, attend_scratch_bytes(at.shape));
     at.places.resize(step.tokens.size());
     at.plan.partial_count = at.sealed_plan.partial_count = 0;
+    list_past(geometry, group, at);
     if (!at.sealed) place_rows(geometry, group, at);
     if (!at.sealed && group.kind != GroupKind::recent) plan_attention(view, at.shape, at.plan);
   }
@@ -154,6 +155,23 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
   count(tail);
   grow(partials, partial_bytes);
   for (LaneScratch& lane : lanes) grow(lane.attend, scratch_bytes);
+}
+
+// Blocks that a layer of the group reads and that other blocks do not push out of the last cache before
+// it does. A few rows are bound by memory throughout, and what is chosen is not known yet.
+void Model::State::list_past(const Geometry& geometry, const LayerGroup& group, GroupStep& at) {
+  at.past_blocks.clear();
+  if (at.places.size() <= kFewRows || group.kind == GroupKind::recent) return;
+  const std::size_t room = kFetchBytes / (group.kv_heads * at.shape.page_bytes);
+  for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
+    const KvSequenceView& sequence = at.view.sequences[s];
+    const std::uint64_t whole = sequence.ragged_until / geometry.tokens_per_block;
+    for (std::uint64_t b = std::max(whole, geometry.first_block(group, sequence.past));
+         b < sequence.past / geometry.tokens_per_block; ++b) {
+      if (at.past_blocks.size() == room) return;
+      at.past_blocks.push_back(arena_at(at.view.arena, sequence.blocks[b]));
+    }
+  }
 }
 
 // Where this step's rows go. Blocks without a place in the cache are taken from `passing`, in the

@@ -30,6 +30,9 @@ struct Site {
 // barrier.
 inline constexpr std::uint32_t kFewRows = 4;
 
+// What products fetch for the attention after them: a part of the last cache, in which it waits.
+inline constexpr std::size_t kFetchBytes = 8 << 20;
+
 // What one thread owns.
 struct LaneScratch {
   Site hidden, attended;   // inputs of few rows
@@ -53,7 +56,8 @@ struct GroupStep {
   AttendPlan plan;
   AttendShape shape;  // of the group's first layer
   KvView view;
-  std::vector<RowPlace> places;  // groups that rows are written to
+  std::vector<RowPlace> places;               // groups that rows are written to
+  std::vector<const std::byte*> past_blocks;  // the first that are read, as far as a cache has room
 
   // Lossy groups. Blocks that this step fills are encoded, from rows of group `rows`.
   struct Seal {
@@ -92,6 +96,7 @@ struct Model::State {
     return choosing.active() && choosing.group() == group && choosing.dense(layer) ? dense
                                                                                    : groups[group];
   }
+  void list_past(const Geometry& geometry, const LayerGroup& group, GroupStep& at);
   void place_rows(const Geometry& geometry, const LayerGroup& group, GroupStep& at);
   void prepare_sealed(const Geometry& geometry, const LayerGroup& group, GroupStep& at);
   // Adds what was lost between rows of f16 and the page made of them.

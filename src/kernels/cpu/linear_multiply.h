@@ -78,7 +78,7 @@ constexpr std::size_t kPanelBytes = 24 << 10, kRowBytes = 512 << 10;
 template <class S>
 void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin,
                     std::uint32_t row_end, std::uint32_t column_begin, std::uint32_t column_end,
-                    float* out, std::size_t out_stride) {
+                    float* out, std::size_t out_stride, Fetch* fetch) {
   const TileSet& tiles = tiles_for<S>(w.type, x.mode);
   const bool plain = linear_layout(w.type).code_bits == 0;
   const std::size_t stride = panel_stride(w.type, w.inputs);
@@ -105,6 +105,7 @@ void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_
         t.panel = w.data + c / kLinearLanes * stride;
         t.width = min_u32(kLinearLanes, w.outputs - c);
         t.out = out + r * out_stride + c;
+        if (fetch) t.fetch = fetch->next(stride);
         tiles.tile[rows - 1](t);
       }
       t.cold = false;

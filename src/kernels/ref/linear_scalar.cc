@@ -145,7 +145,7 @@ float plain_output(const PackedMatrix& w, const float* x, std::uint32_t o) {
 
 void multiply(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin,
               std::uint32_t row_end, std::uint32_t column_begin, std::uint32_t column_end,
-              float* out, std::size_t out_stride) {
+              float* out, std::size_t out_stride, Fetch*) {
   const bool quantized = uses_quantized_activations(w.type);
   for (std::uint32_t r = row_begin; r < row_end; ++r)
     for (std::uint32_t o = column_begin; o < column_end && o < w.outputs; ++o)

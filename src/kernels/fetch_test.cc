@@ -1,0 +1,36 @@
+#include "kernels/fetch.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace quire {
+namespace {
+
+TEST(Fetch, EveryByteOnceByAllLanesTogether) {
+  constexpr std::size_t kBlock = 1000, kOffset = 300, kBytes = 450;
+  std::vector<std::byte> memory(7 * kBlock);
+  std::vector<const std::byte*> blocks;
+  for (std::size_t b = 0; b < 7; ++b) blocks.push_back(memory.data() + b * kBlock);
+  std::vector<int> fetched(memory.size());
+  for (std::size_t lane = 0; lane < 3; ++lane) {
+    Fetch fetch{.blocks = blocks, .at = lane, .stride = 3, .offset = kOffset, .bytes = kBytes};
+    for (std::span<const std::byte> part; !(part = fetch.next(64 + 64 * lane)).empty();) {
+      EXPECT_LE(part.size(), 64 + 64 * lane);
+      for (const std::byte& at : part) ++fetched[static_cast<std::size_t>(&at - memory.data())];
+    }
+    EXPECT_TRUE(fetch.next(64).empty());
+  }
+  for (std::size_t i = 0; i < fetched.size(); ++i) {
+    const std::size_t at = i % kBlock;
+    EXPECT_EQ(fetched[i], at >= kOffset && at < kOffset + kBytes) << i;
+  }
+}
+
+TEST(Fetch, NothingOfNoBlocks) {
+  Fetch fetch;
+  EXPECT_TRUE(fetch.next(64).empty());
+}
+
+}  // namespace
+}  // namespace quire
