@@ -30,10 +30,10 @@ endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  # Paths relative to the checkout, so that every clone of it shares the compiler cache (but for files compiled as one,
-  # which CMake names by their whole path).
-  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
-               CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  # Paths relative to the checkout, so that every clone of it shares the compiler cache.
+  set(in_checkout ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
+  set(launcher ${in_checkout} CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  set(cuda_launcher ${in_checkout} ${CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
 endif()
@@ -47,6 +47,8 @@ add_link_options(-Wl,--compress-debug-sections=zlib)
 # Contraction is off everywhere: an fma happens where the source says so, and nowhere else (same answer, everywhere).
 add_compile_options(-Wall -Wextra -Wshadow -Wno-unused-parameter $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
                     -ffp-contract=off -fno-math-errno -g1)
+# Looking for memory to use again takes GCC a tenth of its time; a fifth more memory spares it that.
+add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000>)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   add_compile_options(-fstack-protector-strong)
   add_compile_definitions(_FORTIFY_SOURCE=2)
@@ -107,22 +109,26 @@ add_custom_target(checks)
 add_custom_target(fuzzers)
 add_library(quire_fuzz_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/fuzz_main.cc)
 
-# quire_module(NAME [APART] [UNSHARED] [USES modules and libraries...]) makes library quire_NAME of the folder's .cc files,
-# a test of each *_test.cc, a fuzzer of each *_fuzz.cc and a benchmark of each *_bench.cc. The thread sanitizer's build has
-# only tests that start threads: those that speak of threads, a service or a server, and none of modules marked UNSHARED,
-# whose threads share nothing that they write. Headers cost more to read than code to compile, so nine files are compiled
-# as one, but in Debug builds and in modules marked APART, whose files are alike down to their names.
+# quire_module(NAME [APART] [UNSHARED] [ALONE files...] [USES modules and libraries...]) makes library quire_NAME of the
+# folder's .cc files, a test of each *_test.cc, a fuzzer of each *_fuzz.cc and a benchmark of each *_bench.cc. The thread
+# sanitizer's build has only tests that start threads: those that speak of threads, a service or a server, and none of
+# modules marked UNSHARED, whose threads share nothing that they write. Headers cost more to read than code to compile, so
+# nine files are compiled as one, but in Debug builds, in modules marked APART, whose files are alike down to their names,
+# and files that have flags of their own or are named ALONE.
 function(quire_module name)
-  cmake_parse_arguments(arg "APART;UNSHARED" "" "USES" ${ARGN})
+  cmake_parse_arguments(arg "APART;UNSHARED" "" "ALONE;USES" ${ARGN})
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
   set(library ${sources})
   list(FILTER library EXCLUDE REGEX "_(test|fuzz|bench)\\.cc$")
   set(target quire_${name})
   if(library)
-    add_library(${target} STATIC ${library})
+    set(compiled ${library})
     if(NOT arg_APART AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
-      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 9)
+      quire_join(compiled ${name} "${arg_ALONE}")
+    endif()
+    add_library(${target} STATIC ${compiled})
+    if(NOT compiled STREQUAL library)
       target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
     endif()
     target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/src)
@@ -130,7 +136,12 @@ function(quire_module name)
     foreach(isa avx2 avx512 vnni bf16)
       foreach(source ${library})
         if(source MATCHES "_${isa}\\.cc$")
-          set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${QUIRE_ISA_${isa}}")
+          set(options ${QUIRE_ISA_${isa}})
+          if(QUIRE_SANITIZE MATCHES "address" AND source MATCHES "/linear_")
+            # A function for each type and number of rows: the larger ones check by calls, or it takes 75 s instead of 21.
+            list(APPEND options --param=asan-instrumentation-with-call-threshold=160)
+          endif()
+          set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${options}")
         endif()
       endforeach()
     endforeach()
@@ -150,6 +161,38 @@ function(quire_module name)
       endif()
     endforeach()
   endif()
+endfunction()
+
+# Replaces the files of a list that are compiled together by files that include them: nine each, by names that are the
+# same in every clone, which UNITY_BUILD's are not.
+function(quire_join files name alone)
+  set(result)
+  set(together)
+  foreach(source ${${files}})
+    file(RELATIVE_PATH path ${CMAKE_CURRENT_SOURCE_DIR} ${source})
+    if(path IN_LIST alone OR path MATCHES "_(avx2|avx512|vnni|bf16)\\.cc$")
+      list(APPEND result ${source})
+    else()
+      list(APPEND together ${path})
+    endif()
+  endforeach()
+  set(number 0)
+  while(together)
+    list(SUBLIST together 0 9 some)
+    list(TRANSFORM some REPLACE "(.+)" "#include \"\\1\"\n")
+    list(JOIN some "" includes)
+    set(joined ${CMAKE_BINARY_DIR}/joined/${name}_${number}.cc)
+    file(CONFIGURE OUTPUT ${joined} CONTENT "${includes}" @ONLY)
+    list(APPEND result ${joined})
+    list(LENGTH together left)
+    if(left GREATER 9)
+      list(SUBLIST together 9 -1 together)
+    else()
+      set(together)
+    endif()
+    math(EXPR number "${number} + 1")
+  endwhile()
+  set(${files} ${result} PARENT_SCOPE)
 endfunction()
 
 # A test, fuzzer or benchmark beside the code. Tests run with the source root as their working directory.
@@ -216,7 +259,7 @@ function(quire_cuda_library name folder)
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}/${stem}.o)
     add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM COMMENT "CUDA ${stem}.cu"
                        COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/${name}
-                       COMMAND ${NVCC} -std=c++20 -O3 -fmad=false ${code}
+                       COMMAND ${cuda_launcher} ${NVCC} -std=c++20 -O3 -fmad=false ${code}
                                -I${PROJECT_SOURCE_DIR}/src -Xcompiler -fPIC,-fvisibility=hidden -MD -MF ${object}.d
                                -c ${source} -o ${object})
     list(APPEND objects ${object})

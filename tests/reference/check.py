@@ -40,10 +40,10 @@ class Quire:
     def __init__(self, args, model):
         self.program, self.model = args.quire, str(model)
         self.options = [] if args.activations is None else ["--activations", args.activations]
-        self.options += ["--kv-format", args.kv_format]
+        self.options += ["--kv-format", args.kv_format, "--threads", args.threads]
 
     def json(self, command, *arguments):
-        call = [self.program, command, self.model, *self.options, *map(str, arguments), "--json"]
+        call = [self.program, command, self.model, *map(str, (*self.options, *arguments)), "--json"]
         done = subprocess.run(call, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"error: {' '.join(call)[:300]} exited with {done.returncode}\n{done.stderr[-2000:]}")
@@ -207,6 +207,7 @@ def main():
     parser.add_argument("--kv-format")
     parser.add_argument("--quire", default=str(ROOT / "build/release/quire"))
     parser.add_argument("--whole")
+    parser.add_argument("--threads", type=int, default=1, help="of Quire; the answers do not depend on it")
     args = parser.parse_args()
     if (args.activations is None) != (args.check == "exact"):
         parser.error("--activations goes with every check but exact")
