@@ -5,33 +5,41 @@
 // waits for it. So a product fetches, beside its own weights, pages of the next layer: each thread
 // every n-th of a list of blocks, as many bytes with a panel of weights as the panel has.
 //
-//   Fetch fetch{.blocks = blocks, .at = lane, .stride = lanes, .offset = 0, .bytes = page_bytes};
-//   std::span<const std::byte> lines = fetch.next(5760);  // empty when all have been fetched
+//   Fetch fetch{.blocks = blocks, .count = n, .at = lane, .stride = lanes, .bytes = page_bytes};
+//   FetchPart part = next_part(fetch, 5760);  // empty when all have been fetched
+//
+// The instruction-set files include this header, so everything here is internal to its translation
+// unit.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <span>
 
 namespace quire {
 
 struct Fetch {
-  std::span<const std::byte* const> blocks;
+  const std::byte* const* blocks = nullptr;
+  std::size_t count = 0;
   std::size_t at = 0, stride = 1;     // the block at hand, and how far the next one is
   std::size_t offset = 0, bytes = 0;  // the part of a block that is wanted
   std::size_t done = 0;               // of the block at hand
-
-  // The next `count` bytes of a block, or what is left of it.
-  std::span<const std::byte> next(std::size_t count) {
-    if (at >= blocks.size()) return {};
-    const std::span part(blocks[at] + offset + done, std::min(count, bytes - done));
-    done += part.size();
-    if (done == bytes) {
-      at += stride;
-      done = 0;
-    }
-    return part;
-  }
 };
+
+struct FetchPart {
+  const std::byte *begin, *end;
+};
+
+// The next `bytes` bytes of a block, or what is left of it.
+[[maybe_unused]] static FetchPart next_part(Fetch& fetch, std::size_t bytes) {
+  if (fetch.at >= fetch.count) return {nullptr, nullptr};
+  const std::byte* const block = fetch.blocks[fetch.at] + fetch.offset;
+  const std::byte* const begin = block + fetch.done;
+  if (bytes >= fetch.bytes - fetch.done) {
+    fetch.at += fetch.stride;
+    fetch.done = 0;
+    return {begin, block + fetch.bytes};
+  }
+  fetch.done += bytes;
+  return {begin, begin + bytes};
+}
 
 }  // namespace quire

@@ -14,12 +14,19 @@ TEST(Fetch, EveryByteOnceByAllLanesTogether) {
   for (std::size_t b = 0; b < 7; ++b) blocks.push_back(memory.data() + b * kBlock);
   std::vector<int> fetched(memory.size());
   for (std::size_t lane = 0; lane < 3; ++lane) {
-    Fetch fetch{.blocks = blocks, .at = lane, .stride = 3, .offset = kOffset, .bytes = kBytes};
-    for (std::span<const std::byte> part; !(part = fetch.next(64 + 64 * lane)).empty();) {
-      EXPECT_LE(part.size(), 64 + 64 * lane);
-      for (const std::byte& at : part) ++fetched[static_cast<std::size_t>(&at - memory.data())];
+    Fetch fetch{.blocks = blocks.data(),
+                .count = blocks.size(),
+                .at = lane,
+                .stride = 3,
+                .offset = kOffset,
+                .bytes = kBytes};
+    const std::size_t most = 64 + 64 * lane;
+    for (FetchPart part; (part = next_part(fetch, most)).begin != part.end;) {
+      EXPECT_LE(static_cast<std::size_t>(part.end - part.begin), most);
+      for (const std::byte* at = part.begin; at < part.end; ++at)
+        ++fetched[static_cast<std::size_t>(at - memory.data())];
     }
-    EXPECT_TRUE(fetch.next(64).empty());
+    EXPECT_EQ(next_part(fetch, 64).begin, nullptr);
   }
   for (std::size_t i = 0; i < fetched.size(); ++i) {
     const std::size_t at = i % kBlock;
@@ -29,7 +36,7 @@ TEST(Fetch, EveryByteOnceByAllLanesTogether) {
 
 TEST(Fetch, NothingOfNoBlocks) {
   Fetch fetch;
-  EXPECT_TRUE(fetch.next(64).empty());
+  EXPECT_EQ(next_part(fetch, 64).begin, nullptr);
 }
 
 }  // namespace

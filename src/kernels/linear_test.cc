@@ -92,7 +92,7 @@ TEST(Linear, AnyCutOfRowsAndColumnsGivesTheSameBits) {
       const std::vector<float> whole = multiply(kernels, w, x);
       std::vector<float> parts(whole.size(), kUnwritten);
       const std::byte* const anything[] = {w.packed.data, w.packed.data + 100};
-      Fetch fetch{.blocks = anything, .bytes = 3000};  // changes nothing
+      Fetch fetch{.blocks = anything, .count = 2, .bytes = 3000};  // changes nothing
       for (std::uint32_t r = 0; r < rows;) {
         const std::uint32_t r_end = std::min<std::uint32_t>(rows, r + 1 + random.below(9));
         for (std::uint32_t c = 0; c < w.packed.padded_outputs();) {

@@ -253,7 +253,8 @@ void Pass::fetch_for(std::uint32_t layer) {
   const LayerPlace place = geometry_.places[layer];
   const GroupStep& group = s_.groups[place.group];
   const std::size_t bytes = c_.kv_heads * group.shape.page_bytes;
-  fetch_ = {.blocks = group.past_blocks,
+  fetch_ = {.blocks = group.past_blocks.data(),
+            .count = group.past_blocks.size(),
             .at = lane_.index,
             .stride = lane_.count,
             .offset = place.index * bytes,

@@ -105,7 +105,7 @@ void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_
         t.panel = w.data + c / kLinearLanes * stride;
         t.width = min_u32(kLinearLanes, w.outputs - c);
         t.out = out + r * out_stride + c;
-        if (fetch) t.fetch = fetch->next(stride);
+        t.fetch = fetch ? next_part(*fetch, stride) : FetchPart{nullptr, nullptr};
         tiles.tile[rows - 1](t);
       }
       t.cold = false;

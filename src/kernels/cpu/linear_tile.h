@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "kernels/linear_layout.h"
@@ -40,9 +39,9 @@ struct TileArgs {
   std::uint32_t inputs;
   float* out;  // first row, first column
   std::size_t out_stride;
-  std::uint32_t width;               // columns to write
-  bool cold;                         // the panel's first use: it comes from memory
-  std::span<const std::byte> fetch;  // what else to fetch meanwhile
+  std::uint32_t width;  // columns to write
+  bool cold;            // the panel's first use: it comes from memory
+  FetchPart fetch;      // what else to fetch meanwhile
 };
 
 template <class S, int R>
@@ -201,7 +200,7 @@ __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
     UNROLL for (int c = 0; c < V; ++c) acc[r][c] = low[r][c] = S::zero();
   }
   const std::byte* record = t.panel;
-  const std::byte *fetch = t.fetch.data(), *const fetch_end = fetch + t.fetch.size();
+  const std::byte* fetch = t.fetch.begin;
   const std::byte* cell = t.rows + t.slot * 32;   // codes, at the first row's place
   const std::byte* values = t.rows + t.slot * 4;  // the 4-byte arrays, at the first row's place
   for (std::size_t b = 0; b < records;
@@ -216,7 +215,7 @@ __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
     if constexpr (R > 4) {  // fewer rows leave that to the processor, which then does it better
       if (t.cold)
         for (std::size_t i = 0; i < kParts.bytes; i += 64) S::prefetch(record + 4096 + i);
-      if (fetch < fetch_end) {
+      if (fetch < t.fetch.end) {
         for (std::size_t i = 0; i < kParts.bytes; i += 64) S::prefetch(fetch + i);
         fetch += kParts.bytes;
       }
