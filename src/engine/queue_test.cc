@@ -120,10 +120,9 @@ TEST_F(QueueTest, AStepCostsHardlyMoreWhenTenThousandWait) {
   RecordProperty("alone_us", std::to_string(alone));
   RecordProperty("few_us", std::to_string(few));
   RecordProperty("many_us", std::to_string(many));
-  EXPECT_LT(many, 2 * few + 50);
-  // A step of a model worth serving takes 10,000 and more.
-  if (!kSanitized) {
-    EXPECT_LT(many, 1000);
+  if (!kSanitized) {  // they say nothing of time
+    EXPECT_LT(many, 2 * few + 50);
+    EXPECT_LT(many, 1000);  // a step of a model worth serving takes 10,000 and more
   }
 }
 
