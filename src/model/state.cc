@@ -161,13 +161,15 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
 // it does. A few rows are bound by memory throughout, and what is chosen is not known yet.
 void Model::State::list_past(const Geometry& geometry, const LayerGroup& group, GroupStep& at) {
   at.past_blocks.clear();
-  if (at.places.size() <= kFewRows || group.kind == GroupKind::recent) return;
+  const bool chooses = choosing.active() && &at == &groups[choosing.group()];
+  if (at.places.size() <= kFewRows || group.kind == GroupKind::recent || chooses) return;
   const std::size_t room = kFetchBytes / (group.kv_heads * at.shape.page_bytes);
+  at.past_blocks.reserve(room);
   for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
     const KvSequenceView& sequence = at.view.sequences[s];
-    const std::uint64_t whole = sequence.ragged_until / geometry.tokens_per_block;
-    for (std::uint64_t b = std::max(whole, geometry.first_block(group, sequence.past));
-         b < sequence.past / geometry.tokens_per_block; ++b) {
+    const std::uint64_t ragged = sequence.ragged_until / geometry.tokens_per_block;
+    for (std::uint64_t b = std::max(ragged, geometry.first_block(group, sequence.past));
+         b < geometry.block_end(group, sequence.past); ++b) {
       if (at.past_blocks.size() == room) return;
       at.past_blocks.push_back(arena_at(at.view.arena, sequence.blocks[b]));
     }
