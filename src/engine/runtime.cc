@@ -342,11 +342,15 @@ Result<std::size_t> Runtime::run(std::span<const StepItem> items, bool greedy, c
 
 void Runtime::find_best(const float* logits, std::size_t rows) {
   const std::size_t vocabulary = config().vocabulary;
-  for (std::size_t i = 0; i < rows; ++i) {
+  const auto find = [&](std::size_t i) {
     const std::span<const float> of(logits + i * vocabulary, vocabulary);
     const TokenId best = vector_->argmax(of.data(), config().vocabulary);
     greedy_[i] = {best, static_cast<float>(of[best] - sampler_->log_sum_exp(of, of[best]))};
-  }
+  };
+  if (rows == 1) return find(0);
+  pool_->run([&](ThreadPool::Lane lane) {
+    for (std::size_t i = lane.index; i < rows; i += lane.count) find(i);
+  });
 }
 
 // Layers that share pages: what the first of them reads of a block is there once the last has

@@ -7,6 +7,8 @@ namespace quire {
 
 bool uses_quantized_activations(DType type) { return linear_layout(type).code_bits != 0; }
 
+bool uses_half_sums(DType type) { return linear_layout(type).group == 16; }
+
 std::size_t packed_bytes(DType type, std::uint32_t outputs, std::uint32_t inputs) {
   const std::size_t panels = (std::size_t{outputs} + kLinearLanes - 1) / kLinearLanes;
   return panels * panel_stride(type, inputs);

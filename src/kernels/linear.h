@@ -75,6 +75,7 @@ struct ActivationRows {
   std::uint32_t rows = 0, inputs = 0;
   std::byte* data = nullptr;  // codes, scales and sums (layout private to kernels/)
   float* plain = nullptr;     // the f32 rows themselves, [rows][inputs], for plain weights
+  bool half_sums = true;      // false where no weights have uses_half_sums
 };
 
 std::size_t activation_bytes(Activations mode, std::uint32_t rows, std::uint32_t inputs);
@@ -96,5 +97,8 @@ const LinearKernels& linear_kernels(Isa isa);
 // True where activations of this weight type are quantized; plain weights read
 // ActivationRows::plain.
 bool uses_quantized_activations(DType type);
+
+// True where 16 inputs share a scale, so that activations are summed by 16 too.
+bool uses_half_sums(DType type);
 
 }  // namespace quire

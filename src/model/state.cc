@@ -40,7 +40,7 @@ void each_matrix(const Weights& w, F f) {
 }  // namespace
 
 Status Site::size(Activations mode, std::uint32_t row_count, std::uint32_t input_count,
-                  bool quantized, bool with_plain) {
+                  bool quantized, bool half_sums, bool with_plain) {
   rows = row_count;
   inputs = input_count;
   if (quantized) {
@@ -49,8 +49,12 @@ Status Site::size(Activations mode, std::uint32_t row_count, std::uint32_t input
   if (with_plain) {
     TRY(plain, scratch(std::size_t{rows} * inputs * sizeof(float)));
   }
-  view = {
-      .mode = mode, .rows = rows, .inputs = inputs, .data = encoded.data(), .plain = floats(plain)};
+  view = {.mode = mode,
+          .rows = rows,
+          .inputs = inputs,
+          .data = encoded.data(),
+          .plain = floats(plain),
+          .half_sums = half_sums};
   fine = view;
   fine.mode = Activations::int16;
   return {};
@@ -71,6 +75,7 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, Weights w)
       next_seal(config.layers) {
   each_matrix(weights, [&](const PackedMatrix& m) {
     (uses_quantized_activations(m.type) ? quantized : plain) = true;
+    half_sums |= uses_half_sums(m.type);
   });
   for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope);
 }
@@ -85,15 +90,18 @@ Status Model::State::size_scratch() {
   TRY(tail_x, matrix(config.hidden));
   TRY(queries, matrix(width));
   TRY(attended_rows, matrix(width));
-  TRY_STATUS(hidden.size(options.activations, rows, config.hidden, quantized, plain));
-  TRY_STATUS(attended.size(options.activations, rows, width, quantized, plain));
-  TRY_STATUS(inner.size(options.activations, rows, config.feed_forward, quantized, plain));
-  TRY_STATUS(head.size(options.activations, rows, config.hidden, quantized, plain));
+  TRY_STATUS(hidden.size(options.activations, rows, config.hidden, quantized, half_sums, plain));
+  TRY_STATUS(attended.size(options.activations, rows, width, quantized, half_sums, plain));
+  TRY_STATUS(
+      inner.size(options.activations, rows, config.feed_forward, quantized, half_sums, plain));
+  TRY_STATUS(head.size(options.activations, rows, config.hidden, quantized, half_sums, plain));
   lanes.resize(pool.size());
   const std::uint32_t unit_columns = std::max(config.head_dim, 2 * kGateUpUnit);
   for (LaneScratch& lane : lanes) {
-    TRY_STATUS(lane.hidden.size(options.activations, kFewRows, config.hidden, quantized, plain));
-    TRY_STATUS(lane.attended.size(options.activations, kFewRows, width, quantized, plain));
+    TRY_STATUS(lane.hidden.size(options.activations, kFewRows, config.hidden, quantized, half_sums,
+                                plain));
+    TRY_STATUS(
+        lane.attended.size(options.activations, kFewRows, width, quantized, half_sums, plain));
     lane.x.resize(std::size_t{kFewRows} * config.hidden);
     lane.row.resize(std::max({config.hidden, width, config.feed_forward}));
     TRY(lane.unit, matrix(unit_columns));

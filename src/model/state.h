@@ -23,7 +23,7 @@ struct Site {
   ActivationRows view, fine;  // in the mode asked for, and in int16; over the same bytes
 
   Status size(Activations mode, std::uint32_t row_count, std::uint32_t input_count, bool quantized,
-              bool with_plain);
+              bool half_sums, bool with_plain);
 };
 
 // Up to this many rows each thread prepares all activations for itself: cheaper than meeting at a
@@ -116,7 +116,7 @@ struct Model::State {
   const AttendKernels& attend;
   const EncodedKernels& encoded;
   const MassKernels& mass;
-  bool quantized = false, plain = false;  // which kinds of weights there are
+  bool quantized = false, half_sums = false, plain = false;  // which kinds of weights there are
   std::vector<RopeTable> ropes;
 
   // Shared by the threads of a step; [rows][...].

@@ -17,11 +17,29 @@ struct KeyScales {
   float up[kAttendUnit], down[kAttendUnit];  // by slot of the unit
 };
 
-// From each key's largest element; infinity and NaN leave a NaN in `down`.
+// The largest element of each key, times two: its sign is shifted out.
 template <class E>
-QUIRE_INLINE void scale_keys(const Unit<E>& unit, std::size_t dim, std::size_t tokens,
-                             KeyScales& scales) {
-  __m256i sizes[kGroups] = {};  // times two: the sign is shifted out
+QUIRE_INLINE void largest_of_keys(const Unit<E>& unit, std::size_t dim, std::size_t tokens,
+                                  __m256i (&sizes)[kGroups]) {
+#ifdef __AVX512BW__
+  if (unit.keys[1] == unit.keys[0] + 16 && unit.keys[3] == unit.keys[2] + 16) {
+    __m512i wide[kGroups / 2] = {};
+    for (std::size_t d = 0; d < dim * tokens; d += 2 * tokens) {
+      QUIRE_UNROLL(2)
+      for (std::uint32_t g = 0; g < kGroups; g += 2) {
+        const __m512i a = _mm512_loadu_si512(unit.keys[g] + d);
+        const __m512i b = _mm512_loadu_si512(unit.keys[g] + d + tokens);
+        const __m512i both = _mm512_max_epu16(_mm512_add_epi16(a, a), _mm512_add_epi16(b, b));
+        wide[g / 2] = _mm512_max_epu16(wide[g / 2], both);
+      }
+    }
+    for (std::uint32_t g = 0; g < kGroups; g += 2) {
+      sizes[g] = _mm512_castsi512_si256(wide[g / 2]);
+      sizes[g + 1] = _mm512_extracti64x4_epi64(wide[g / 2], 1);
+    }
+    return;
+  }
+#endif
   for (std::size_t d = 0; d < dim * tokens; d += 2 * tokens) {
     QUIRE_UNROLL(4)
     for (std::uint32_t g = 0; g < kGroups; ++g) {
@@ -32,6 +50,14 @@ QUIRE_INLINE void scale_keys(const Unit<E>& unit, std::size_t dim, std::size_t t
       sizes[g] = _mm256_max_epu16(sizes[g], most_of_both);
     }
   }
+}
+
+// From each key's largest element; infinity and NaN leave a NaN in `down`.
+template <class E>
+QUIRE_INLINE void scale_keys(const Unit<E>& unit, std::size_t dim, std::size_t tokens,
+                             KeyScales& scales) {
+  __m256i sizes[kGroups] = {};
+  largest_of_keys(unit, dim, tokens, sizes);
   for (std::uint32_t g = 0; g < kGroups; ++g) {
     E largest[16];
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(largest), _mm256_srli_epi16(sizes[g], 1));

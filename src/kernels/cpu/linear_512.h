@@ -94,7 +94,7 @@ inline __m256i to_bytes(__m512i a, __m512i b) {
 }
 
 template <bool kWide>
-inline void quantize_block(const float* x, std::uint32_t slot, std::byte* cell) {
+inline void quantize_block(const float* x, bool halves, std::uint32_t slot, std::byte* cell) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   const __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
   const std::uint32_t bits = _mm512_reduce_max_epu32(
@@ -127,7 +127,7 @@ inline void quantize_block(const float* x, std::uint32_t slot, std::byte* cell) 
     sums = halves_sum(all);
   }
   const std::int32_t both[2] = {_mm_cvtsi128_si32(sums), _mm_extract_epi32(sums, 1)};
-  store_sums(scale, both, slot, cell);
+  store_sums(scale, both, halves, slot, cell);
 }
 
 }  // namespace

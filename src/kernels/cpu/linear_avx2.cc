@@ -102,7 +102,7 @@ inline __m256i to_bytes(const __m256i (&v)[4]) {
 }
 
 template <bool kWide>
-inline void quantize_block(const float* x, std::uint32_t slot, std::byte* cell) {
+inline void quantize_block(const float* x, bool halves, std::uint32_t slot, std::byte* cell) {
   __m256i top_bits = _mm256_setzero_si256();
   for (int i = 0; i < 4; ++i)
     top_bits =
@@ -128,7 +128,7 @@ inline void quantize_block(const float* x, std::uint32_t slot, std::byte* cell) 
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(cell + kCellFine + slot * 32), to_bytes(fine));
   const std::int32_t sums[2] = {total(_mm256_add_epi32(q[0], q[1])),
                                 total(_mm256_add_epi32(q[2], q[3]))};
-  store_sums(scale, sums, slot, cell);
+  store_sums(scale, sums, halves, slot, cell);
 }
 
 }  // namespace

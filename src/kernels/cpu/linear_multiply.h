@@ -121,7 +121,7 @@ void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_
 }
 
 // What a cell keeps of a block besides its codes; sums are those of inputs 0..15 and 16..31.
-inline void store_sums(float scale, const std::int32_t (&sums)[2], std::uint32_t slot,
+inline void store_sums(float scale, const std::int32_t (&sums)[2], bool halves, std::uint32_t slot,
                        std::byte* cell) {
   const std::int32_t sum = sums[0] + sums[1];
   const float scaled = scale * static_cast<float>(sum);
@@ -129,7 +129,7 @@ inline void store_sums(float scale, const std::int32_t (&sums)[2], std::uint32_t
   std::memcpy(at + kCellScales, &scale, 4);
   std::memcpy(at + kCellSums, &sum, 4);
   std::memcpy(at + kCellScaledSums, &scaled, 4);
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; halves && half < 2; ++half) {
     const float scaled_half = scale * static_cast<float>(sums[half]);
     std::memcpy(at + kCellHalfSums + half * 32, &sums[half], 4);
     std::memcpy(at + kCellScaledHalfSums + half * 32, &scaled_half, 4);
@@ -137,7 +137,7 @@ inline void store_sums(float scale, const std::int32_t (&sums)[2], std::uint32_t
 }
 
 template <bool kWide>
-inline void quantize_block(const float* x, std::uint32_t slot, std::byte* cell);
+inline void quantize_block(const float* x, bool halves, std::uint32_t slot, std::byte* cell);
 
 void quantize(const float* x, std::uint32_t row, std::uint32_t first, std::uint32_t count,
               const ActivationRows& into) {
@@ -145,10 +145,10 @@ void quantize(const float* x, std::uint32_t row, std::uint32_t first, std::uint3
   const std::uint32_t slot = row % kRowGroup;
   if (into.mode == Activations::int16) {
     for (std::uint32_t i = 0; i < count; i += 32, cell += cell_bytes(Activations::int16))
-      quantize_block<true>(x + i, slot, cell);
+      quantize_block<true>(x + i, into.half_sums, slot, cell);
   } else {
     for (std::uint32_t i = 0; i < count; i += 32, cell += cell_bytes(Activations::int8))
-      quantize_block<false>(x + i, slot, cell);
+      quantize_block<false>(x + i, into.half_sums, slot, cell);
   }
 }
 
