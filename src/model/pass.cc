@@ -249,6 +249,7 @@ void Pass::attention(std::uint32_t layer) {
 }
 
 void Pass::fetch_for(std::uint32_t layer) {
+  fetch_ = {};  // what is left of the layer before has been read
   if (layer >= c_.layers) return;
   const LayerPlace place = geometry_.places[layer];
   const GroupStep& group = s_.groups[place.group];
