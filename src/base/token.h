@@ -15,4 +15,7 @@ struct BestToken {
   float logprob;
 };
 
+// Instead of a token: the best one that wanted row r of the step before has found (kBestOfRow | r).
+inline constexpr TokenId kBestOfRow = 0x80000000u;
+
 }  // namespace quire

@@ -64,7 +64,7 @@ Status Asking::add(Sequence s, std::vector<TokenId> lead, const Question& q,
                       static_cast<std::uint32_t>(candidate.size()), &q, every ? kEvery : c, full,
                       keep, reply, select});
   }
-  const bool enough = rows_ >= runtime_.model().options().rows_max || items_.size() >= 64;
+  const bool enough = rows_ >= runtime_.executor().traits().rows_max || items_.size() >= 64;
   return enough ? run() : Status();
 }
 
@@ -74,14 +74,14 @@ Status Asking::run() {
     std::vector<StepItem> step;
     std::size_t rows = 0;
     for (Item& item : items_) {
-      if (rows + item.tokens.size() > runtime_.model().options().rows_max) break;
+      if (rows + item.tokens.size() > runtime_.executor().traits().rows_max) break;
       rows += item.tokens.size();
-      step.push_back({&item.sequence, item.tokens, item.scored == 1 ? Logits::last : Logits::all});
-      step.back().select = item.select ? &*item.select : nullptr;
+      step.push_back({&item.sequence, item.tokens, item.scored == 1 ? Logits::last : Logits::all,
+                      item.select ? &*item.select : nullptr});
     }
     if (step.empty())
       return Error{Code::invalid, "a question is longer than a step; raise --batch-rows"};
-    TRY(const std::span<float> logits, runtime_.step(step));
+    TRY(const std::span<float> logits, stepper_.run(step));
     std::size_t at = 0;
     for (std::size_t i = 0; i < step.size(); ++i) {
       const Item& item = items_[i];
@@ -109,7 +109,7 @@ Result<double> Asking::stream(Sequence& s, Retaining* retain, const Sample& samp
     const auto part =
         std::span(tokens).subspan(at, std::min<std::size_t>(rows, tokens.size() - 1 - at));
     const StepItem item{&s, part, Logits::all, retain};
-    TRY(const std::span<float> logits, runtime_.step({&item, 1}));
+    TRY(const std::span<float> logits, stepper_.run({&item, 1}));
     most = std::max(most, static_cast<double>(runtime_.cache().bytes(s)));
     for (std::size_t i = 0; i < part.size(); ++i) {
       if (at + i + 1 < sample.context.size()) continue;

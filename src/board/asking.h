@@ -14,6 +14,7 @@
 #include "engine/retain.h"
 #include "engine/runtime.h"
 #include "engine/selecting.h"
+#include "engine/stepper.h"
 
 namespace quire {
 
@@ -26,7 +27,7 @@ struct Distribution {
 
 class Asking {
  public:
-  explicit Asking(Runtime& runtime) : runtime_(runtime) {}
+  explicit Asking(Runtime& runtime) : runtime_(runtime), stepper_(runtime) {}
 
   // `s` has read the context as the row stores it; `lead` comes first (the last token of the context,
   // and what of the question was not read yet). `full` is compared with, or filled where `keep`.
@@ -57,6 +58,7 @@ class Asking {
   void score(const Item& item, std::span<const float> logits, std::uint32_t first_row);
 
   Runtime& runtime_;
+  Stepper stepper_;
   std::deque<Item> items_;
   std::size_t rows_ = 0;
 };

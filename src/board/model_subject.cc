@@ -42,6 +42,7 @@ class Reader {
          std::span<const Asked> asked, std::vector<std::vector<Distribution>>& full,
          std::vector<Measured>& out)
       : runtime_(runtime),
+        stepper_(runtime),
         sample_(sample),
         rows_(rows),
         asked_(asked),
@@ -108,24 +109,24 @@ class Reader {
         runtime_.cache().open(
             {.root = root_, .token_capacity = static_cast<std::uint32_t>(context_.size())}));
     runtime_.cache().attach(alone, context_.subspan(half));
-    TRY_STATUS(runtime_.prefill(alone, static_cast<std::uint32_t>(context_.size() - half)));
+    TRY_STATUS(stepper_.prefill(alone, static_cast<std::uint32_t>(context_.size() - half)));
     alone.close();
     const SequenceOptions options{.root = root_, .token_capacity = 1};
     if (auto blend = find_blend(runtime_, base_, recompute, options)) {
       TRY_STATUS(blend->lay(runtime_));
-      while (!blend->done()) TRY_STATUS(blend->advance(runtime_, 512));
+      while (!blend->done()) TRY_STATUS(blend->advance(stepper_, 512));
     }
-    return runtime_.prefill(base_, static_cast<std::uint32_t>(context_.size()));
+    return stepper_.prefill(base_, static_cast<std::uint32_t>(context_.size()));
   }
 
   Status feed(Sequence& s, std::span<const TokenId> tokens, Observer* observer) {
-    const std::uint32_t rows_max = runtime_.model().options().rows_max;
+    const std::uint32_t rows_max = runtime_.executor().traits().rows_max;
     for (std::size_t at = 0; at < tokens.size(); at += rows_max) {
       const auto part = tokens.subspan(at, std::min<std::size_t>(rows_max, tokens.size() - at));
       StepItem item{&s, part, Logits::none};
       if (observer)
         item.tap = observer->before_step(s.length(), static_cast<std::uint32_t>(part.size()));
-      TRY([[maybe_unused]] const auto none, runtime_.step({&item, 1}));
+      TRY([[maybe_unused]] const auto none, stepper_.run({&item, 1}));
       if (observer) observer->after_step(runtime_, s);
     }
     return {};
@@ -146,7 +147,7 @@ class Reader {
     prefill_s_ = seconds_since(began) - observer_->seconds();
     if (asks(needs_, Signal::peak_mass)) {
       const Nanoseconds again = SteadyClock().now();
-      TRY_STATUS(observer_->read_again(runtime_, base_));
+      TRY_STATUS(observer_->read_again(stepper_, base_));
       again_s_ = seconds_since(again);
     }
     return {};
@@ -247,10 +248,10 @@ class Reader {
     TRY(Sequence fork, runtime_.cache().fork(s));
     std::vector<double> seconds;
     for (std::uint32_t i = 0; i < kTimed + 2; ++i) {
-      StepItem item{&fork, {&sample_.context.back(), 1}, Logits::last};
-      item.select = select ? &*select : nullptr;
+      const StepItem item{
+          &fork, {&sample_.context.back(), 1}, Logits::last, select ? &*select : nullptr};
       const Nanoseconds began = SteadyClock().now();
-      TRY([[maybe_unused]] const auto logits, runtime_.step({&item, 1}));
+      TRY([[maybe_unused]] const auto logits, stepper_.run({&item, 1}));
       if (i >= 2) seconds.push_back(seconds_since(began));  // the first ones fill caches
     }
     std::ranges::nth_element(seconds, seconds.begin() + kTimed / 2);
@@ -290,6 +291,7 @@ class Reader {
   }
 
   Runtime& runtime_;
+  Stepper stepper_;
   const Sample& sample_;
   const std::span<const RowSpec> rows_;
   const std::span<const Asked> asked_;
@@ -327,7 +329,7 @@ Json ModelSubject::identity() const {
           {"weights_sha256", hex},
           {"kv_format", runtime_.kv_format()},
           {"block_size", runtime_.geometry().tokens_per_block},
-          {"numerics", std::to_string(runtime_.model().numerics_id())}};
+          {"numerics", std::to_string(runtime_.executor().traits().numerics)}};
 }
 
 Json ModelSubject::machine() const {

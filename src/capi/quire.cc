@@ -1,6 +1,7 @@
 // capi/quire.cc - the C interface on top of engine/runtime.h. Nothing throws across it.
 #include "quire.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -9,9 +10,14 @@
 #include "engine/retain.h"
 #include "engine/runtime.h"
 #include "engine/selecting.h"
+#include "engine/stepper.h"
 
 struct quire_model {
+  explicit quire_model(std::unique_ptr<quire::Runtime> r)
+      : runtime(std::move(r)), stepper(*runtime) {}
+
   std::unique_ptr<quire::Runtime> runtime;
+  quire::Stepper stepper;
 };
 
 struct quire_session {
@@ -25,11 +31,7 @@ struct quire_session {
       0;  // tokens fed before the first step; penalties tell them from the answer
   bool attached = false;
   std::shared_ptr<const quire::RetainPolicy> policy = {};  // what it begins with
-  std::optional<quire::Retaining> retain = {};
-  std::optional<quire::Selecting> select = {};
-
-  quire::Retaining* retain_of() { return retain ? &*retain : nullptr; }
-  quire::Selecting* select_of() { return select ? &*select : nullptr; }
+  quire::ProgramList programs = {};
   void count_tokens() {
     counts = {};
     const auto prompt = std::min<std::size_t>(prompt_length, tokens.size());
@@ -89,37 +91,31 @@ bool is_sparse(const quire_session& s) {
 quire::Status catch_up(quire_session& s) {
   quire::Runtime& r = *s.model->runtime;
   if (!s.attached) {
-    if (s.policy) {
-      TRY(const quire::RootId root, r.tenant_root(""));
-      s.retain.emplace(r, s.policy, static_cast<std::uint32_t>(s.tokens.size()), root);
-      TRY(s.sequence, r.cache().open({.root = root,
-                                      .token_capacity = s.capacity + s.retain->more_tokens(),
-                                      .serve_max = s.retain->serve_max(),
-                                      .recomputable = false}));
-    }
-    if (r.select()) {
-      TRY(const quire::RootId root, r.tenant_root(""));
-      s.select.emplace(r, *r.select(), static_cast<std::uint32_t>(s.tokens.size()), root);
-      s.sequence.limit_purity(static_cast<std::uint32_t>(s.tokens.size()));
-    }
+    const auto length = static_cast<std::uint32_t>(s.tokens.size());
+    TRY(const quire::RootId root, r.tenant_root(""));
+    if (s.policy) s.programs.add(std::make_unique<quire::Retaining>(r, s.policy, length, root));
+    if (r.select())
+      s.programs.add(std::make_unique<quire::Selecting>(r, *r.select(), length, root));
+    quire::SequenceOptions options{.root = root,
+                                   .token_capacity = s.capacity,
+                                   .publish_generated = !r.cache().geometry(root).sparse()};
+    s.programs.open(options);
+    TRY(s.sequence, r.cache().open(options));
     s.cached = r.cache().attach(s.sequence, s.tokens).tokens;
     s.attached = true;
-    s.prompt_length = static_cast<std::uint32_t>(s.tokens.size());
+    s.prompt_length = length;
     s.count_tokens();
   }
-  const std::uint32_t rows = r.chunk_rows(s.sequence, 0), block = r.geometry().tokens_per_block;
-  const std::size_t last = s.tokens.size() - 1,
-                    until = is_sparse(s) && last < s.prompt_length ? last / block * block : last;
+  const auto last = static_cast<std::uint32_t>(s.tokens.size()) - 1;
+  const std::uint32_t block = r.geometry().tokens_per_block,
+                      until = is_sparse(s) && last < s.prompt_length ? last / block * block : last;
   while (s.sequence.length() < until) {
-    const std::size_t at = s.sequence.length(),
-                      end = at < s.prompt_length || !s.select ? until : at + 1,
-                      count = std::min<std::size_t>(
-                          {rows, end - at,
-                           s.retain ? s.retain->rows_max(static_cast<std::uint32_t>(at)) : rows});
-    quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, count), quire::Logits::none,
-                         s.retain_of()};
-    item.select = s.select_of();
-    TRY([[maybe_unused]] const auto logits, r.step({&item, 1}));
+    const std::uint32_t at = s.sequence.length(),
+                        rows = std::min({s.model->stepper.chunk_rows(s.sequence, 0), until - at,
+                                         s.programs.rows_max(at)});
+    const quire::StepItem item{&s.sequence, std::span(s.tokens).subspan(at, rows),
+                               quire::Logits::none, &s.programs};
+    TRY([[maybe_unused]] const auto logits, s.model->stepper.run({&item, 1}));
   }
   return {};
 }
@@ -195,10 +191,8 @@ int quire_is_end(const quire_model* model, uint32_t id) {
 quire_session* quire_session_new(quire_model* model, uint32_t capacity) {
   if (capacity == 0 || capacity > model->runtime->context())
     return invalid("quire_session_new: capacity must be 1 to the model's context"), nullptr;
-  auto sequence = model->runtime->open_sequence(capacity);
-  if (!sequence.ok()) return code_of(sequence.error()), nullptr;
   return new quire_session{.model = model,
-                           .sequence = std::move(sequence.value()),
+                           .sequence = {},
                            .tokens = {},
                            .logits = {},
                            .counts = {},
@@ -241,21 +235,22 @@ int quire_step(quire_session* const* sessions, size_t count) {
     quire_session& s = *sessions[i];
     if (s.model != sessions[0]->model) return invalid("quire_step: sessions of different models");
     if (s.tokens.empty()) return invalid("quire_step: a session was fed nothing");
+    if (std::find(sessions, sessions + i, &s) != sessions + i)
+      return invalid("quire_step: a session is named twice");
     if (const auto done = catch_up(s); !done.ok()) return code_of(done.error());
     if (s.sequence.length() >= s.tokens.size()) continue;  // nothing new: its logits stand
     items.push_back({&s.sequence, std::span(s.tokens).subspan(s.sequence.length()),
-                     quire::Logits::last, s.retain_of()});
-    items.back().select = s.select_of();
+                     quire::Logits::last, &s.programs});
     owners.push_back(&s);
   }
   const std::size_t vocabulary = count ? quire_vocabulary(sessions[0]->model) : 0;
-  const std::size_t rows = count ? sessions[0]->model->runtime->model().options().rows_max : 1;
+  const std::size_t rows = count ? sessions[0]->model->runtime->executor().traits().rows_max : 1;
   for (std::size_t at = 0, end = 0; at < items.size(); at = end) {
     for (std::size_t taken = 0; end < items.size() && taken + items[end].tokens.size() <= rows;
          ++end)
       taken += items[end].tokens.size();
     const auto part = std::span(items).subspan(at, end - at);
-    const auto logits = sessions[0]->model->runtime->step(part);
+    const auto logits = sessions[0]->model->stepper.run(part);
     if (!logits.ok()) return code_of(logits.error());
     for (std::size_t i = 0; i < part.size(); ++i) {
       const auto row = logits.value().subspan(i * vocabulary, vocabulary);
@@ -285,7 +280,7 @@ int quire_sample(quire_session* s, const quire_sampling* sampling, uint32_t* id)
 uint32_t quire_length(const quire_session* s) { return static_cast<uint32_t>(s->tokens.size()); }
 uint32_t quire_cached(const quire_session* s) { return s->cached; }
 uint64_t quire_kv_bytes(const quire_session* s) {
-  return s->model->runtime->cache().bytes(s->sequence);
+  return s->sequence.is_open() ? s->model->runtime->cache().bytes(s->sequence) : 0;
 }
 
 quire_session* quire_fork(quire_session* s) {
@@ -309,26 +304,29 @@ quire_session* quire_fork(quire_session* s) {
                            .prompt_length = s->prompt_length,
                            .attached = true,
                            .policy = s->policy,
-                           .retain = s->retain,
-                           .select = s->select};
+                           .programs = s->programs.fork_list()};
 }
 
 int quire_truncate(quire_session* s, uint32_t length) {
   if (length > s->tokens.size()) return invalid("quire_truncate: longer than the session");
-  if (s->retain && s->retain->acted())
-    return code_of(
-        Error{Code::unsupported, "quire_truncate: tokens that kv_budget dropped do not come back"});
-  if (s->attached && length <= s->prompt_length && (s->select || is_sparse(*s)))
+  if (s->attached && length <= s->prompt_length && is_sparse(*s))
     return code_of(Error{Code::unsupported,
                          "quire_truncate: with kv_select a prompt is read once, as a whole"});
+  // The last token is computed again, as its logits are what the next step is for.
+  const std::uint32_t keep = length > 0 ? length - 1 : 0;
+  if (s->attached && s->sequence.length() > keep) {
+    if (const auto fine = s->programs.truncate(keep); !fine.ok())
+      return code_of(Error{fine.error().code, "quire_truncate: " + fine.error().message});
+    if (keep > 0) {
+      s->model->runtime->cache().truncate(s->sequence, keep);
+    } else {  // nothing stays: it begins anew
+      s->sequence.close();
+      s->programs = {};
+      s->attached = false;
+    }
+  }
   s->tokens.resize(length);
   s->logits.clear();
-  if (s->attached) {
-    // The last token is computed again, as its logits are what the next step is for.
-    const std::uint32_t keep = length > 0 ? length - 1 : 0;
-    if (s->sequence.length() > keep) s->model->runtime->cache().truncate(s->sequence, keep);
-    if (s->select) s->select->cut(s->sequence.length());
-  }
   s->count_tokens();
   return QUIRE_OK;
 }

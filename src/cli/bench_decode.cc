@@ -70,7 +70,7 @@ Status DecodeBatch::fill(const StoragePolicy& way, const DecodeBatch* like) {
       r_.cache().attach(sequences_[0], prompt);
       const std::uint32_t block = r_.geometry().tokens_per_block;
       TRY_STATUS(convert_blocks(r_, like->sequences_[0], sequences_[0], depth_ / block * block));
-      TRY_STATUS(r_.prefill(sequences_[0], depth_));
+      TRY_STATUS(stepper_.prefill(sequences_[0], depth_));
     } else {
       const auto start = Clock::now();
       TRY_STATUS(read_all(r_, sequences_[0], prompt));
@@ -88,9 +88,9 @@ Status DecodeBatch::fill_kept(const StoragePolicy& way,
   TRY(Sequence first, open(way, {.token_capacity = retain.more_tokens(), .recomputable = false}));
   r_.cache().attach(first, filler(r_, depth_, 1));
   const auto start = Clock::now();
-  TRY([[maybe_unused]] const auto logits, r_.read(first, 0, {}, &retain));
+  TRY([[maybe_unused]] const auto logits, stepper_.read(first, 0, {}, &retain));
   const auto read = Clock::now();
-  TRY_STATUS(retain.act(r_, first));
+  TRY_STATUS(retain.act(stepper_, first));
   compress_s_ = seconds_since(read) + retain.observer().seconds();
   prefill_s_ = std::chrono::duration<double>(read - start).count() - retain.observer().seconds();
   sequences_.push_back(std::move(first));
@@ -119,14 +119,15 @@ Result<double> DecodeBatch::run(std::uint32_t steps, std::uint32_t width) {
     for (std::uint32_t b = 0; b < width; ++b)
       items[b] = {
           &sequences[b], {&next[b], 1}, Logits::last, retains.empty() ? nullptr : &retains[b]};
-    TRY(const std::span<const BestToken> best, r_.step_greedy(items));
+    TRY(const std::span<const BestToken> best, stepper_.run_best(items));
     std::ranges::transform(best, next.begin(), &BestToken::token);
   }
   const double took = seconds_since(start);
   if (retains.empty())
     for (std::uint32_t b = 0; b < width; ++b) {
       r_.cache().truncate(sequences_[b], depth_);
-      TRY_STATUS(r_.prefill(sequences_[b], depth_));  // what a lossy format could not take back
+      TRY_STATUS(
+          stepper_.prefill(sequences_[b], depth_));  // what a lossy format could not take back
     }
   return steps * width / took;
 }
@@ -141,7 +142,7 @@ std::vector<TokenId> filler(const Runtime& runtime, std::uint32_t count, std::ui
 
 Status read_all(Runtime& runtime, Sequence& s, std::span<const TokenId> prompt) {
   runtime.cache().attach(s, prompt);
-  TRY([[maybe_unused]] const std::span<float> logits, runtime.read(s));
+  TRY([[maybe_unused]] const std::span<float> logits, Stepper(runtime).read(s));
   return {};
 }
 
@@ -164,7 +165,7 @@ Result<std::vector<DecodeScore>> bench_decode(Runtime& runtime, const DecodeQues
     }
   for (std::size_t w = 1; w < q.ways.size(); ++w) {
     const bool alike = q.ways[w].format->rows == q.ways[0].format->rows && !q.ways[0].lossy() &&
-                       runtime.model().device() == nullptr;
+                       runtime.executor().traits().device == DeviceKind::cpu;
     DecodeBatch batch(runtime, q.depth, q.count, q.batch);
     TRY_STATUS(batch.fill(q.ways[w], alike ? &first : nullptr));
     TRY([[maybe_unused]] const double ready, batch.run(few, q.batch));

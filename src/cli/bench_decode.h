@@ -8,6 +8,7 @@
 
 #include "engine/retain.h"
 #include "engine/runtime.h"
+#include "engine/stepper.h"
 
 namespace quire::cli {
 
@@ -15,7 +16,7 @@ namespace quire::cli {
 class DecodeBatch {
  public:
   DecodeBatch(Runtime& runtime, std::uint32_t depth, std::uint32_t count, std::uint32_t width)
-      : r_(runtime), depth_(depth), count_(count), width_(width) {}
+      : r_(runtime), stepper_(runtime), depth_(depth), count_(count), width_(width) {}
 
   // The first sequence's context is encoded from `like`, or computed; the others get copies.
   Status fill(const StoragePolicy& way, const DecodeBatch* like);
@@ -32,6 +33,7 @@ class DecodeBatch {
   Result<Sequence> open(const StoragePolicy& way, SequenceOptions options);
 
   Runtime& r_;
+  Stepper stepper_;
   const std::uint32_t depth_, count_, width_;
   std::vector<Sequence> sequences_;
   std::vector<Retaining> retains_;  // by sequence, or none

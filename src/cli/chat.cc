@@ -12,7 +12,7 @@
 #include "cli/prompt.h"
 #include "cli/sampling_options.h"
 #include "engine/chat.h"
-#include "engine/generate.h"
+#include "engine/client.h"
 
 namespace quire::cli {
 namespace {
@@ -41,7 +41,10 @@ constexpr const char* kHelp =
 class Chat {
  public:
   Chat(Runtime& runtime, GenerateOptions options, std::string system)
-      : runtime_(runtime), options_(std::move(options)), system_(std::move(system)) {}
+      : runtime_(runtime),
+        client_(runtime),
+        options_(std::move(options)),
+        system_(std::move(system)) {}
 
   int run() {
     for (std::string message; prompt_.read(message);) {
@@ -93,7 +96,7 @@ class Chat {
       std::fflush(stdout);
       return !prompt_.interrupted();
     };
-    const auto result = generate(runtime_, prompt.value(), options, events);
+    const auto result = client_.generate(prompt.value(), options, events);
     if (!result.ok()) {
       turns_.erase(turns_.size() - 1);
       fail(result.error());
@@ -198,6 +201,7 @@ class Chat {
   }
 
   Runtime& runtime_;
+  Client client_;
   Prompt prompt_{history_file()};
   GenerateOptions options_;
   std::string system_;

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "engine/stepper.h"
 
 namespace quire::cli {
 namespace {
@@ -31,13 +32,14 @@ struct Totals {
 Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, const EvalOptions& o,
              Totals& totals) {
   const std::uint32_t vocabulary = r.config().vocabulary;
-  const std::uint32_t rows = std::min(o.chunk ? o.chunk : 128u, r.model().options().rows_max);
+  Stepper stepper(r);
+  const std::uint32_t rows = std::min(o.chunk ? o.chunk : 128u, r.executor().traits().rows_max);
   TRY(Sequence s, r.empty_sequence(static_cast<std::uint32_t>(tokens.size())));
   for (std::uint32_t at = 0; at < tokens.size();) {
     const auto count =
         std::min<std::uint32_t>(rows, static_cast<std::uint32_t>(tokens.size()) - at);
     const StepItem item{&s, tokens.subspan(at, count), Logits::all};
-    TRY(const std::span<float> logits, r.step({&item, 1}));
+    TRY(const std::span<float> logits, stepper.run({&item, 1}));
     for (std::uint32_t i = 0; i < count; ++i, ++at) {
       const auto row = logits.subspan(std::size_t{i} * vocabulary, vocabulary);
       const double sum = r.sampler().log_sum_exp(row);

@@ -11,7 +11,7 @@
 #include "cli/model_options.h"
 #include "cli/sampling_options.h"
 #include "engine/chat.h"
-#include "engine/generate.h"
+#include "engine/client.h"
 
 namespace quire::cli {
 namespace {
@@ -117,7 +117,7 @@ int answer_prompt(RunOptions& o) {
     }
     return !interrupted;
   };
-  auto result = generate(*runtime.value(), prompt.value(), options.value(), events);
+  auto result = Client(*runtime.value()).generate(prompt.value(), options.value(), events);
   if (!result.ok()) return fail(result.error());
   const GenerateResult& r = result.value();
   const Tokenizer& tokenizer = runtime.value()->tokenizer();

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/generate.h"
+#include "engine/client.h"
 
 namespace quire::cli {
 

@@ -136,9 +136,9 @@ int serve(const ServeOptions& o) {
       fmt::format("{} {}x{} {:.1f}GiB", r.kv_format(), r.geometry().tokens_per_block, "tokens",
                   static_cast<double>(r.kv_cache_bytes()) / 0x1p30);
   const std::string weights =
-      r.model().device()
-          ? fmt::format(" weights={} {:.1f}GiB", r.model().weights_packed() ? "packed" : "bf16",
-                        static_cast<double>(r.model().weight_bytes()) / 0x1p30)
+      r.executor().traits().device != DeviceKind::cpu
+          ? fmt::format(" weights={} {:.1f}GiB", r.executor().weights().packed ? "packed" : "bf16",
+                        static_cast<double>(r.executor().weights().bytes) / 0x1p30)
           : "";
   if (o.dry_run) {
     fmt::print(stderr, "would serve model={} kv={}{}\n", name, kv, weights);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "engine/lane_rows.h"
+#include "engine/stepper.h"
 
 namespace quire {
 namespace {
@@ -150,7 +151,7 @@ void Blend::copy(Runtime& runtime, const Run& run, std::span<const KvSequenceVie
           lane_rows(runtime, run.source, layer, head, {.values = true}, run.from + run.count);
       float* const keys = rows.keys.data() + std::size_t{run.from} * g.key_dim;
       const float* const values = rows.values.data() + std::size_t{run.from} * g.value_dim;
-      runtime.model().rotate_keys(layer, delta, run.count, keys);
+      runtime.executor().page_work()->rotate_keys(layer, delta, run.count, keys);
       const std::size_t page_bytes = geometry.page_bytes(g);
       std::vector<std::byte> page(page_bytes);
       std::vector<float> key_rows(std::size_t{per_block} * g.key_dim),
@@ -216,18 +217,42 @@ void Blend::choose(const Runtime& runtime) {
   looked_ = end_;
 }
 
-Status Blend::advance(Runtime& runtime, std::uint32_t rows) {
+Status Blend::advance(Stepper& stepper, std::uint32_t rows) {
   CHECK(laid_);
-  rows = std::max(1u, std::min(rows, runtime.model().options().rows_max));
+  Runtime& runtime = stepper.runtime();
+  rows = std::max(1u, std::min(rows, stepper.rows_max()));
   std::vector<std::uint32_t> now;
   if (looked_ < end_) {  // a few layers, of all
     for (; now.size() < rows && looked_ < end_; ++looked_) now.push_back(looked_);
-    TRY_STATUS(runtime.compute_again(*s_, now, check_layer(runtime)));
+    TRY_STATUS(stepper.compute_again(*s_, now, check_layer(runtime)));
     if (looked_ == end_) choose(runtime);
     return {};
   }
   for (; now.size() < rows && next_ < again_.size(); ++next_) now.push_back(again_[next_]);
-  return now.empty() ? Status() : runtime.compute_again(*s_, now, runtime.config().layers - 1);
+  return now.empty() ? Status() : stepper.compute_again(*s_, now, runtime.config().layers - 1);
+}
+
+std::unique_ptr<Program> Blending::fork() const {
+  auto copy = std::make_unique<Blending>(recompute_);
+  CHECK(!blend_);  // answers begin when the prompt is there
+  copy->laid_ = laid_;
+  return copy;
+}
+
+void Blending::attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) {
+  blend_ = find_blend(stepper.runtime(), s, recompute_, options);
+  // Without room for all of it the prompt is read as any other, step by step.
+  if (blend_ && !blend_->lay(stepper.runtime()).ok()) blend_.reset();
+  laid_ = blend_.has_value();
+}
+
+Program::Work Blending::work(Stepper& stepper, Sequence&, std::uint32_t rows) {
+  if (!blend_) return Work::none;
+  CHECK(blend_->advance(stepper, rows).ok());  // exact rows, and page_work: nothing can fail
+  if (!blend_->done()) return Work::unfinished;
+  reused_ = blend_->reused();
+  blend_.reset();
+  return Work::done;
 }
 
 }  // namespace quire

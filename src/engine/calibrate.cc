@@ -1,4 +1,5 @@
 #include "engine/calibrate.h"
+#include "engine/stepper.h"
 
 #include <atomic>
 #include <cstring>
@@ -31,7 +32,7 @@ std::vector<float> lane_rows(Runtime& r, std::span<const Sequence> sequences, st
         std::memcpy(&h, page + 2 * (keys ? std::size_t{d} * tokens + slot : slot * dim + d), 2);
         rows.push_back(f16_to_f32(h));
       }
-      if (keys) turn_key(r.model().rope(layer), position, true, &rows[first]);
+      if (keys) turn_key(r.executor().page_work()->rope(layer), position, true, &rows[first]);
     }
   return rows;
 }
@@ -44,7 +45,7 @@ Result<Calibration> calibrate(Runtime& r, const CalibrationQuestion& question,
   const ModelConfig& config = r.config();
   if (!codec.calibrated)
     return Error{Code::invalid, std::string(codec.name) + " needs no calibration"};
-  if (r.model().device())
+  if (r.executor().traits().device != DeviceKind::cpu)
     return Error{Code::unsupported, "calibrating reads the cache: use --device cpu"};
   for (const LayerGroup& g : r.geometry().groups)
     if (g.format->name != std::string_view("f16") || g.window != 0)
@@ -57,7 +58,7 @@ Result<Calibration> calibrate(Runtime& r, const CalibrationQuestion& question,
         tokens.subspan(at, std::min<std::size_t>(question.window, tokens.size() - at));
     TRY(Sequence s, r.open_sequence(static_cast<std::uint32_t>(part.size())));
     r.cache().attach(s, part);
-    TRY_STATUS(r.prefill(s, static_cast<std::uint32_t>(part.size())));
+    TRY_STATUS(Stepper(r).prefill(s, static_cast<std::uint32_t>(part.size())));
     sequences.push_back(std::move(s));
   }
 

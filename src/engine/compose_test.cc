@@ -3,6 +3,7 @@
 // others.
 #include <gtest/gtest.h>
 
+#include "engine/blend.h"
 #include "engine/engine_testing.h"
 
 namespace quire {

@@ -8,7 +8,13 @@
 namespace quire {
 
 Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log, const Clock& clock)
-    : runtime_(runtime), options_(options), log_(log), clock_(clock), line_({}) {
+    : runtime_(runtime),
+      stepper_(runtime),
+      snapshots_(runtime),
+      options_(options),
+      log_(log),
+      clock_(clock),
+      line_({}) {
   for (std::uint32_t i = 0; i < runtime.threads(); ++i)
     lanes_.emplace_back(runtime.vector(), runtime.config().vocabulary);
   log_.tokens_per_block = runtime.geometry().tokens_per_block;
@@ -105,10 +111,12 @@ void Engine::admit(Job& job) {
   const bool first = job.admitted == 0;
   const std::uint32_t at = job.first_open();
   const Nanoseconds before = clock_.now();
-  const std::optional<Attached> encoded =
-      first && job.request.kv.convert ? convert(job) : std::nullopt;
-  const Attached got = encoded ? *encoded : runtime_.cache().attach(*job.branch(at).sequence);
-  if (first && job.request.kv.blend) find_texts(job);
+  const Branch open = job.branch(at);
+  const SequenceOptions options = sequence_options(job);
+  const std::optional<Attached> made =
+      first ? open.program->attach(stepper_, *open.sequence, options) : std::nullopt;
+  const Attached got = made ? *made : runtime_.cache().attach(*open.sequence);
+  if (first) open.program->attached(stepper_, *open.sequence, options);
   job.lookup += clock_.now() - before;
   job.placed = false;
   --placed_;
@@ -171,10 +179,7 @@ void Engine::prompt_read(Job& job) {
     else
       job.lease_problem = lease.error().message;
   }
-  // At once, so that choices share what stays; without room it is done before the next step. Reading
-  // the prompt again for a single answer is done between steps, so that nobody waits for it.
-  Retaining* const retain = job.branch(0).retain;
-  if (retain && (job.width() > 1 || !retain->reads_again(runtime_, s))) act(job);
+  settle(job, job.width() > 1);
   if (!job.prompt_logprobs.empty()) {
     told_ = true;
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));
@@ -182,16 +187,22 @@ void Engine::prompt_read(Job& job) {
   }
 }
 
+// Programs do what can be done now; what they leave for others is kept.
+void Engine::settle(Job& job, bool forks) {
+  Answer& a = job.answers[0];
+  if (a.programs.empty() || job.beams) return;
+  a.programs.settle(stepper_, a.sequence, forks);
+  snapshots_.keep(job);
+}
+
 void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
   Answer& a = job.answers[index];
   a.done = true;
   a.next = kNoToken;
-  const std::uint64_t bounds = a.select ? a.select->bytes() : 0;
-  job.kv_bytes = std::max(job.kv_bytes, runtime_.cache().bytes(a.sequence) + bounds);
-  if (a.select) {
-    job.kv_bytes_read += a.select->bytes_read();
-    job.kv_bytes_readable += a.select->bytes_whole();
-  }
+  ProgramReport report;
+  a.programs.report(report);
+  job.kv_bytes = std::max(job.kv_bytes, runtime_.cache().bytes(a.sequence) + report.bytes_beside);
+  job.programs.add(report);
   job.kv_bytes_whole =
       std::max(job.kv_bytes_whole, sequence_bytes(geometry(job), a.sequence.length()));
   a.sequence.close();
@@ -208,18 +219,19 @@ void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
 void Engine::complete(Job& job) {
   const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
   const Nanoseconds read = job.first_token > 0 ? job.first_token : now_;
+  const std::uint32_t approximate = job.programs.approximate_tokens;
   const auto seconds = [](Nanoseconds t) { return static_cast<double>(t) * 1e-9; };
   Done done{.prompt_tokens = prompt,
             .cached_tokens = job.cached,
-            .approximate_tokens = job.approximate,
-            .computed_tokens = prompt - job.cached - job.approximate,
+            .approximate_tokens = approximate,
+            .computed_tokens = prompt - job.cached - approximate,
             .written_tokens = job.written,
             .generated_tokens = job.generated,
             .preemptions = job.preemptions,
             .kv_bytes = job.kv_bytes,
             .kv_bytes_whole = std::max(job.kv_bytes, job.kv_bytes_whole),
-            .kv_bytes_read = job.kv_bytes_read,
-            .kv_bytes_readable = job.kv_bytes_readable,
+            .kv_bytes_read = job.programs.bytes_read,
+            .kv_bytes_readable = job.programs.bytes_readable,
             .node = job.keys.empty() ? BlockKey{} : job.keys.back(),
             .reason = job.reason,
             .queue_seconds = seconds(job.admitted - job.submitted),
@@ -274,7 +286,6 @@ void Engine::end(Job& job, Reason reason) {
   if (job.reserved) reserved_bytes_ -= full_bytes(job);
   if (job.deadline > 0) deadlines_.erase({job.deadline, job.id});
   job.state = Job::State::over;
-  job.blend.reset();
   job.beams.reset();
   job.answers.clear();
   note(job, reason, job.generated);
@@ -318,29 +329,28 @@ bool Engine::step() {
   const Nanoseconds started = now_ = clock_.now();
   expire();
   drop_ended();
-  const Nanoseconds forward_before = runtime_.forward_time();
-  std::span<float> logits;
-  if (!ahead_.pending) compose(true);
-  while (!ahead_.pending) {
+  const Nanoseconds forward_before = stepper_.forward_time();
+  if (!ahead_.step) compose(true);
+  while (!ahead_.step) {
     if (items_.empty()) {
       sweep();
       return worked_;
     }
-    const Status ran = run_step(logits);
-    if (ran.ok()) break;
-    if (ran.error().code == Code::unavailable) {  // the device is lost: nothing can go on
-      fail_all(FailureKind::device, ran.error().message);
+    const Status submitted = submit_step();
+    if (submitted.ok()) break;
+    if (submitted.error().code != Code::exhausted) {  // the device is lost: nothing can go on
+      fail_all(FailureKind::device, submitted.error().message);
       return has_jobs();
     }
-    CHECK(ran.error().code == Code::exhausted);
     if (!make_room()) return has_jobs();
     compose(false);
   }
-  if (const Status landed = land(); !landed.ok()) {
-    fail_all(FailureKind::device, landed.error().message);
+  std::span<float> logits;
+  if (const Status completed = complete_step(logits); !completed.ok()) {
+    fail_all(FailureKind::device, completed.error().message);
     return has_jobs();
   }
-  const Nanoseconds computed = clock_.now(), forward = runtime_.forward_time() - forward_before;
+  const Nanoseconds computed = clock_.now(), forward = stepper_.forward_time() - forward_before;
   now_ = computed;
   std::uint32_t rows = 0;
   for (const StepItem& item : items_) rows += static_cast<std::uint32_t>(item.tokens.size());
@@ -365,8 +375,8 @@ const ServiceStats& Engine::stats() {
   stats_.sequences_running = branches_;
   stats_.cache = runtime_.cache().stats();
   stats_.block_times = runtime_.cache().block_times();
-  stats_.key_error = runtime_.model().seal_error().keys.relative();
-  stats_.value_error = runtime_.model().seal_error().values.relative();
+  stats_.key_error = runtime_.executor().seal_error().keys.relative();
+  stats_.value_error = runtime_.executor().seal_error().values.relative();
   const CacheStats& c = stats_.cache;
   stats_.kv_usage = std::min(1.0, static_cast<double>(c.referenced_bytes + c.pinned_bytes) /
                                       static_cast<double>(c.budget_bytes));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/blend.h"
 #include "engine/plan.h"
 
 namespace quire {
@@ -37,11 +38,12 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
       return invalid("kv.budget: " + ok.error().message);
   if (r.kv.blend) {
     const Geometry geometry = runtime.geometry(r.kv.storage.get());
-    const Status ok = check_blend({*r.kv.blend}, {.geometry = &geometry,
-                                                  .retains = r.kv.retain != nullptr,
-                                                  .selects = r.kv.select != nullptr,
-                                                  .scores = r.prompt_logprobs >= 0,
-                                                  .device = runtime.model().device() != nullptr});
+    const Status ok =
+        check_blend({*r.kv.blend}, {.geometry = &geometry,
+                                    .retains = r.kv.retain != nullptr,
+                                    .selects = r.kv.select != nullptr,
+                                    .scores = r.prompt_logprobs >= 0,
+                                    .device = !runtime.executor().traits().page_work});
     if (!ok.ok()) return invalid("kv.reuse: " + ok.error().message);
   }
   const StoragePolicy& stored = r.kv.storage ? *r.kv.storage : runtime.storage();
@@ -141,6 +143,7 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
                          request.stop_tokens.end());
   job->record = make_record(request);
   for (const BlockKey& key : job->keys) job->record.keys.push_back(key.prefix());
+  job->salt.value = request.kv.salt;
   job->request = std::move(request);
   job->sink = std::move(sink);
   return {std::move(job), {}};

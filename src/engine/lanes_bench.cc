@@ -12,6 +12,7 @@
 
 #include "base/random.h"
 #include "engine/runtime.h"
+#include "engine/stepper.h"
 #include "kv/retain/retain.h"
 
 namespace quire {
@@ -67,8 +68,8 @@ void score(World& w, const Tap& tap) {
   std::vector<float*> out;
   for (std::size_t i = 0; i < std::size_t{tap.layers()} * heads; ++i)
     out.push_back(&mass[i * kPrompt]);
-  r.model().add_mass(geometry, {r.cache().arena(), views}, tap,
-                     {.weight = 1.0f / kWindow, .rows = kWindow}, out);
+  r.executor().page_work()->add_mass(geometry, {r.cache().arena(), views}, tap,
+                                     {.weight = 1.0f / kWindow, .rows = kWindow}, out);
   std::vector<float> scores(std::size_t{tap.layers()} * kv_heads * kPrompt);
   std::vector<std::uint32_t> begin;
   for (std::uint32_t lane = 0; lane <= tap.layers() * kv_heads; ++lane)
@@ -111,7 +112,7 @@ void read_prompt(World& w) {
       StepItem item{&w.prompt, std::span(tokens).subspan(at, std::min(512u, kPrompt - at)),
                     Logits::none};
       item.tap = &tap;
-      benchmark::DoNotOptimize(w.runtime->step({&item, 1}).ok());
+      benchmark::DoNotOptimize(Stepper(*w.runtime).run({&item, 1}).ok());
     }
   });
   w.scoring_seconds = seconds_of([&] { score(w, tap); });
@@ -197,11 +198,12 @@ void stream(benchmark::State& state, const char* format) {
   const auto window = static_cast<std::uint32_t>(state.range(0));
   Sequence s = open(r);
   const std::vector<TokenId> tokens = filler(r, 7);
+  Stepper stepper(r);
   double compacting = 0, decoding = 0;
   std::uint32_t at = 0;
   const auto read = [&](std::uint32_t count) {
     const StepItem item{&s, std::span(tokens).subspan(at, count), Logits::none};
-    if (!r.step({&item, 1}).ok()) state.SkipWithError("no room");
+    if (!stepper.run({&item, 1}).ok()) state.SkipWithError("no room");
     at += count;
   };
   const auto compact = [&] {

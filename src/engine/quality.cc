@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/stepper.h"
+
 namespace quire {
 namespace {
 
@@ -42,6 +44,7 @@ double divergence(const Row& p, const Row& q) {
 
 Result<std::vector<Quality>> compare_storage(Runtime& r, const QualityQuestion& question,
                                              std::span<const TokenId> tokens) {
+  Stepper stepper(r);
   const std::size_t ways = question.ways.size(), vocabulary = r.config().vocabulary;
   std::vector<RootId> roots;
   TRY(const RootId reference, r.tenant_root("", &question.reference));
@@ -54,7 +57,7 @@ Result<std::vector<Quality>> compare_storage(Runtime& r, const QualityQuestion& 
   const auto fit = static_cast<std::uint32_t>(
       std::max<std::size_t>(1, kLogitBytesMax / (sizeof(float) * vocabulary * (ways + 1))));
   const std::uint32_t rows =
-      std::min({fit, 128u, r.model().options().rows_max / static_cast<std::uint32_t>(ways + 1)});
+      std::min({fit, 128u, r.executor().traits().rows_max / static_cast<std::uint32_t>(ways + 1)});
   if (rows == 0)
     return Error{Code::invalid, "too many ways at once for one step; raise --batch-rows"};
 
@@ -78,7 +81,7 @@ Result<std::vector<Quality>> compare_storage(Runtime& r, const QualityQuestion& 
           std::min<std::uint32_t>(rows, static_cast<std::uint32_t>(part.size()) - at);
       std::vector<StepItem> items;
       for (Sequence& s : sequences) items.push_back({&s, part.subspan(at, count), Logits::all});
-      TRY(const std::span<float> logits, r.step(items));
+      TRY(const std::span<float> logits, stepper.run(items));
       const std::size_t positions = std::min<std::size_t>(count, part.size() - 1 - at);
       read.resize(positions * (ways + 1));
       std::vector<double> kl(positions * ways);

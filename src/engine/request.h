@@ -97,6 +97,7 @@ struct Request {
   // > 0: beam search of that width; the `choices` best are told at the end, best first.
   std::uint32_t beams = 0;
   float length_penalty = 1;
+  std::uint32_t chunk = 0;  // most prompt tokens that one step reads; 0: as many as fit
 
   // Log-probabilities of the prompt's own tokens, with so many alternatives; < 0: none. Computes
   // the whole prompt, as the cache keeps no logits.

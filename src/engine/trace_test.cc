@@ -1,5 +1,5 @@
 // Same answer under load: random requests arrive, share prefixes, are cancelled, stopped,
-// preempted; every answer is compared with the same request computed alone by generate().
+// preempted; every answer is compared with the same request computed alone by naive_generate().
 //
 // QUIRE_TRACE_REQUESTS and QUIRE_TRACE_SEED make it longer and different.
 #include <gtest/gtest.h>
@@ -132,7 +132,7 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     ASSERT_TRUE(c.sink->result) << c.sink->failure->message;
     GenerateOptions o = alone_options(c.request);
     o.stop = c.stop;
-    auto alone = generate(*reference_, c.request.prompt, o);
+    auto alone = naive_generate(*reference_, c.request.prompt, o);
     ASSERT_TRUE(alone.ok()) << alone.error().message;
     for (std::uint32_t i = 0; i < c.request.choices; ++i) {
       const Generated& expected = alone.value().answers[i];

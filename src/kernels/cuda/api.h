@@ -196,9 +196,6 @@ struct AddNormArgs {
   float epsilon;
 };
 
-// A token that the step before has found: the best one of this row of it.
-inline constexpr std::uint32_t kBestOfRow = 0x80000000u;
-
 struct EmbedArgs {
   const void* table;            // bf16 [vocabulary][width]
   const std::uint32_t* tokens;  // or rows, with kBestOfRow

@@ -1,9 +1,15 @@
-// engine/generate.h - from a prompt to answers: sampling, `n` choices and beam search by forking
-// the cache.
+// engine/client.h - an engine that the calling thread drives: from a prompt to answers, as text.
+//
+// `quire run`, `quire chat` and whoever embeds Quire without a server ask through a Client; the server
+// asks through a Service, which drives the same engine from a thread of its own.
+//
+//   Client client(*runtime);
+//   TRY(GenerateResult result, client.generate(prompt, {.tokens_max = 64}, events));
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,7 +65,17 @@ struct GenerateResult {
   GenerateTimings timings;
 };
 
-Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt,
-                                const GenerateOptions& options, const GenerateEvents& events = {});
+class Client {
+ public:
+  explicit Client(Runtime& runtime);
+  ~Client();
+
+  Result<GenerateResult> generate(std::span<const TokenId> prompt, const GenerateOptions& options,
+                                  const GenerateEvents& events = {});
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace quire

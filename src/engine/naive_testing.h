@@ -1,21 +1,30 @@
-#include "engine/generate.h"
+// engine/naive_testing.h - the oracle of tests: one request at a time, one loop, no scheduler.
+//
+// It reads a prompt, then steps all choices together, without preemption, batching with others or steps
+// ahead. What the engine answers must be the same bits.
+//
+//   auto alone = naive_generate(*runtime, prompt, {.tokens_max = 8});
+#pragma once
 
 #include <algorithm>
+#include <optional>
+
+#include "engine/client.h"
 
 #include "engine/answer_text.h"
 #include "engine/beams.h"
 #include "engine/retain.h"
 #include "engine/selecting.h"
+#include "engine/stepper.h"
 
 namespace quire {
-namespace {
 
-double seconds_since(Nanoseconds start) {
+inline double naive_seconds_since(Nanoseconds start) {
   return static_cast<double>(SteadyClock().now() - start) * 1e-9;
 }
 
 // One answer in the making: its blocks, its text and what it has seen.
-struct Stream {
+struct NaiveStream {
   Sequence sequence;
   std::optional<Retaining> retain;
   std::optional<Selecting> select;
@@ -24,13 +33,19 @@ struct Stream {
   TokenCounts counts;
   TokenId next = kNoToken;  // sampled, not yet in the cache
   bool done = false;
+
+  Program* program() {
+    if (retain) return &*retain;
+    return select ? &*select : nullptr;
+  }
 };
 
-class Generator {
+class NaiveGenerator {
  public:
-  Generator(Runtime& runtime, std::span<const TokenId> prompt, const GenerateOptions& options,
-            const GenerateEvents& events)
+  NaiveGenerator(Runtime& runtime, std::span<const TokenId> prompt, const GenerateOptions& options,
+                 const GenerateEvents& events)
       : runtime_(runtime),
+        stepper_(runtime),
         prompt_(prompt),
         options_(options),
         events_(events),
@@ -43,7 +58,7 @@ class Generator {
     TRY_STATUS(read_prompt());
     const Nanoseconds started = SteadyClock().now();
     TRY_STATUS(options_.beams > 0 ? beam_search() : sample());
-    result_.timings.decode_seconds = seconds_since(started);
+    result_.timings.decode_seconds = naive_seconds_since(started);
     return std::move(result_);
   }
 
@@ -100,12 +115,12 @@ class Generator {
     result_.timings.prompt_tokens = length;
     result_.timings.cached_tokens = runtime_.cache().attach(root_, prompt_).tokens;
     TRY(logits_,
-        runtime_.read(
+        stepper_.read(
             root_, options_.chunk,
             [&](std::uint32_t done) { return !events_.prefill || events_.prefill(done, length); },
             retain_ ? &*retain_ : nullptr));
-    if (retain_) TRY_STATUS(retain_->act(runtime_, root_));
-    result_.timings.prefill_seconds = seconds_since(started);
+    if (retain_) TRY_STATUS(retain_->act(stepper_, root_));
+    result_.timings.prefill_seconds = naive_seconds_since(started);
     return {};
   }
 
@@ -115,25 +130,25 @@ class Generator {
     return options_.ignore_end ? std::vector<TokenId>{} : runtime_.tokenizer().end_of_generation();
   }
 
-  Stream new_stream() const {
-    Stream s{.sequence = {},
-             .retain = retain_,
-             .select = select_,
-             .answer = {},
-             .text = AnswerText(runtime_.tokenizer(), stops_,
-                                {.skip_special = options_.skip_special,
-                                 .stop = options_.stop,
-                                 .end_tokens = end_tokens()}),
-             .counts = {},
-             .next = kNoToken,
-             .done = false};
+  NaiveStream new_stream() const {
+    NaiveStream s{.sequence = {},
+                  .retain = retain_,
+                  .select = select_,
+                  .answer = {},
+                  .text = AnswerText(runtime_.tokenizer(), stops_,
+                                     {.skip_special = options_.skip_special,
+                                      .stop = options_.stop,
+                                      .end_tokens = end_tokens()}),
+                  .counts = {},
+                  .next = kNoToken,
+                  .done = false};
     s.counts.add_prompt(prompt_);
     return s;
   }
 
   Status sample() {
     const std::uint32_t vocabulary = runtime_.config().vocabulary;
-    std::vector<Stream> streams;
+    std::vector<NaiveStream> streams;
     for (std::uint32_t c = 0; c < options_.choices; ++c) {
       streams.push_back(new_stream());
     }
@@ -155,11 +170,8 @@ class Generator {
       live.clear();
       for (std::uint32_t c = 0; c < options_.choices; ++c) {
         if (streams[c].done) continue;
-        items.push_back({&streams[c].sequence,
-                         {&streams[c].next, 1},
-                         Logits::last,
-                         streams[c].retain ? &*streams[c].retain : nullptr});
-        items.back().select = streams[c].select ? &*streams[c].select : nullptr;
+        items.push_back(
+            {&streams[c].sequence, {&streams[c].next, 1}, Logits::last, streams[c].program()});
         live.push_back(c);
       }
       if (items.empty()) break;
@@ -167,11 +179,11 @@ class Generator {
         running = false;
         break;
       }
-      TRY(const std::span<float> logits, runtime_.step(items));
+      TRY(const std::span<float> logits, stepper_.run(items));
       for (std::size_t i = 0; i < live.size() && running; ++i)
         running = accept(streams[live[i]], live[i], logits.subspan(i * vocabulary, vocabulary));
     }
-    for (Stream& s : streams) {
+    for (NaiveStream& s : streams) {
       if (!s.done)
         s.answer.finish = running || options_.tokens_max == 0 ? Finish::length : Finish::cancelled;
       result_.answers.push_back(std::move(s.answer));
@@ -180,7 +192,7 @@ class Generator {
   }
 
   // Samples the next token of a stream and sees to its text. False when the caller wants no more.
-  bool accept(Stream& s, std::uint32_t index, std::span<float> logits) {
+  bool accept(NaiveStream& s, std::uint32_t index, std::span<float> logits) {
     const auto position = static_cast<std::uint32_t>(prompt_.size() + s.answer.tokens.size());
     Choice choice = runtime_.sampler().sample(logits, options_.sampling, s.counts, index, position);
     s.next = choice.token;
@@ -203,7 +215,7 @@ class Generator {
     return text.empty() || !events_.text || events_.text(index, text);
   }
 
-  void finish(Stream& s, Finish how) {
+  void finish(NaiveStream& s, Finish how) {
     s.answer.finish = how;
     s.done = true;
     if (result_.timings.kv_bytes == 0)
@@ -235,7 +247,7 @@ class Generator {
       items.clear();
       for (Beam& b : search.open())
         items.push_back({&b.sequence, {&b.tokens.back(), 1}, Logits::last});
-      TRY(logits, runtime_.step(items));
+      TRY(logits, stepper_.run(items));
     }
     result_.timings.decoded_tokens = static_cast<std::uint32_t>(search.tokens_made());
     std::uint32_t index = 0;
@@ -258,6 +270,7 @@ class Generator {
   }
 
   Runtime& runtime_;
+  Stepper stepper_;
   std::span<const TokenId> prompt_;
   const GenerateOptions& options_;
   const GenerateEvents& events_;
@@ -271,11 +284,10 @@ class Generator {
   GenerateResult result_;
 };
 
-}  // namespace
-
-Result<GenerateResult> generate(Runtime& runtime, std::span<const TokenId> prompt,
-                                const GenerateOptions& options, const GenerateEvents& events) {
-  return Generator(runtime, prompt, options, events).run();
+inline Result<GenerateResult> naive_generate(Runtime& runtime, std::span<const TokenId> prompt,
+                                             const GenerateOptions& options,
+                                             const GenerateEvents& events = {}) {
+  return NaiveGenerator(runtime, prompt, options, events).run();
 }
 
 }  // namespace quire
