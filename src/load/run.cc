@@ -20,7 +20,7 @@ double cpu_seconds() {
 }
 
 // Plays a workload: an agenda of turns that are due, and one live record per session.
-class Player : Client::Listener {
+class Player : HttpClient::Listener {
  public:
   Player(const Plan& plan, const Workload& workload)
       : plan_(plan),
@@ -120,7 +120,7 @@ class Player : Client::Listener {
     if (live.turn + 1 < workload_.sessions[session].turns.size()) live.answer += chunk.text;
   }
 
-  void end(std::uint64_t session, Nanoseconds when, const Ending& ending) override {
+  void end(std::uint64_t session, Nanoseconds when, const HttpEnding& ending) override {
     Live& live = live_[session];
     Record& r = live.record;
     r.end_s = at(when);
@@ -149,7 +149,7 @@ class Player : Client::Listener {
   std::priority_queue<Due> agenda_;
   std::vector<Live> live_;
   std::uint32_t next_session_ = 0;
-  Client client_;
+  HttpClient client_;
   std::string path_;
   Measured run_;
   std::size_t ended_ = 0, total_;
@@ -160,8 +160,8 @@ Result<std::uint64_t> count_words(const Plan& plan, std::uint32_t words) {
   ask.extra = Json::object();
   Dialogue probe(ask);
   probe.say({"user", 0, 0, make_words(words, words)});
-  TRY(const std::string text, fetch(plan.endpoint, plan.endpoint.path(api_route(ask.api)),
-                                    probe.body(1, false), plan.headers));
+  TRY(const std::string text, http_fetch(plan.endpoint, plan.endpoint.path(api_route(ask.api)),
+                                         probe.body(1, false), plan.headers));
   TRY(const Json answer, parse_json(text));
   const auto usage = read_usage(answer);
   if (!usage || usage->prompt == 0)
@@ -200,7 +200,7 @@ Result<Calibration> calibrate(const Plan& plan) {
 }
 
 Result<std::string> first_model(const Endpoint& endpoint, const std::string& headers) {
-  TRY(const std::string text, fetch(endpoint, endpoint.path("/models"), "", headers));
+  TRY(const std::string text, http_fetch(endpoint, endpoint.path("/models"), "", headers));
   TRY(const Json answer, parse_json(text));
   const Json* data = answer.is_object() && answer.contains("data") ? &answer["data"] : nullptr;
   if (!data || !data->is_array() || data->empty() || !data->front().is_object() ||

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "load/client.h"
 #include "load/dialogue.h"
 #include "load/workload.h"
+#include "net/http_client.h"
 
 namespace quire::load {
 

@@ -148,17 +148,6 @@ TEST(RunLoad, FailuresAreToldAndCountedApart) {
   EXPECT_NE(s.errors[1].find("closed"), std::string::npos);
 }
 
-TEST(RunLoad, NobodyListeningIsAnErrorThatSaysSo) {
-  std::string url;
-  {
-    ScriptedServer gone([](const std::string&, const Json&) { return Script{}; });
-    url = gone.url();
-  }
-  const auto text = fetch(Endpoint::from_url(url).value(), "/v1/models", "");
-  ASSERT_FALSE(text.ok());
-  EXPECT_NE(text.error().message.find("refused"), std::string::npos) << text.error().message;
-}
-
 TEST(RunLoad, AThousandStreamsAtOnce) {
   ScriptedServer server([](const std::string&, const Json&) {
     return Script{{{0.5, "a"}, {0.05, "b"}}, usage(5, 2, 0)};

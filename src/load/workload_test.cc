@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "load/endpoint.h"
 #include "load/summary.h"
 
 namespace quire::load {
@@ -139,16 +138,6 @@ TEST(Summary, LimitsAreReadWithTheirUnits) {
   EXPECT_FALSE(slo.tpot_s);
   for (const char* bad : {"ttft", "ttft=5", "speed=3s", "ttft=-1s", "ttft=1s,,tpot=x"})
     EXPECT_FALSE(parse_slo(bad).ok()) << bad;
-}
-
-TEST(Endpoint, UrlsAreTakenWithAndWithoutV1) {
-  for (const char* url : {"http://127.0.0.1:8080", "http://127.0.0.1:8080/",
-                          "http://127.0.0.1:8080/v1", "http://127.0.0.1:8080/v1/"})
-    EXPECT_EQ(Endpoint::from_url(url).value().path("/models"), "/v1/models") << url;
-  EXPECT_EQ(Endpoint::from_url("http://127.0.0.1/a/v1").value().path("/x"), "/a/v1/x");
-  EXPECT_EQ(Endpoint::from_url("http://[::1]:9").value().host, "[::1]:9");
-  for (const char* bad : {"127.0.0.1:80", "https://127.0.0.1", "http://", "http://127.0.0.1:x"})
-    EXPECT_FALSE(Endpoint::from_url(bad).ok()) << bad;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "load/client.h"
+#include "net/http_client.h"
 
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <cstring>
 
-namespace quire::load {
+namespace quire {
 
-struct Client::Connection {
+struct HttpClient::Connection {
   int fd = -1;
   std::uint64_t request = 0;
   bool busy = false, used_before = false, writing = false;
@@ -31,7 +31,7 @@ std::string reason(std::string_view what, int error) {
 
 }  // namespace
 
-Client::Client(const Endpoint& endpoint, Listener& listener, std::string headers)
+HttpClient::HttpClient(const Endpoint& endpoint, Listener& listener, std::string headers)
     : endpoint_(endpoint),
       listener_(listener),
       headers_(std::move(headers)),
@@ -40,24 +40,24 @@ Client::Client(const Endpoint& endpoint, Listener& listener, std::string headers
   CHECK(epoll_ >= 0);
 }
 
-Client::~Client() {
+HttpClient::~HttpClient() {
   for (auto& c : connections_)
     if (c->fd >= 0) ::close(c->fd);
   ::close(epoll_);
 }
 
-void Client::post(std::uint64_t request, std::string_view path, std::string_view body) {
+void HttpClient::post(std::uint64_t request, std::string_view path, std::string_view body) {
   begin(request, fmt::format("POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
                              "Content-Length: {}\r\n{}\r\n{}",
                              path, endpoint_.host, body.size(), headers_, body));
 }
 
-void Client::get(std::uint64_t request, std::string_view path) {
+void HttpClient::get(std::uint64_t request, std::string_view path) {
   begin(request,
         fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\n{}\r\n", path, endpoint_.host, headers_));
 }
 
-void Client::begin(std::uint64_t request, std::string message) {
+void HttpClient::begin(std::uint64_t request, std::string message) {
   ++in_flight_;
   Connection* c = nullptr;
   if (!idle_.empty()) {
@@ -81,7 +81,7 @@ void Client::begin(std::uint64_t request, std::string message) {
   writable(*c);
 }
 
-bool Client::open(Connection& c) {
+bool HttpClient::open(Connection& c) {
   c.used_before = false;
   c.fd = socket(endpoint_.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   int error = c.fd < 0 ? errno : 0;
@@ -107,7 +107,7 @@ bool Client::open(Connection& c) {
   return false;
 }
 
-void Client::watch(Connection& c, bool write) {
+void HttpClient::watch(Connection& c, bool write) {
   if (c.writing == write) return;
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP | (write ? EPOLLOUT : 0u);
@@ -116,7 +116,7 @@ void Client::watch(Connection& c, bool write) {
   c.writing = write;
 }
 
-void Client::writable(Connection& c) {
+void HttpClient::writable(Connection& c) {
   while (c.sent < c.message.size()) {
     const ssize_t n =
         send(c.fd, c.message.data() + c.sent, c.message.size() - c.sent, MSG_NOSIGNAL);
@@ -132,7 +132,7 @@ void Client::writable(Connection& c) {
   watch(c, false);
 }
 
-void Client::readable(Connection& c) {
+void HttpClient::readable(Connection& c) {
   const ResponseReader::OnEvent on_event = [&](std::string_view data) {
     listener_.event(c.request, now(), data);
   };
@@ -161,7 +161,7 @@ void Client::readable(Connection& c) {
 }
 
 // A kept connection may be closed just as it is used again: that is no failure of the request.
-void Client::closed_by_peer(Connection& c) {
+void HttpClient::closed_by_peer(Connection& c) {
   ::close(c.fd);
   c.fd = -1;
   c.sent = 0;
@@ -169,7 +169,7 @@ void Client::closed_by_peer(Connection& c) {
   if (open(c)) writable(c);
 }
 
-void Client::finish(Connection& c, Ending ending) {
+void HttpClient::finish(Connection& c, HttpEnding ending) {
   ending.status = c.reader.status();
   ending.body = c.reader.body();
   if (ending.error.empty() && ending.status != 200)
@@ -186,14 +186,14 @@ void Client::finish(Connection& c, Ending ending) {
   listener_.end(c.request, now(), ending);
 }
 
-void Client::close(Connection& c) {
+void HttpClient::close(Connection& c) {
   if (c.fd >= 0) ::close(c.fd);
   c.fd = -1;
   std::erase(idle_, &c);
   spare_.push_back(&c);
 }
 
-void Client::poll(int ms_max) {
+void HttpClient::poll(int ms_max) {
   for (std::size_t i = 0; i < failed_.size(); ++i) {
     const Failed failed = failed_[i];
     --in_flight_;
@@ -211,7 +211,7 @@ void Client::poll(int ms_max) {
   }
 }
 
-void Client::expire(Nanoseconds age) {
+void HttpClient::expire(Nanoseconds age) {
   const Nanoseconds oldest = now() - age;
   for (std::size_t i = 0; i < connections_.size(); ++i)
     if (Connection& c = *connections_[i]; c.busy && c.began < oldest) {
@@ -219,14 +219,14 @@ void Client::expire(Nanoseconds age) {
     }
 }
 
-Result<std::string> fetch(const Endpoint& endpoint, std::string_view path, std::string_view body,
-                          std::string headers) {
-  struct Waiter : Client::Listener {
+Result<std::string> http_fetch(const Endpoint& endpoint, std::string_view path,
+                               std::string_view body, std::string headers) {
+  struct Waiter : HttpClient::Listener {
     void event(std::uint64_t, Nanoseconds, std::string_view) override {}
-    void end(std::uint64_t, Nanoseconds, const Ending& e) override { ending = e; }
-    Ending ending;
+    void end(std::uint64_t, Nanoseconds, const HttpEnding& e) override { ending = e; }
+    HttpEnding ending;
   } waiter;
-  Client client(endpoint, waiter, std::move(headers));
+  HttpClient client(endpoint, waiter, std::move(headers));
   if (body.empty())
     client.get(0, path);
   else
@@ -235,10 +235,10 @@ Result<std::string> fetch(const Endpoint& endpoint, std::string_view path, std::
     client.poll(1000);
     client.expire(std::int64_t{120} * 1'000'000'000);
   }
-  const Ending& e = waiter.ending;
+  const HttpEnding& e = waiter.ending;
   if (e.error.empty()) return e.body;
   return Error{Code::unavailable, fmt::format("http://{}{}: {}{}{}", endpoint.host, path, e.error,
                                               e.body.empty() ? "" : ", ", e.body.substr(0, 300))};
 }
 
-}  // namespace quire::load
+}  // namespace quire

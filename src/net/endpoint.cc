@@ -1,11 +1,11 @@
-#include "load/endpoint.h"
+#include "net/endpoint.h"
 
 #include <fmt/format.h>
 #include <netdb.h>
 
 #include <cstring>
 
-namespace quire::load {
+namespace quire {
 
 Result<Endpoint> Endpoint::from_url(std::string_view url) {
   const auto bad = [&](std::string_view why) {
@@ -49,4 +49,4 @@ Result<Endpoint> Endpoint::from_url(std::string_view url) {
   return endpoint;
 }
 
-}  // namespace quire::load
+}  // namespace quire

@@ -1,20 +1,15 @@
-#include "load/response_reader.h"
+#include "net/response_reader.h"
 
 #include <algorithm>
 #include <charconv>
 
-namespace quire::load {
+#include "net/http.h"
+
+namespace quire {
 namespace {
 
 constexpr std::size_t kHeadBytesMax = 64 << 10;
 constexpr std::size_t kBodyBytesMax = 64 << 20;
-
-bool equal_word(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-    return lower(x) == lower(y);
-  });
-}
 
 std::string_view trim(std::string_view s) {
   while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
@@ -53,17 +48,17 @@ void ResponseReader::head_line(std::string_view line) {
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return give_up();
   const std::string_view name = line.substr(0, colon), value = trim(line.substr(colon + 1));
-  if (equal_word(name, "content-length")) {
+  if (same_word(name, "content-length")) {
     sized_ = read_number(value, left_);
     if (!sized_) give_up();
-  } else if (equal_word(name, "transfer-encoding")) {
-    chunked_ = equal_word(value, "chunked");
+  } else if (same_word(name, "transfer-encoding")) {
+    chunked_ = same_word(value, "chunked");
     if (!chunked_) give_up();
-  } else if (equal_word(name, "connection")) {
-    if (equal_word(value, "close")) keep_alive_ = false;
-    if (equal_word(value, "keep-alive")) keep_alive_ = true;
-  } else if (equal_word(name, "content-type")) {
-    event_stream_ = equal_word(trim(value.substr(0, value.find(';'))), "text/event-stream");
+  } else if (same_word(name, "connection")) {
+    if (same_word(value, "close")) keep_alive_ = false;
+    if (same_word(value, "keep-alive")) keep_alive_ = true;
+  } else if (same_word(name, "content-type")) {
+    event_stream_ = same_word(trim(value.substr(0, value.find(';'))), "text/event-stream");
   }
 }
 
@@ -185,4 +180,4 @@ ResponseReader::State ResponseReader::end_of_input(const OnEvent& on_event) {
   return state_;
 }
 
-}  // namespace quire::load
+}  // namespace quire

@@ -1,12 +1,12 @@
-// load/client.h - many HTTP requests at once over non-blocking sockets, in the caller's thread.
+// net/http_client.h - many HTTP requests at once over non-blocking sockets, in the caller's thread.
 //
-// One epoll and no thread of its own, so that measuring takes as little as possible of the
-// processor that the measured server runs on. Connections are kept and used again.
+// The server sends traces with it (server/tracer.h), the load generator its load. It has one epoll
+// and no thread of its own, so that measuring a server takes little of the processor which that
+// server runs on. Connections are kept and used again.
 //
-//   Client client(endpoint, listener);
+//   HttpClient client(endpoint, listener);
 //   client.post(7, endpoint.path("/completions"), body);
-//   while (client.in_flight() > 0) client.poll(1000);   // listener hears event(7, ...), end(7,
-//   ...)
+//   while (client.in_flight() > 0) client.poll(1000);   // calls listener.event(7, ...) and .end(7, ...)
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,31 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "load/endpoint.h"
-#include "load/response_reader.h"
+#include "net/endpoint.h"
+#include "net/response_reader.h"
 
-namespace quire::load {
+namespace quire {
 
 // How a request ended. `error` is empty for a whole response with status 200.
-struct Ending {
+struct HttpEnding {
   int status = 0;  // 0: no response
   std::string error = {};
   std::string body = {};  // of a response that is not an event stream
 };
 
-class Client {
+class HttpClient {
  public:
   class Listener {
    public:
     virtual ~Listener() = default;
     virtual void event(std::uint64_t request, Nanoseconds at, std::string_view data) = 0;
-    virtual void end(std::uint64_t request, Nanoseconds at, const Ending& ending) = 0;
+    virtual void end(std::uint64_t request, Nanoseconds at, const HttpEnding& ending) = 0;
   };
 
   // `headers` are whole lines ("Authorization: Bearer x\r\n") sent with every request.
-  Client(const Endpoint& endpoint, Listener& listener, std::string headers = {});
-  Client(const Client&) = delete;
-  ~Client();
+  HttpClient(const Endpoint& endpoint, Listener& listener, std::string headers = {});
+  HttpClient(const HttpClient&) = delete;
+  ~HttpClient();
 
   // Begins now; what goes wrong is told to the listener by a later poll().
   void post(std::uint64_t request, std::string_view path, std::string_view body);
@@ -65,7 +65,7 @@ class Client {
   void writable(Connection& c);
   void readable(Connection& c);
   void closed_by_peer(Connection& c);
-  void finish(Connection& c, Ending ending);
+  void finish(Connection& c, HttpEnding ending);
   void close(Connection& c);
   void watch(Connection& c, bool write);
   Nanoseconds now() const { return clock_.now(); }
@@ -84,7 +84,7 @@ class Client {
 };
 
 // One request and its answer, waited for.
-Result<std::string> fetch(const Endpoint& endpoint, std::string_view path, std::string_view body,
-                          std::string headers = {});
+Result<std::string> http_fetch(const Endpoint& endpoint, std::string_view path,
+                               std::string_view body, std::string headers = {});
 
-}  // namespace quire::load
+}  // namespace quire

@@ -1,9 +1,9 @@
-// load/endpoint.h - where an OpenAI-compatible server listens, read from a URL and resolved once.
+// net/endpoint.h - where an HTTP server listens, read from a URL and resolved once. For HttpClient.
 //
 //   TRY(Endpoint server, Endpoint::from_url("http://127.0.0.1:8080/v1"));
 //   server.path("/chat/completions");   // "/v1/chat/completions"
 //
-// Plain http only: a load generator belongs on the server's own network.
+// Plain http only: a load generator and a trace collector belong on the server's own network.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 
 #include "base/result.h"
 
-namespace quire::load {
+namespace quire {
 
 struct Endpoint {
   // "http://host[:port][/base]"; the base may end in /v1 or not.
@@ -28,4 +28,4 @@ struct Endpoint {
   socklen_t address_bytes = 0;
 };
 
-}  // namespace quire::load
+}  // namespace quire

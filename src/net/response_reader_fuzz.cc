@@ -3,12 +3,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "load/response_reader.h"
+#include "net/response_reader.h"
 
 namespace {
 
 struct Read {
-  quire::load::ResponseReader reader;
+  quire::ResponseReader reader;
   std::vector<std::string> events;
 
   Read(std::string_view bytes, std::size_t at_once) {

@@ -1,10 +1,10 @@
-#include "load/response_reader.h"
+#include "net/response_reader.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace quire::load {
+namespace quire {
 namespace {
 
 struct Read {
@@ -78,4 +78,4 @@ TEST(ResponseReader, NonsenseIsBrokenNotFollowed) {
 }
 
 }  // namespace
-}  // namespace quire::load
+}  // namespace quire

@@ -1,4 +1,4 @@
-// load/response_reader.h - an HTTP/1.1 response, read as its bytes arrive; Client has one per
+// net/response_reader.h - an HTTP/1.1 response, read as its bytes arrive. HttpClient has one for each
 // connection.
 //
 // A body of type text/event-stream is handed out event by event (the joined `data:` lines), any
@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace quire::load {
+namespace quire {
 
 class ResponseReader {
  public:
@@ -56,4 +56,4 @@ class ResponseReader {
   std::string body_;
 };
 
-}  // namespace quire::load
+}  // namespace quire
