@@ -29,7 +29,7 @@ Distribution distribution(std::span<const float> logits, double log_sum) {
 }
 
 // KL from the full distribution; the rest counts as one token.
-double divergence(const Distribution& full, std::span<const float> logits, double log_sum) {
+double partial_divergence(const Distribution& full, std::span<const float> logits, double log_sum) {
   double sum = 0, rest = 1;
   for (std::size_t i = 0; i < full.tokens.size(); ++i) {
     const double log_q = logits[full.tokens[i]] - log_sum;
@@ -120,7 +120,7 @@ Result<double> Asking::stream(Sequence& s, Retaining* retain, const Sample& samp
       reply.top.push_back(
           runtime_.vector().argmax(row.data(), static_cast<std::uint32_t>(vocabulary)));
       if (keep) full.push_back(distribution(row, sum));
-      reply.kl.push_back(keep ? 0 : static_cast<float>(divergence(full[place], row, sum)));
+      reply.kl.push_back(keep ? 0 : static_cast<float>(partial_divergence(full[place], row, sum)));
     }
   }
   return most;
@@ -143,7 +143,7 @@ void Asking::score(const Item& item, std::span<const float> logits, std::uint32_
       if (item.keep)
         made[i] = distribution(row, sums[i]);
       else
-        kl[i] = static_cast<float>(divergence((*item.full)[i], row, sums[i]));
+        kl[i] = static_cast<float>(partial_divergence((*item.full)[i], row, sums[i]));
     }
   });
   const auto nll = [&](std::uint32_t i, TokenId token) {

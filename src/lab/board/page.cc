@@ -8,6 +8,7 @@
 #include "lab/board/plot.h"
 #include "lab/board/report.h"
 #include "lab/board/row_text.h"
+#include "lab/markup.h"
 
 namespace quire {
 namespace {
@@ -21,17 +22,6 @@ constexpr Kind kKinds[] = {{"format", "formats"},      {"evict", "eviction"},
                            {"anchor", "anchors"},      {"other", "others"}};
 // Of the whole cache's bytes. Slack of short contexts puts rows a little above the share they keep.
 constexpr int kLimits[] = {60, 45, 35, 25, 20};
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text)
-    out += c == '&'   ? "&amp;"
-           : c == '<' ? "&lt;"
-           : c == '>' ? "&gt;"
-           : c == '"' ? "&quot;"
-                      : std::string(1, c);
-  return out;
-}
 
 std::string row_id(const std::string& track, std::size_t i) {
   return fmt::format("{}-{}", track, i);

@@ -5,26 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lab/markup.h"
+
 namespace quire::load {
 namespace {
 
 constexpr double kPanelWidth = 440, kPanelHeight = 230, kLeft = 52, kTop = 34, kBottom = 36,
                  kRight = 14;
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else
-      out += c;
-  }
-  return out;
-}
 
 // 1, 2 or 5 times a power of ten, so that about five of them span `range`.
 double round_step(double range) {
@@ -33,7 +20,7 @@ double round_step(double range) {
   return power * (first < 1.5 ? 1 : first < 3.5 ? 2 : first < 7.5 ? 5 : 10);
 }
 
-std::string number(double v) {
+std::string tick_label(double v) {
   if (v == 0) return "0";
   return std::abs(v) >= 100 ? fmt::format("{:.0f}", v) : fmt::format("{:.3g}", v);
 }
@@ -55,12 +42,12 @@ class Panel {
       out_ += fmt::format(
           "<line class='g' x1='{0:.1f}' x2='{0:.1f}' y1='{1}' y2='{2}'/><text x='{0:.1f}' "
           "y='{3}' text-anchor='middle'>{4}</text>",
-          x_at(v), kTop, kPanelHeight - kBottom, kPanelHeight - kBottom + 15, number(v));
+          x_at(v), kTop, kPanelHeight - kBottom, kPanelHeight - kBottom + 15, tick_label(v));
     for (const double v : ticks(y_))
       out_ += fmt::format(
           "<line class='g' y1='{0:.1f}' y2='{0:.1f}' x1='{1}' x2='{2}'/><text y='{3:.1f}' "
           "x='{4}' text-anchor='end'>{5}</text>",
-          y_at(v), kLeft, kPanelWidth - kRight, y_at(v) + 4, kLeft - 6, number(v));
+          y_at(v), kLeft, kPanelWidth - kRight, y_at(v) + 4, kLeft - 6, tick_label(v));
     out_ += fmt::format("<text x='{}' y='{}' text-anchor='end'>{}</text>", kPanelWidth - kRight,
                         kPanelHeight - 6, x_unit);
   }
