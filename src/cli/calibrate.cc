@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "engine/calibrate.h"
+#include "lab/formats/calibrate.h"
 
 namespace quire::cli {
 namespace {

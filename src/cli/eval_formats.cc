@@ -7,7 +7,7 @@
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "engine/plan.h"
-#include "engine/quality.h"
+#include "lab/formats/quality.h"
 
 namespace quire::cli {
 namespace {

@@ -7,10 +7,10 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "board/model_subject.h"
-#include "board/report.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "lab/board/model_subject.h"
+#include "lab/board/report.h"
 
 namespace quire::cli {
 namespace {

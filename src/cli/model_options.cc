@@ -8,8 +8,8 @@
 #include "base/json.h"
 #include "cli/calibrations.h"
 #include "cli/help.h"
-#include "engine/probe.h"
 #include "kernels/cuda/device.h"
+#include "lab/formats/probe.h"
 
 namespace quire::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "engine/probe.h"
+#include "lab/formats/probe.h"
 
 namespace quire::cli {
 namespace {

@@ -48,7 +48,7 @@ struct RuntimeOptions {
   std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
   std::vector<std::uint32_t> kv_skip_layers = {};
   std::vector<const Format*> kv_plan = {};     // by layer: what the format "planned" means
-  std::vector<Calibration> calibrations = {};  // of this model (engine/calibrate.h)
+  std::vector<Calibration> calibrations = {};  // of this model (format/calibration.h)
   std::uint32_t kv_window = 0;                 // tokens that layers see which see all; 0: all
   std::shared_ptr<const RetainPolicy> kv_retain = {};  // unless a request says otherwise
   std::shared_ptr<const SelectPolicy> kv_select = {};  // likewise; of prompts: for all

@@ -78,7 +78,8 @@ class Exchange {
   HttpRequest request_;
 };
 
-std::string_view status_text(int status);  // "Not Found"
+bool same_word(std::string_view a, std::string_view b);  // letters' case does not matter
+std::string_view status_text(int status);                // "Not Found"
 std::string percent_decode(std::string_view text, bool plus_is_space = false);
 // Status line, headers and (for a whole answer) the body; `chunked` announces that framing instead.
 std::string serialize(const HttpResponse& response, bool chunked, bool keep_alive,
