@@ -94,6 +94,12 @@ class Blending final : public Program {
   Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
   // What was put together cannot be computed again.
   Yield yield(const Sequence&) const override { return laid_ ? Yield::park : Yield::either; }
+  // The prompt is read as any other then: more than was promised.
+  void reset(Sequence&) override {
+    blend_.reset();
+    laid_ = false;
+    reused_ = 0;
+  }
   bool plans_ahead() const override { return !blend_; }
   void report(ProgramReport& report) const override { report.approximate_tokens += reused_; }
 

@@ -34,29 +34,30 @@ void Engine::note(const Job& job, Reason reason, std::uint32_t tokens, std::uint
                          .reason = reason});
 }
 
-RootId Engine::root_of(const Job& job) {
+// An error where the cache has no room for another root.
+Result<RootId> Engine::root_of(const Job& job) {
   const KvPolicy& kv = job.request.kv;
   std::string name = kv.tenant;
   if (kv.storage) name += '\0' + kv.storage->name();
   const auto it = roots_.find(name);
   if (it != roots_.end()) return it->second;
-  const Result<RootId> root = runtime_.tenant_root(kv.tenant, kv.storage.get());
-  CHECK(root.ok());
-  roots_.emplace(std::move(name), root.value());
+  TRY(const RootId root, runtime_.tenant_root(kv.tenant, kv.storage.get()));
+  roots_.emplace(std::move(name), root);
   if (!kv.storage && tenant_roots_.size() < ServiceStats::kTenantsMax) {
-    tenant_roots_.push_back(root.value());
+    tenant_roots_.push_back(root);
     auto names = *stats_.tenants;
     names.push_back(job.request.kv.tenant);
     stats_.tenants = std::make_shared<const std::vector<std::string>>(std::move(names));
   }
-  return root.value();
+  return root;
 }
 
 void Engine::submit(std::unique_ptr<Job> owned) {
   Job& job = *owned;
   CHECK(jobs_.emplace(job.id, std::move(owned)).second);
   now_ = clock_.now();
-  job.root = root_of(job);
+  const Result<RootId> root = root_of(job);
+  if (root.ok()) job.root = root.value();
   job.entry = {line_.tenant(job.request.kv.tenant), job.request.priority, job.submitted};
   job.record.number = static_cast<std::uint64_t>(job.id);
   job.record.submitted = job.submitted;
@@ -70,6 +71,9 @@ void Engine::submit(std::unique_ptr<Job> owned) {
   ++stats_.requests_submitted;
   stats_.request_choices.add(job.request.choices);
   stats_.request_tokens_max.add(job.request.tokens_max);
+  if (root.ok()) return;
+  fail(job, FailureKind::no_room, root.error().message);
+  sweep();
 }
 
 void Engine::cancel(JobId id) {
@@ -278,10 +282,10 @@ void Engine::fail(Job& job, FailureKind kind, std::string message) {
 void Engine::end(Job& job, Reason reason) {
   CHECK(job.state != Job::State::over);
   job.leave_queue();
-  if (job.state == Job::State::waiting)
-    line_.remove(job.id);
-  else
+  if (job.state != Job::State::waiting)
     branches_ -= job.width();
+  else if (line_.contains(job.id))  // its turn may have come, and no sequence could be opened
+    line_.remove(job.id);
   if (job.placed) --placed_;
   if (job.reserved) reserved_bytes_ -= full_bytes(job);
   if (job.deadline > 0) deadlines_.erase({job.deadline, job.id});

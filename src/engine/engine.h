@@ -84,7 +84,7 @@ class Engine {
 
   // engine.cc
   Job* find(JobId id);
-  RootId root_of(const Job& job);
+  Result<RootId> root_of(const Job& job);
   const Geometry& geometry(const Job& job) const { return runtime_.cache().geometry(job.root); }
   void admit(Job& job);
   void prompt_read(Job& job);
@@ -115,6 +115,7 @@ class Engine {
   bool has_room(Job& job, std::uint32_t cached);
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
+  bool restart_parked();
   void preempt(Job& job);
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;

@@ -302,11 +302,38 @@ bool Engine::make_room() {
     preempt(*running_[*victim]);
     return true;
   }
+  if (restart_parked()) return true;
   fail(*running_.back(), FailureKind::no_room,
-       "the KV cache has no room left to go on: pinned prefixes hold it; release some or raise "
-       "--kv-cache-memory");
+       runtime_.cache().stats().pinned_bytes > 0
+           ? "the KV cache has no room left to go on: pinned prefixes hold it; release some or "
+             "raise --kv-cache-memory"
+           : "the KV cache has no room left to go on; raise --kv-cache-memory");
   sweep();
   return !running_.empty();
+}
+
+// A waiting job may hold memory that is never dropped: what its programs made cannot be had back by
+// attaching. The last of them starts over. False: there is none.
+bool Engine::restart_parked() {
+  Job* last = nullptr;
+  for (const auto& [id, job] : jobs_) {
+    if (job->state != Job::State::waiting || !job->placed) continue;
+    bool holds = false;
+    for (std::uint32_t i = 0; i < job->branch_count(); ++i)
+      holds |= !job->branch(i).done && job->branch(i).sequence->length() > 0;
+    if (holds &&
+        (!last || line_.standing(last->id, last->entry) < line_.standing(job->id, job->entry)))
+      last = job.get();
+  }
+  if (last == nullptr) return false;
+  for (std::uint32_t i = 0; i < last->branch_count(); ++i) {
+    const Branch b = last->branch(i);
+    if (b.done || b.sequence->length() == 0) continue;
+    runtime_.cache().preempt(*b.sequence, Preempt::recompute);
+    b.program->reset(*b.sequence);
+    ++stats_.preemptions_recompute;
+  }
+  return true;
 }
 
 void Engine::preempt(Job& job) {
@@ -318,7 +345,7 @@ void Engine::preempt(Job& job) {
     const Preempt how = yields == Yield::park        ? Preempt::park
                         : yields == Yield::recompute ? Preempt::recompute
                                                      : cheaper_preemption(*b.sequence, wanted);
-    if (how == Preempt::recompute) b.program->reset();
+    if (how == Preempt::recompute) b.program->reset(*b.sequence);
     runtime_.cache().preempt(*b.sequence, how);
     ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);
   }

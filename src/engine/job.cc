@@ -10,6 +10,9 @@
 namespace quire {
 namespace {
 
+// Tables of a sequence are sized for all the tokens that it may have.
+constexpr std::uint32_t kEndlessTokensMax = 1 << 20;
+
 Failure invalid(std::string message) { return {FailureKind::invalid, std::move(message)}; }
 
 Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const Request& r) {
@@ -80,6 +83,12 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
                         "has {} tokens; shorten it.",
                         context, prompt)};
   const bool endless = r.kv.retain && r.kv.retain->endless();
+  if (endless && r.tokens_max > kEndlessTokensMax) {
+    if (!r.cut_tokens_max)
+      return invalid(fmt::format("max_tokens is {}; an endless answer has at most {}", r.tokens_max,
+                                 kEndlessTokensMax));
+    r.tokens_max = kEndlessTokensMax;
+  }
   if (r.tokens_max > context - prompt && !endless) {
     if (!r.cut_tokens_max)
       return {FailureKind::context_length,

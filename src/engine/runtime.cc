@@ -162,10 +162,15 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                              static_cast<double>(device_memory_left(*r->executor_)) / 0x1p30)};
   TRY(std::unique_ptr<Memory> memory,
       on_device ? reserve_on_device(*r->executor_, budget) : reserve_to_grow(budget));
+  // A step has at most a sequence per row, and as many again may wait with a cursor or be parked.
+  const std::uint32_t rows = r->executor_->traits().rows_max;
   r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
                                                      .tokens_per_block = options.tokens_per_block,
                                                      .evictor = options.evictor,
-                                                     .secret = r->secret_},
+                                                     .secret = r->secret_,
+                                                     .pin_budget = options.pin_budget,
+                                                     .sequences_max = std::max(4096u, 4 * rows),
+                                                     .step_items_max = std::max(1024u, rows)},
                                         std::move(memory), r->clock_);
   r->identity_ = {.weights = file_identity(path),
                   .adapter = {},
