@@ -210,7 +210,7 @@ int quire_budget(quire_session* s, const char* kv_budget) {
   if (!policy.ok()) return code_of(policy.error());
   if (const auto fine = r.check_retain(policy.value()); !fine.ok()) return code_of(fine.error());
   if (r.select())
-    if (const auto fine = r.check_select(*r.select(), nullptr, true); !fine.ok())
+    if (const auto fine = r.check_select(*r.select(), nullptr, &policy.value()); !fine.ok())
       return code_of(fine.error());
   s->policy = std::make_shared<quire::RetainPolicy>(std::move(policy.value()));
   return QUIRE_OK;

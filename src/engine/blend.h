@@ -22,27 +22,8 @@
 
 #include "engine/program.h"
 #include "engine/runtime.h"
-#include "kv/rules.h"
 
 namespace quire {
-
-struct BlendPolicy {
-  double recompute = 0.15;  // share of what is found that is computed again
-
-  std::string text() const;  // for people
-};
-
-// What a request combines with it.
-struct BlendUse {
-  const Geometry* geometry = nullptr;
-  bool retains = false, selects = false;  // kv.budget, kv.select
-  bool scores = false;                    // prompt_logprobs
-  bool device = false;                    // the cache lies on a GPU
-};
-
-using BlendRule = Rule<BlendPolicy, BlendUse>;
-std::span<const BlendRule> blend_rules();  // `quire kv methods` prints them
-Status check_blend(const BlendPolicy& policy, const BlendUse& use);
 
 class Blend {
  public:

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "engine/combine.h"
 #include "engine/text_parts.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
@@ -146,8 +147,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   TRY_STATUS(r->check_storage(*r->storage_));
   r->retain_ = options.kv_retain;
   if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
-  if (options.kv_select)
-    TRY_STATUS(r->check_select(*options.kv_select, nullptr, r->retain_ != nullptr));
+  if (options.kv_select) TRY_STATUS(r->check_select(*options.kv_select, nullptr, r->retain_.get()));
   if (options.kv_select && options.kv_select->answers()) r->select_ = options.kv_select;
   const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
@@ -199,20 +199,23 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
 Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* storage,
                              std::uint32_t choices, std::uint32_t beams) const {
   const Geometry stored = geometry(storage);
-  return quire::check_retain(policy, {.geometry = &stored,
-                                      .choices = choices,
-                                      .beams = beams,
-                                      .device = !executor_->traits().page_work,
-                                      .context = context_});
+  return check_combination({.geometry = &stored,
+                            .retain = &policy,
+                            .choices = choices,
+                            .beams = beams,
+                            .page_work = executor_->traits().page_work,
+                            .context = context_});
 }
 
-Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* storage, bool retains,
-                             std::uint32_t beams) const {
+Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* storage,
+                             const RetainPolicy* retain, std::uint32_t beams) const {
   const Geometry stored = geometry(storage);
-  return quire::check_select(policy, {.geometry = &stored,
-                                      .retains = retains,
-                                      .beams = beams,
-                                      .device = !executor_->traits().page_work});
+  return check_combination({.geometry = &stored,
+                            .retain = retain,
+                            .select = &policy,
+                            .beams = beams,
+                            .page_work = executor_->traits().page_work,
+                            .context = context_});
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {

@@ -101,7 +101,7 @@ class Runtime {
                       std::uint32_t choices = 1, std::uint32_t beams = 0) const;
   // Whether such a sequence can choose what it reads.
   Status check_select(const SelectPolicy& policy, const StoragePolicy* storage = nullptr,
-                      bool retains = false, std::uint32_t beams = 0) const;
+                      const RetainPolicy* retain = nullptr, std::uint32_t beams = 0) const;
   Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
 

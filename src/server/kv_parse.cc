@@ -241,7 +241,7 @@ void parse_select(Fields& f, const KvRules& rules, KvPolicy& policy) {
   auto storage = std::make_shared<StoragePolicy>(policy.storage ? *policy.storage : *rules.storage);
   storage->prefill = made.value().prefill;
   if (rules.check_select)
-    if (const Status ok = rules.check_select(made.value(), storage.get(), policy.retain != nullptr);
+    if (const Status ok = rules.check_select(made.value(), storage.get(), policy.retain.get());
         !ok.ok())
       return f.refuse("select", ok.error().message, "kv_format_unsupported");
   policy.storage = std::move(storage);
@@ -265,7 +265,7 @@ void parse_lossy(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& po
   parse_select(f, rules, policy);
   if (!f.failed() && policy.select && rules.check_select)
     if (const Status ok =
-            rules.check_select(*policy.select, policy.storage.get(), policy.retain != nullptr);
+            rules.check_select(*policy.select, policy.storage.get(), policy.retain.get());
         !ok.ok())
       f.refuse("select", ok.error().message, "kv_format_unsupported");
 }

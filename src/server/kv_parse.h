@@ -17,7 +17,8 @@ struct KvRules {
   std::shared_ptr<const RetainPolicy> retain = {};  // for requests that say nothing about it
   std::function<Status(const RetainPolicy&, const StoragePolicy*)> check_retain = {};
   std::shared_ptr<const SelectPolicy> select = {};  // of answers, likewise
-  std::function<Status(const SelectPolicy&, const StoragePolicy*, bool retains)> check_select = {};
+  std::function<Status(const SelectPolicy&, const StoragePolicy*, const RetainPolicy*)>
+      check_select = {};
   // Whether the model can be stored so; none: whatever the formats themselves allow.
   std::function<Status(const StoragePolicy&)> check_storage = {};
   std::string tenant;  // of the caller's key

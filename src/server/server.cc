@@ -134,7 +134,7 @@ ParseContext Server::parse_context(Call& call) const {
                                  const StoragePolicy* s) { return runtime().check_retain(p, s); },
           .select = runtime().select(),
           .check_select = [this](const SelectPolicy& p, const StoragePolicy* s,
-                                 bool retains) { return runtime().check_select(p, s, retains); },
+                                 const RetainPolicy* r) { return runtime().check_select(p, s, r); },
           .check_storage = [this](const StoragePolicy& s) { return runtime().check_storage(s); },
           .tenant = call.caller.tenant,
           .admin = call.caller.admin},

@@ -6,10 +6,8 @@
 //
 //   TRY(RetainPolicy p, parse_retain_policy("snapkv:20%"));
 //   TRY(RetainPolicy q, parse_retain_policy("h2o:1024,merge=value,every=128"));
-//   TRY_STATUS(check_retain(p, {.geometry = &geometry, .beams = 4}));   // refused: says why
 //
-// What may be combined is one table (retain_rules), which check_retain walks and `quire kv methods`
-// prints.
+// engine/combine.h says what it may be combined with.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +20,6 @@
 #include "kernels/geometry.h"
 #include "kv/retain/merge.h"
 #include "kv/retain/retain.h"
-#include "kv/rules.h"
 
 namespace quire {
 
@@ -68,18 +65,6 @@ Result<RetainPolicy> make_retain_policy(const RetainAsk& ask);
 Result<RetainPolicy> parse_retain_policy(std::string_view text);
 // The text of a window of so many last tokens behind so many first ones.
 std::string window_policy(std::uint32_t size, std::uint32_t sink);
-
-// What a request combines with retention.
-struct RetainUse {
-  const Geometry* geometry = nullptr;
-  std::uint32_t choices = 1, beams = 0;
-  bool device = false;                  // the cache lies on a GPU
-  std::uint32_t context = 0xffffffffu;  // positions that the model knows
-};
-
-using RetainRule = Rule<RetainPolicy, RetainUse>;
-std::span<const RetainRule> retain_rules();
-Status check_retain(const RetainPolicy& policy, const RetainUse& use);
 
 // Groups whose lanes are compacted: attention over everything, and not the rows beside a lossy one.
 bool retains(const LayerGroup& group);

@@ -7,7 +7,6 @@
 //   TRY(SelectPolicy p, parse_select_policy("quest:512"));          // tokens, or a share: quest:20%
 //   TRY(SelectPolicy q, parse_select_policy("xattention:0.9"));     // share of attention
 //   TRY(SelectPolicy r, parse_select_policy("vertical-slash:256+512"));   // columns + diagonals
-//   TRY_STATUS(check_select(p, {.geometry = &geometry, .beams = 4}));     // refused: says why
 //
 // quest acts on answers: prompts, and so shared blocks, are as ever. The others act on prompts: what
 // is stored then is an approximation, so they are part of the layout (StoragePolicy::prefill).
@@ -21,7 +20,6 @@
 
 #include "base/result.h"
 #include "kernels/geometry.h"
-#include "kv/rules.h"
 
 namespace quire {
 
@@ -52,17 +50,5 @@ struct SelectPolicy {
 Result<SelectPolicy> make_select_policy(const SelectAsk& ask);
 Result<SelectPolicy> parse_select_policy(std::string_view text);
 SelectPolicy select_policy(const SparsePrefill& prefill);  // that a layout has
-
-// What a request combines with selecting.
-struct SelectUse {
-  const Geometry* geometry = nullptr;
-  bool retains = false;  // tokens are dropped, too
-  std::uint32_t beams = 0;
-  bool device = false;  // the cache lies on a GPU
-};
-
-using SelectRule = Rule<SelectPolicy, SelectUse>;
-std::span<const SelectRule> select_rules();
-Status check_select(const SelectPolicy& policy, const SelectUse& use);
 
 }  // namespace quire

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "engine/blend.h"
+#include "engine/combine.h"
 #include "engine/compaction.h"
 #include "engine/observer.h"
 #include "engine/plan.h"
@@ -455,7 +456,7 @@ std::vector<RowSpec> model_rows(const Runtime& runtime, std::span<const double> 
   for (const double share : {0.95, 0.9, 0.8}) rows.push_back({"xattention", share});
   for (const double share : {0.5, 0.28}) rows.push_back({"vertical-slash", share});
   const Geometry geometry = runtime.geometry();
-  if (check_blend({}, {.geometry = &geometry}).ok()) {
+  if (check_combination({.geometry = &geometry, .blends = true}).ok()) {
     for (const double share : {0.85, 0.7}) rows.push_back({"cacheblend", share});
     rows.push_back({"key-rotation"});
   }
