@@ -10,7 +10,7 @@ extern const Dialect kOpenAi;
 
 namespace {
 
-constexpr std::array<const Dialect*, 1> kDialects = {
+constexpr std::array kDialects = {
     &kOpenAi,
 };
 
