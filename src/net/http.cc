@@ -132,6 +132,13 @@ void append_chunk(std::string& out, std::string_view bytes) {
   out += "\r\n";
 }
 
+HttpResponse sse_head(std::string idle_text) {
+  return {.headers = {{"Content-Type", "text/event-stream; charset=utf-8"},
+                      {"Cache-Control", "no-cache"},
+                      {"X-Accel-Buffering", "no"}},
+          .idle_text = std::move(idle_text)};
+}
+
 std::string sse(std::string_view data, std::string_view event, std::string_view id) {
   std::string out;
   out.reserve(data.size() + event.size() + id.size() + 32);

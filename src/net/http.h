@@ -87,5 +87,6 @@ std::string serialize(const HttpResponse& response, bool chunked, bool keep_aliv
 void append_chunk(std::string& out, std::string_view bytes);  // nothing for no bytes
 // One server-sent event. `data` holds no line feed; `event` and `id` are left out where empty.
 std::string sse(std::string_view data, std::string_view event = {}, std::string_view id = {});
+HttpResponse sse_head(std::string idle_text);  // of a stream of events
 
 }  // namespace quire

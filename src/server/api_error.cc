@@ -100,24 +100,6 @@ ApiError from_error(const Error& error, std::string param) {
   return e;
 }
 
-Json error_body(const ApiError& error) {
-  const auto or_null = [](const std::string& s) { return s.empty() ? Json() : Json(s); };
-  return {{"error",
-           {{"message", error.message},
-            {"type", error.type},
-            {"param", or_null(error.param)},
-            {"code", or_null(error.code)}}}};
-}
-
-HttpResponse error_response(const ApiError& error) {
-  HttpResponse r = json_response(error_body(error), error.status);
-  if (error.retry_after_s > 0)
-    r.headers.push_back({"Retry-After", std::to_string(error.retry_after_s)});
-  if (error.status == 501) r.headers.push_back({"x-should-retry", "false"});
-  if (error.status == 401) r.headers.push_back({"WWW-Authenticate", "Bearer"});
-  return r;
-}
-
 HttpResponse json_response(const Json& body, int status) {
   return {.status = status, .headers = {{"Content-Type", "application/json"}}, .body = dump(body)};
 }

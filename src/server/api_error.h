@@ -1,8 +1,7 @@
-// server/api_error.h - an error as clients of the OpenAI API expect it: status, type, code and the
-// parameter at fault.
+// server/api_error.h - why a request is refused: status, type, code and the parameter at fault. The
+// dialect of the request (server/dialect/dialect.h) makes a response of it.
 //
-//   return bad_value("temperature", "must be between 0 and 2, not 3");
-//   exchange->respond(error_response(error));
+//   call->refuse(bad_value("temperature", "must be between 0 and 2, not 3"));
 #pragma once
 
 #include <cstdint>
@@ -31,8 +30,6 @@ ApiError shutting_down();
 ApiError from_failure(const Failure& failure);  // of a request in the engine
 ApiError from_error(const Error& error, std::string param = {});
 
-Json error_body(const ApiError& error);  // {"error": {...}}
-HttpResponse error_response(const ApiError& error);
 HttpResponse json_response(const Json& body, int status = 200);
 
 // One line of JSON. What is not UTF-8 is replaced, so that nothing a model produces can break it.

@@ -64,7 +64,7 @@ struct Generation::ChoiceState {
   std::vector<TokenId> ids;
   ToolCallReader tools;
   std::optional<FinishReason> finish;
-  bool told = false;  // a first piece went out
+  bool piece_sent = false;
   // Of an answer that is sent whole.
   std::string text;
   std::vector<WholeAnswer::Call> calls;
@@ -75,6 +75,7 @@ struct Generation::Part {
   std::uint32_t number = 0;
   std::optional<Ticket> ticket;
   Admitted admitted;
+  bool was_admitted = false;
   std::optional<Done> done;
   std::vector<ChoiceState> choices;
 };
@@ -108,7 +109,7 @@ Generation::Generation(Service& service, Mailbox& mailbox, std::shared_ptr<Excha
       exchange_(std::move(exchange)),
       start_(std::move(start)),
       began_(SteadyClock().now()) {
-  const Asked& asked = start_.asked;
+  const GenerationRequest& asked = start_.asked;
   const Tokenizer& tokenizer = service_.runtime().tokenizer();
   AnswerTextOptions options{.skip_special = asked.skip_special,
                             .include_stop = asked.include_stop,
@@ -161,7 +162,7 @@ void Generation::started(Failure failure) {
   started_ = true;
   if (failure.kind != FailureKind::none) {
     ApiError error = from_failure(failure);
-    if (error.param == "messages" && !start_.asked.chat) error.param = "prompt";
+    if (failure.kind == FailureKind::context_length) error.param = start_.asked.prompt_field;
     cancel_all();
     return fail(error);
   }
@@ -204,7 +205,7 @@ void Generation::flush() {
 void Generation::handle(Event event) {
   Part& part = *parts_[event.part];
   if (auto* admitted = std::get_if<Admitted>(&event.what)) {
-    part.admitted = *admitted;
+    admit(part, *admitted);
   } else if (auto* logprobs = std::get_if<std::vector<PromptLogprob>>(&event.what)) {
     prompts_[event.part].logprobs = std::move(*logprobs);
   } else if (auto* token = std::get_if<TokenEvent>(&event.what)) {
@@ -222,10 +223,21 @@ void Generation::handle(Event event) {
   }
 }
 
+void Generation::admit(Part& part, const Admitted& admitted) {
+  part.admitted = admitted;
+  if (std::exchange(part.was_admitted, true) || ++parts_admitted_ < parts_.size() ||
+      !start_.asked.stream || streaming_)
+    return;
+  const std::string first = start_.writer->begin(usage());
+  if (first.empty()) return;
+  begin_stream();
+  pending_ += first;
+}
+
 void Generation::handle_token(Part& part, std::uint32_t choice, Choice token) {
   ChoiceState& c = part.choices[choice];
   if (c.finish) return;  // came after a stop string
-  const Asked& asked = start_.asked;
+  const GenerationRequest& asked = start_.asked;
   std::string text;
   if (asked.return_token_ids) c.ids.push_back(token.token);
   const bool stopped = c.answer.add(token, text);
@@ -234,7 +246,7 @@ void Generation::handle_token(Part& part, std::uint32_t choice, Choice token) {
     c.finish = FinishReason::stop;
     service_.finish(*part.ticket, choice);
   }
-  tell(part, c, std::move(text), stopped);
+  emit(part, c, std::move(text), stopped);
 }
 
 void Generation::finish_choice(Part& part, std::uint32_t choice, Finish how) {
@@ -243,15 +255,15 @@ void Generation::finish_choice(Part& part, std::uint32_t choice, Finish how) {
   std::string text;
   c.answer.finish(text);
   c.finish = c.answer.stopped() ? FinishReason::stop : reason_of(how);
-  tell(part, c, std::move(text), true);
+  emit(part, c, std::move(text), true);
 }
 
-void Generation::tell(Part& part, ChoiceState& c, std::string text, bool last) {
-  const Asked& asked = start_.asked;
+void Generation::emit(Part& part, ChoiceState& c, std::string text, bool last) {
+  const GenerationRequest& asked = start_.asked;
   AnswerPiece piece{.index = c.index, .prompt = part.number};
   // Where another shape was asked for, an object with a name is no call.
-  const bool calls = asked.grammar.kind == AskedGrammar::Kind::none ||
-                     asked.grammar.kind == AskedGrammar::Kind::tool_calls;
+  const bool calls = asked.grammar.kind == AnswerGrammar::Kind::none ||
+                     asked.grammar.kind == AnswerGrammar::Kind::tool_calls;
   if (asked.chat && calls && !asked.tools.is_null() &&
       asked.tool_choice.kind != ToolChoice::Kind::none) {
     piece.tools = c.tools.add(text);
@@ -286,28 +298,28 @@ void Generation::tell(Part& part, ChoiceState& c, std::string text, bool last) {
     }
     return;
   }
-  const bool news = !c.told || last || !piece.text.empty() || !piece.tools.empty() ||
+  const bool news = !c.piece_sent || last || !piece.text.empty() || !piece.tools.empty() ||
                     (asked.logprobs && !piece.tokens.empty());
   if (!news) return;
-  c.told = true;
+  c.piece_sent = true;
   if (!streaming_) begin_stream();
-  pending_ += start_.dialect->piece(piece, prompts_, asked.continuous_usage ? usage() : Usage{});
+  pending_ += start_.writer->piece(piece, prompts_, asked.continuous_usage ? usage() : Usage{});
 }
 
 void Generation::begin_stream() {
   streaming_ = true;
-  HttpResponse head{.headers = headers(), .idle_text = ": keep-alive\n\n"};
-  head.headers.push_back({"Content-Type", "text/event-stream; charset=utf-8"});
-  head.headers.push_back({"Cache-Control", "no-cache"});
-  head.headers.push_back({"X-Accel-Buffering", "no"});
+  HttpResponse head = start_.writer->stream_head();
+  const std::vector<HttpHeader> common = headers();
+  head.headers.insert(head.headers.begin(), common.begin(), common.end());
   exchange_->begin(std::move(head));
 }
 
 std::vector<HttpHeader> Generation::headers() const {
   const Usage u = usage();
-  return {{"x-kv-cached-tokens", std::to_string(u.cached)},
-          {"x-kv-prompt-tokens", std::to_string(u.prompt)},
-          {"openai-processing-ms", std::to_string((SteadyClock().now() - began_) / 1'000'000)}};
+  std::vector<HttpHeader> all{{"x-kv-cached-tokens", std::to_string(u.cached)},
+                              {"x-kv-prompt-tokens", std::to_string(u.prompt)}};
+  std::ranges::move(start_.writer->headers(SteadyClock().now() - began_), std::back_inserter(all));
+  return all;
 }
 
 Usage Generation::usage() const {
@@ -329,7 +341,7 @@ Usage Generation::usage() const {
 }
 
 Json Generation::kv_report() const {
-  const AskedKv& asked = start_.asked.kv;
+  const KvRequest& asked = start_.asked.kv;
   if (!asked.given) return nullptr;
   const Runtime& runtime = service_.runtime();
   const Usage u = usage();
@@ -398,7 +410,7 @@ Json Generation::kv_report() const {
 }
 
 std::vector<WholeAnswer> Generation::answers() {
-  const Asked& asked = start_.asked;
+  const GenerationRequest& asked = start_.asked;
   std::vector<WholeAnswer> out;
   for (const auto& part : parts_) {
     std::vector<ChoiceState*> best;
@@ -424,12 +436,12 @@ void Generation::complete() {
   const Usage total = usage();
   const Json kv = kv_report();
   if (streaming_) {
-    pending_ += start_.dialect->end(total, kv);
+    pending_ += start_.writer->end(total, kv);
     flush();
     exchange_->end();
   } else {
     const std::vector<WholeAnswer> all = answers();
-    HttpResponse response = json_response(start_.dialect->whole(all, prompts_, total, kv));
+    HttpResponse response = json_response(start_.writer->whole(all, prompts_, total, kv));
     std::ranges::copy(headers(), std::back_inserter(response.headers));
     exchange_->respond(std::move(response));
   }
@@ -440,11 +452,11 @@ void Generation::fail(const ApiError& error) {
   if (over_) return;
   cancel_all();
   if (streaming_) {
-    pending_ += start_.dialect->failure(error);
+    pending_ += start_.writer->failure(error);
     flush();
     exchange_->end();
   } else {
-    exchange_->respond(error_response(error));
+    exchange_->respond(start_.dialect->error(error, start_.request_id));
   }
   over(error.status, error.code);
 }
@@ -465,7 +477,7 @@ void Generation::over(int status, std::string error_code) {
   pending_.clear();
   GenerationSummary s{.usage = usage(),
                       .choices = std::max(start_.asked.n, start_.asked.best_of),
-                      .response_id = start_.response_id,
+                      .response_id = start_.writer->id(),
                       .status = status,
                       .client_closed = status == 499,
                       .error_code = std::move(error_code)};

@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "engine/request.h"
-#include "server/asked.h"
+#include "server/generation_request.h"
 
 namespace quire {
 
@@ -21,7 +21,7 @@ class GrammarMaker {
   virtual ~GrammarMaker() = default;  // those that wait are told unavailable
   // Worker thread. `then` runs at once where the grammar is known, and otherwise on a thread that
   // may take its time. Code::invalid: the schema, regex or grammar is wrong, or asks for too much.
-  virtual void make(const AskedGrammar& grammar, std::function<void(Made)> then) = 0;
+  virtual void make(const AnswerGrammar& grammar, std::function<void(Made)> then) = 0;
 };
 
 // The grammar of an answer to a request with tools, for a model with this chat template: forced
@@ -29,6 +29,6 @@ class GrammarMaker {
 // cannot be made, the request goes on without). Kind::none where neither makes sense. A call is
 // written as server/tools.h reads it: between tags where the template knows none or these, else as
 // a bare object.
-AskedGrammar tool_call_grammar(const Asked& asked, std::string_view chat_template);
+AnswerGrammar tool_call_grammar(const GenerationRequest& asked, std::string_view chat_template);
 
 }  // namespace quire

@@ -42,21 +42,21 @@ Result<Grammar> of_tools(const Json& asked) {
 
 }  // namespace
 
-Result<Grammar> grammar_of(const AskedGrammar& asked) {
+Result<Grammar> grammar_of(const AnswerGrammar& asked) {
   switch (asked.kind) {
-    case AskedGrammar::Kind::json_object:
+    case AnswerGrammar::Kind::json_object:
       return Grammar::json_object();
-    case AskedGrammar::Kind::json_schema:
+    case AnswerGrammar::Kind::json_schema:
       return Grammar::from_json_schema(asked.schema, {.strict = asked.strict});
-    case AskedGrammar::Kind::regex:
+    case AnswerGrammar::Kind::regex:
       return Grammar::from_regex(asked.text);
-    case AskedGrammar::Kind::choice:
+    case AnswerGrammar::Kind::choice:
       return Grammar::choice(asked.choices);
-    case AskedGrammar::Kind::ebnf:
+    case AnswerGrammar::Kind::ebnf:
       return Grammar::from_ebnf(asked.text);
-    case AskedGrammar::Kind::tool_calls:
+    case AnswerGrammar::Kind::tool_calls:
       return of_tools(asked.schema);
-    case AskedGrammar::Kind::none:
+    case AnswerGrammar::Kind::none:
       break;
   }
   return Error{Code::invalid, "no grammar was asked for"};
@@ -70,7 +70,7 @@ std::unique_ptr<GrammarMasks> GrammarMasks::create(const Tokenizer& tokenizer,
 
 GrammarMasks::~GrammarMasks() { stopping_ = true; }
 
-void GrammarMasks::make(const AskedGrammar& asked, std::function<void(Made)> then) {
+void GrammarMasks::make(const AnswerGrammar& asked, std::function<void(Made)> then) {
   auto grammar = grammar_of(asked);
   if (!grammar.ok()) return then(grammar.error());
   if (CompiledGrammar kept; compiler_.find(grammar.value(), kept))

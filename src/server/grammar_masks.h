@@ -23,7 +23,7 @@ class GrammarMasks final : public GrammarMaker {
   static std::unique_ptr<GrammarMasks> create(const Tokenizer& tokenizer, std::uint32_t vocabulary);
   ~GrammarMasks() override;
 
-  void make(const AskedGrammar& asked, std::function<void(Made)> then) override;
+  void make(const AnswerGrammar& asked, std::function<void(Made)> then) override;
 
  private:
   GrammarMasks(const Tokenizer& tokenizer, std::uint32_t vocabulary)
@@ -37,6 +37,6 @@ class GrammarMasks final : public GrammarMaker {
 };
 
 // The grammar of what a client asked for.
-Result<Grammar> grammar_of(const AskedGrammar& asked);
+Result<Grammar> grammar_of(const AnswerGrammar& asked);
 
 }  // namespace quire

@@ -144,7 +144,7 @@ void post_pins(Server& server, std::shared_ptr<Call> call) {
           },
           kept);
     }
-    Asked asked;
+    GenerationRequest asked;
     Prompt prompt;
     if (auto error = named_prompt(server, *call, body, asked, prompt))
       return post_refusal(call, std::move(*error));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "server/prompt_list.h"
+
 namespace quire {
 
 Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_default) {
@@ -19,7 +21,7 @@ Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_de
     if (node->size() < 8) f->refuse("node", "must be at least 8 hex digits");
   } else if (const Json* tokens = f->find("tokens")) {
     out.kind = Selector::Kind::tokens;
-    Asked asked;
+    GenerationRequest asked;
     const ParseContext context = server.parse_context(call);
     KvPolicy policy;
     policy.tenant = call.caller.tenant;

@@ -49,7 +49,8 @@ struct Conversation {
   std::string text;
 };
 
-std::optional<ApiError> render(const Asked& asked, const Runtime& runtime, Conversation& out) {
+std::optional<ApiError> render(const GenerationRequest& asked, const Runtime& runtime,
+                               Conversation& out) {
   std::optional<ChatTemplate> own;
   if (!asked.chat_template.empty()) {
     auto parsed = ChatTemplate::parse(asked.chat_template);
@@ -62,7 +63,7 @@ std::optional<ApiError> render(const Asked& asked, const Runtime& runtime, Conve
                         "this model has no chat template; use /v1/completions, or send a "
                         "chat_template",
                     .code = "unsupported_parameter",
-                    .param = "messages"};
+                    .param = std::string(asked.prompt_field)};
   ChatOptions options{.add_generation_prompt = asked.add_generation_prompt,
                       .variables = asked.template_variables,
                       .chat_template = chat};
@@ -76,7 +77,7 @@ std::optional<ApiError> render(const Asked& asked, const Runtime& runtime, Conve
   else if (!knows_tools && (!asked.tools.is_null() || has_calls))
     out.messages = messages_with_tools(asked.messages, asked.tools);
   auto parts = render_chat_segments(runtime, out.messages, options);
-  if (!parts.ok()) return from_error(parts.error(), "messages");
+  if (!parts.ok()) return from_error(parts.error(), std::string(asked.prompt_field));
   out.parts = std::move(parts.value());
   out.text = joined(out.parts);
   return std::nullopt;
@@ -105,7 +106,7 @@ std::optional<ApiError> cut_after_last(Conversation& c) {
   return std::nullopt;
 }
 
-void name_segments(const Asked& asked, const Conversation& c, const TokenEnds& ends,
+void name_segments(const GenerationRequest& asked, const Conversation& c, const TokenEnds& ends,
                    std::uint32_t token_count, Prompt& out) {
   std::size_t searched = 0, systems = 0;
   std::uint32_t begin = 0;
@@ -139,7 +140,8 @@ void name_segments(const Asked& asked, const Conversation& c, const TokenEnds& e
   if (!out.segments.empty()) out.segments.back().end = token_count;
 }
 
-std::optional<ApiError> chat_prompt(const Asked& asked, const Runtime& runtime, Prompt& out) {
+std::optional<ApiError> chat_prompt(const GenerationRequest& asked, const Runtime& runtime,
+                                    Prompt& out) {
   Conversation c;
   if (auto error = render(asked, runtime, c)) return error;
   if (asked.continue_final_message)
@@ -150,7 +152,7 @@ std::optional<ApiError> chat_prompt(const Asked& asked, const Runtime& runtime, 
   return std::nullopt;
 }
 
-std::optional<ApiError> infill(const AskedPrompt& prompt, const std::string& suffix,
+std::optional<ApiError> infill(const PromptInput& prompt, const std::string& suffix,
                                const Tokenizer& t, std::vector<TokenId>& out) {
   struct Names {
     const char *prefix, *suffix, *middle;
@@ -173,7 +175,7 @@ std::optional<ApiError> infill(const AskedPrompt& prompt, const std::string& suf
                    "unsupported_parameter");
 }
 
-void truncate(const Asked& asked, const Runtime& runtime, Prompt& prompt) {
+void truncate(const GenerationRequest& asked, const Runtime& runtime, Prompt& prompt) {
   if (asked.truncate_prompt == 0) return;
   const std::size_t keep = asked.truncate_prompt < 0
                                ? runtime.context() - 1
@@ -187,7 +189,8 @@ void truncate(const Asked& asked, const Runtime& runtime, Prompt& prompt) {
 
 }  // namespace
 
-std::optional<ApiError> render_text(const Asked& asked, const Runtime& runtime, std::string& out) {
+std::optional<ApiError> render_text(const GenerationRequest& asked, const Runtime& runtime,
+                                    std::string& out) {
   Conversation c;
   if (auto error = render(asked, runtime, c)) return error;
   if (asked.continue_final_message)
@@ -196,7 +199,7 @@ std::optional<ApiError> render_text(const Asked& asked, const Runtime& runtime, 
   return std::nullopt;
 }
 
-std::optional<ApiError> make_prompts(const Asked& asked, const Runtime& runtime,
+std::optional<ApiError> make_prompts(const GenerationRequest& asked, const Runtime& runtime,
                                      std::vector<Prompt>& out) {
   const Tokenizer& tokenizer = runtime.tokenizer();
   if (asked.chat) {
@@ -204,7 +207,7 @@ std::optional<ApiError> make_prompts(const Asked& asked, const Runtime& runtime,
     if (auto error = chat_prompt(asked, runtime, prompt)) return error;
     out.push_back(std::move(prompt));
   }
-  for (const AskedPrompt& p : asked.prompts) {
+  for (const PromptInput& p : asked.prompts) {
     Prompt prompt;
     if (asked.suffix) {
       if (auto error = infill(p, *asked.suffix, tokenizer, prompt.tokens)) return error;
@@ -227,18 +230,18 @@ std::optional<ApiError> make_prompts(const Asked& asked, const Runtime& runtime,
     // A prompt that fills the window leaves no room for an answer; scoring needs none.
     const std::size_t room = asked.tokens_max == 0u ? 0 : 1;
     if (prompt.tokens.size() + room > runtime.context())
-      return ApiError{.message = fmt::format(
-                          "This model's maximum context length is {} tokens. However, your {} "
-                          "resulted in {} tokens. Please reduce the length of the {}.",
-                          runtime.context(), asked.chat ? "messages" : "prompt",
-                          prompt.tokens.size(), asked.chat ? "messages" : "prompt"),
-                      .code = "context_length_exceeded",
-                      .param = asked.chat ? "messages" : "prompt"};
+      return ApiError{
+          .message = fmt::format(
+              "This model's maximum context length is {} tokens. However, your {} "
+              "resulted in {} tokens. Please reduce the length of the {}.",
+              runtime.context(), asked.prompt_field, prompt.tokens.size(), asked.prompt_field),
+          .code = "context_length_exceeded",
+          .param = std::string(asked.prompt_field)};
   }
   return std::nullopt;
 }
 
-Request make_request(const Asked& asked, const Prompt& prompt, const Runtime& runtime,
+Request make_request(const GenerationRequest& asked, const Prompt& prompt, const Runtime& runtime,
                      std::string id) {
   Request r;
   r.id = std::move(id);

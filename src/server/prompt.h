@@ -10,7 +10,7 @@
 #include "engine/request.h"
 #include "engine/runtime.h"
 #include "server/api_error.h"
-#include "server/asked.h"
+#include "server/generation_request.h"
 
 namespace quire {
 
@@ -21,12 +21,13 @@ struct Prompt {
 };
 
 // Runs templates and tokenizers: not for the I/O or the engine thread when prompts are long.
-std::optional<ApiError> make_prompts(const Asked& asked, const Runtime& runtime,
+std::optional<ApiError> make_prompts(const GenerationRequest& asked, const Runtime& runtime,
                                      std::vector<Prompt>& out);
 // The text of a conversation, as /apply-template shows it.
-std::optional<ApiError> render_text(const Asked& asked, const Runtime& runtime, std::string& out);
+std::optional<ApiError> render_text(const GenerationRequest& asked, const Runtime& runtime,
+                                    std::string& out);
 
-Request make_request(const Asked& asked, const Prompt& prompt, const Runtime& runtime,
+Request make_request(const GenerationRequest& asked, const Prompt& prompt, const Runtime& runtime,
                      std::string id);
 
 }  // namespace quire

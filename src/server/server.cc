@@ -10,7 +10,6 @@
 #include "server/grammar_masks.h"
 #include "server/ids.h"
 #include "server/kv_events.h"
-#include "server/openai_dialect.h"
 
 namespace quire {
 namespace {
@@ -48,15 +47,16 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   HttpServerOptions http = server->options_.http;
   http.threads = 1;  // the cores belong to the model; a mailbox wakes one thread
   http.refuse = [](int status, std::string message) {
-    HttpResponse r =
-        error_response({.status = status,
-                        .message = std::move(message),
-                        .type = status >= 500 ? "server_error" : "invalid_request_error",
-                        .code = status == 413   ? "request_too_large"
-                                : status == 503 ? "too_many_connections"
-                                                : "bad_request",
-                        .retry_after_s = status == 503 ? 1u : 0u});
     const std::string id = "req_" + random_hex(24);
+    HttpResponse r =
+        dialect_of({}).error({.status = status,
+                              .message = std::move(message),
+                              .type = status >= 500 ? "server_error" : "invalid_request_error",
+                              .code = status == 413   ? "request_too_large"
+                                      : status == 503 ? "too_many_connections"
+                                                      : "bad_request",
+                              .retry_after_s = status == 503 ? 1u : 0u},
+                             id);
     r.headers.push_back({"x-request-id", id});
     r.headers.push_back({"request-id", id});
     return r;
@@ -162,6 +162,7 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   const std::string_view given = x->request().header("x-request-id");
   call->id = good_request_id(given) ? std::string(given) : "req_" + random_hex(24);
   x->common_headers = {{"x-request-id", call->id}, {"request-id", call->id}};
+  call->dialect = &dialect_of(x->request());
   call->bytes_in = x->request().body.size();
   begin_trace(*call);
   add_cors(*x);
@@ -175,6 +176,8 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   HttpRequest& request = x->request();
   if (request.method == "OPTIONS") return x->respond({.status = 204});
   RouteMatch match = find_route(all_routes(), request.method, request.path);
+  if (match.route != nullptr && match.route->dialect != nullptr)
+    call->dialect = match.route->dialect;
   // One check, before anything else is known about the request.
   const bool open = match.route != nullptr && match.route->access == Access::open;
   const std::optional<Caller> caller = std::atomic_load(&keys_)->find(presented_key(request));
@@ -186,9 +189,10 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   if (caller) call->caller = *caller;
   if (match.route == nullptr) {
     if (match.allow.empty()) return call->refuse(not_found("there is no " + request.path));
-    HttpResponse r = error_response({.status = 405,
-                                     .message = request.path + " takes " + match.allow,
-                                     .code = "method_not_allowed"});
+    HttpResponse r = call->dialect->error({.status = 405,
+                                           .message = request.path + " takes " + match.allow,
+                                           .code = "method_not_allowed"},
+                                          call->id);
     r.headers.push_back({"Allow", match.allow});
     return x->respond(std::move(r));
   }
@@ -211,7 +215,17 @@ void Server::with_json(std::shared_ptr<Call> call, std::function<void(const Json
   });
 }
 
-void Server::generate(std::shared_ptr<Call> call, Asked asked) {
+void Server::generate(std::shared_ptr<Call> call, std::function<ParseRequest> parse) {
+  if (service_->draining()) return call->refuse(shutting_down());
+  with_json(call, [this, call, parse = std::move(parse)](const Json& body) {
+    GenerationRequest asked;
+    if (auto error = parse(body, parse_context(*call), asked))
+      return post_refusal(call, std::move(*error));
+    answer(call, std::move(asked));
+  });
+}
+
+void Server::answer(std::shared_ptr<Call> call, GenerationRequest asked) {
   const auto refuse = [call](ApiError error) { post_refusal(call, std::move(error)); };
   if (!serves(asked.model))
     return refuse({.status = 404,
@@ -222,7 +236,7 @@ void Server::generate(std::shared_ptr<Call> call, Asked asked) {
   if (!asked.seeded) asked.sampling.seed = random_u64() >> 11;  // exact in any JSON reader
   auto stops = StopStrings::create(asked.stop);
   if (!stops.ok()) return refuse(from_error(stops.error(), "stop"));
-  if (asked.chat && (asked.grammar.kind == AskedGrammar::Kind::none ||
+  if (asked.chat && (asked.grammar.kind == AnswerGrammar::Kind::none ||
                      asked.tool_choice.kind == ToolChoice::Kind::required)) {
     const ChatTemplate* own = runtime().chat_template();
     asked.grammar = tool_call_grammar(asked, !asked.chat_template.empty() ? asked.chat_template
@@ -234,12 +248,12 @@ void Server::generate(std::shared_ptr<Call> call, Asked asked) {
       GenerationStart{.asked = std::move(asked), .stops = std::move(stops.value())});
   if (auto error = make_prompts(start->asked, runtime(), start->prompts))
     return refuse(std::move(*error));
-  const AskedGrammar& grammar = start->asked.grammar;
-  if (grammar.kind == AskedGrammar::Kind::none || (grammar.hint && !grammar_))
+  const AnswerGrammar& grammar = start->asked.grammar;
+  if (grammar.kind == AnswerGrammar::Kind::none || (grammar.hint && !grammar_))
     return begin(call, std::move(*start), nullptr);
   if (!grammar_) return refuse(not_implemented("constrained output", grammar.param));
   grammar_->make(grammar, [this, call, start, refuse](GrammarMaker::Made mask) {
-    const AskedGrammar& asked_for = start->asked.grammar;
+    const AnswerGrammar& asked_for = start->asked.grammar;
     if (!mask.ok() && !asked_for.hint) return refuse(from_error(mask.error(), asked_for.param));
     begin(call, std::move(*start), mask.ok() ? std::move(mask.value()) : nullptr);
   });
@@ -258,14 +272,13 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
   }
   const std::string short_id = call->id.starts_with("req_") ? call->id.substr(4) : call->id;
   start.request_id = call->id;
-  start.response_id = (start.asked.chat ? "chatcmpl-" : "cmpl-") + short_id;
-  start.dialect =
-      std::make_unique<OpenAiDialect>(start.asked,
-                                      ResponseHead{.id = short_id,
-                                                   .created = unix_now_ns() / 1'000'000'000,
-                                                   .model = start.asked.model,
-                                                   .system_fingerprint = fingerprint_},
-                                      runtime().tokenizer());
+  start.dialect = call->dialect;
+  start.writer = call->dialect->writer(start.asked,
+                                       {.id = short_id,
+                                        .created = unix_now_ns() / 1'000'000'000,
+                                        .model = start.asked.model,
+                                        .system_fingerprint = fingerprint_},
+                                       runtime().tokenizer());
   call->logs_itself = true;
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
     report_generation(*call, asked, s);
@@ -297,6 +310,8 @@ Origin Call::origin() const {
           .key_id = caller.key_id,
           .method = exchange->request().method,
           .route = route ? route->pattern : std::string_view("other"),
+          .operation = route ? route->operation : std::string_view(),
+          .dialect = dialect->name,
           .began = began,
           .bytes_in = bytes_in,
           .trace = trace,
@@ -319,13 +334,14 @@ void Server::begin_trace(Call& call) const {
 
 void Server::report_plain(const Call& call, int status) {
   const Nanoseconds now = SteadyClock().now();
-  const bool traced = !call.trace.trace_id.empty() && call.route != nullptr &&
-                      !operation_name(call.route->pattern).empty();
+  const bool traced =
+      !call.trace.trace_id.empty() && call.route != nullptr && !call.route->operation.empty();
   if (traced) tracer_->add({refused_span(call.origin(), served_by(), status, now)});
   if (log_.on()) log_.write(plain_line(call.origin(), status, now));
 }
 
-void Server::report_generation(const Call& call, const Asked& asked, const GenerationSummary& s) {
+void Server::report_generation(const Call& call, const GenerationRequest& asked,
+                               const GenerationSummary& s) {
   const Nanoseconds now = SteadyClock().now();
   if (!call.trace.trace_id.empty())
     tracer_->add(generation_spans(call.origin(), asked, s, served_by(), now));

@@ -15,11 +15,11 @@
 #include "server/access_log.h"
 #include "server/api_error.h"
 #include "server/auth.h"
+#include "server/dialect/dialect.h"
 #include "server/generation.h"
 #include "server/grammar.h"
 #include "server/hit_history.h"
 #include "server/metrics.h"
-#include "server/openai_parse.h"
 #include "server/pin_book.h"
 #include "server/report.h"
 #include "server/router.h"
@@ -49,6 +49,7 @@ struct Call {
   std::shared_ptr<Exchange> exchange;
   std::string id;  // x-request-id
   Caller caller;
+  const Dialect* dialect = nullptr;
   const Route* route = nullptr;
   std::vector<std::string> arguments;  // of the path
   Nanoseconds began = 0;
@@ -63,7 +64,7 @@ struct Call {
   void respond(const Json& body, int status = 200) {
     exchange->respond(json_response(body, status));
   }
-  void refuse(const ApiError& error) { exchange->respond(error_response(error)); }
+  void refuse(const ApiError& error) { exchange->respond(dialect->error(error, id)); }
 };
 
 // The same from another thread than the connection's.
@@ -113,17 +114,20 @@ class Server {
         });
     if (!runs) post_refusal(call, shutting_down());
   }
-  // Answers what was asked, streaming or whole. Worker thread.
-  void generate(std::shared_ptr<Call> call, Asked asked);
+  // Reads the body and answers it in the call's dialect, streamed or whole.
+  void generate(std::shared_ptr<Call> call, std::function<ParseRequest> parse);
 
  private:
   Server(std::unique_ptr<Service> service, ServerOptions options);
   void handle(std::shared_ptr<Exchange> exchange);
+  // Both on the worker thread.
+  void answer(std::shared_ptr<Call> call, GenerationRequest asked);
   void begin(std::shared_ptr<Call> call, GenerationStart start, std::unique_ptr<TokenMask> mask);
   void add_cors(Exchange& exchange) const;
   void begin_trace(Call& call) const;
   void report_plain(const Call& call, int status);
-  void report_generation(const Call& call, const Asked& asked, const GenerationSummary& summary);
+  void report_generation(const Call& call, const GenerationRequest& asked,
+                         const GenerationSummary& summary);
   ServedBy served_by() const;
   void count(const std::string& route, int status);
 

@@ -24,8 +24,8 @@ void post_tokenize(Server& server, std::shared_ptr<Call> call) {
     std::vector<TokenId> tokens;
     bool pieces = false;
     if (body.is_object() && body.contains("messages")) {
-      Asked asked;
-      if (auto error = parse_conversation(body, server.parse_context(*call), asked))
+      GenerationRequest asked;
+      if (auto error = call->dialect->parse_conversation(body, server.parse_context(*call), asked))
         return post_refusal(call, std::move(*error));
       asked.tokens_max = 0;  // a prompt that fills the context may be counted
       std::vector<Prompt> prompts;
@@ -84,9 +84,9 @@ void post_detokenize(Server& server, std::shared_ptr<Call> call) {
 
 void post_apply_template(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
-    Asked asked;
+    GenerationRequest asked;
     std::string text;
-    if (auto error = parse_conversation(body, server.parse_context(*call), asked))
+    if (auto error = call->dialect->parse_conversation(body, server.parse_context(*call), asked))
       return post_refusal(call, std::move(*error));
     if (auto error = render_text(asked, server.runtime(), text))
       return post_refusal(call, std::move(*error));

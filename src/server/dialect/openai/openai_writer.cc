@@ -1,4 +1,4 @@
-#include "server/openai_dialect.h"
+#include "server/dialect/openai/openai_writer.h"
 
 #include <fmt/core.h>
 
@@ -9,7 +9,7 @@
 #include "server/ids.h"
 #include "text/utf8.h"
 
-namespace quire {
+namespace quire::openai {
 namespace {
 
 constexpr std::string_view kDone = "data: [DONE]\n\n";
@@ -37,29 +37,46 @@ Json openai_usage(const Usage& u, bool chat) {
   return out;
 }
 
-OpenAiDialect::OpenAiDialect(const Asked& asked, ResponseHead head, const Tokenizer& tokenizer)
-    : asked_(asked), head_(std::move(head)), tokenizer_(tokenizer) {
-  chunk_head_ = fmt::format(
-      R"({{"id":"{}{}","object":"{}","created":{},"model":{},"system_fingerprint":"{}",)",
-      asked_.chat ? "chatcmpl-" : "cmpl-", head_.id,
-      asked_.chat ? "chat.completion.chunk" : "text_completion", head_.created, dump(head_.model),
-      head_.system_fingerprint);
+Json openai_error(const ApiError& error) {
+  const auto or_null = [](const std::string& s) { return s.empty() ? Json() : Json(s); };
+  return {{"error",
+           {{"message", error.message},
+            {"type", error.type},
+            {"param", or_null(error.param)},
+            {"code", or_null(error.code)}}}};
 }
 
-std::string_view OpenAiDialect::finish_name(FinishReason finish) const {
+OpenAiWriter::OpenAiWriter(const GenerationRequest& asked, AnswerHead head,
+                           const Tokenizer& tokenizer)
+    : asked_(asked),
+      head_(std::move(head)),
+      id_(std::string(asked_.chat ? kChatIdPrefix : kTextIdPrefix) + head_.id),
+      old_functions_(asked_.extras.value("old_functions", false)),
+      tokenizer_(tokenizer) {
+  chunk_head_ =
+      fmt::format(R"({{"id":"{}","object":"{}","created":{},"model":{},"system_fingerprint":"{}",)",
+                  id_, asked_.chat ? "chat.completion.chunk" : "text_completion", head_.created,
+                  dump(head_.model), head_.system_fingerprint);
+}
+
+std::vector<HttpHeader> OpenAiWriter::headers(Nanoseconds took) const {
+  return {{"openai-processing-ms", std::to_string(took / 1'000'000)}};
+}
+
+std::string_view OpenAiWriter::finish_name(FinishReason finish) const {
   switch (finish) {
     case FinishReason::stop:
       return "stop";
     case FinishReason::length:
       return "length";
     case FinishReason::tool_calls:
-      return asked_.old_functions ? "function_call" : "tool_calls";
+      return old_functions_ ? "function_call" : "tool_calls";
   }
   return "stop";
 }
 
-std::string OpenAiDialect::chunk(std::string_view choices, const Usage* usage,
-                                 const Json& kv) const {
+std::string OpenAiWriter::chunk(std::string_view choices, const Usage* usage,
+                                const Json& kv) const {
   std::string out = chunk_head_;
   (out += "\"choices\":[").append(choices) += ']';
   if (asked_.include_usage)
@@ -69,8 +86,8 @@ std::string OpenAiDialect::chunk(std::string_view choices, const Usage* usage,
   return sse(out);
 }
 
-std::string OpenAiDialect::piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
-                                 const Usage& so_far) {
+std::string OpenAiWriter::piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
+                                const Usage& so_far) {
   if (states_.size() <= piece.index) states_.resize(piece.index + 1);
   ChoiceState& state = states_[piece.index];
   if (asked_.chat) return chat_piece(piece, state, so_far);
@@ -93,8 +110,8 @@ std::string OpenAiDialect::piece(const AnswerPiece& piece, const std::vector<Pro
   return chunk(dump(choice), asked_.continuous_usage ? &so_far : nullptr);
 }
 
-std::string OpenAiDialect::chat_piece(const AnswerPiece& piece, ChoiceState& state,
-                                      const Usage& so_far) {
+std::string OpenAiWriter::chat_piece(const AnswerPiece& piece, ChoiceState& state,
+                                     const Usage& so_far) {
   const Usage* usage = asked_.continuous_usage ? &so_far : nullptr;
   std::string out;
   const auto send = [&](Json delta, const Json& logprobs, const char* finish) {
@@ -114,7 +131,7 @@ std::string OpenAiDialect::chat_piece(const AnswerPiece& piece, ChoiceState& sta
   for (const ToolPiece& t : piece.tools) {
     const bool first = t.kind == ToolPiece::Kind::call;
     Json delta;
-    if (asked_.old_functions) {
+    if (old_functions_) {
       delta["function_call"] =
           first ? Json{{"name", t.text}, {"arguments", ""}} : Json{{"arguments", t.text}};
     } else {
@@ -136,18 +153,18 @@ std::string OpenAiDialect::chat_piece(const AnswerPiece& piece, ChoiceState& sta
   return out;
 }
 
-std::string OpenAiDialect::end(const Usage& usage, const Json& kv) {
+std::string OpenAiWriter::end(const Usage& usage, const Json& kv) {
   std::string out;
   if (asked_.include_usage || !kv.is_null())
     out += chunk("", asked_.include_usage ? &usage : nullptr, kv);
   return out.append(kDone);
 }
 
-std::string OpenAiDialect::failure(const ApiError& error) {
-  return sse(dump(error_body(error))).append(kDone);
+std::string OpenAiWriter::failure(const ApiError& error) {
+  return sse(dump(openai_error(error))).append(kDone);
 }
 
-Json OpenAiDialect::token_entry(TokenId token, float logprob, bool shown) const {
+Json OpenAiWriter::token_entry(TokenId token, float logprob, bool shown) const {
   const std::string_view piece = tokenizer_.piece(token);
   Json bytes = Json::array();
   if (shown)
@@ -155,7 +172,7 @@ Json OpenAiDialect::token_entry(TokenId token, float logprob, bool shown) const 
   return {{"token", std::string(piece)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
 }
 
-Json OpenAiDialect::chat_logprobs(const std::vector<Choice>& tokens) const {
+Json OpenAiWriter::chat_logprobs(const std::vector<Choice>& tokens) const {
   Json content = Json::array();
   for (const Choice& c : tokens) {
     // Tokens that leave no text have no bytes, so that the bytes join to the text.
@@ -169,8 +186,8 @@ Json OpenAiDialect::chat_logprobs(const std::vector<Choice>& tokens) const {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json OpenAiDialect::text_logprobs(const std::vector<Choice>& tokens, const PromptInfo* echoed,
-                                  std::uint64_t& characters) const {
+Json OpenAiWriter::text_logprobs(const std::vector<Choice>& tokens, const PromptInfo* echoed,
+                                 std::uint64_t& characters) const {
   Json names = Json::array(), logprobs = Json::array(), tops = Json::array(),
        offsets = Json::array();
   const auto add = [&](TokenId token, const Json& logprob, const std::vector<TokenLogprob>& others,
@@ -204,12 +221,12 @@ Json OpenAiDialect::text_logprobs(const std::vector<Choice>& tokens, const Promp
           {"text_offset", std::move(offsets)}};
 }
 
-std::string OpenAiDialect::echo_text(const PromptInfo& prompt) const {
+std::string OpenAiWriter::echo_text(const PromptInfo& prompt) const {
   return tokenizer_.decode(prompt.tokens, {.skip_special = false});
 }
 
 // As vLLM has them: by token id, the prompt's own token and the most likely ones.
-Json OpenAiDialect::prompt_logprobs(const PromptInfo& prompt) const {
+Json OpenAiWriter::prompt_logprobs(const PromptInfo& prompt) const {
   Json out = Json::array();
   for (std::size_t i = 0; i < prompt.logprobs.size(); ++i) {
     const PromptLogprob& p = prompt.logprobs[i];
@@ -232,13 +249,13 @@ Json OpenAiDialect::prompt_logprobs(const PromptInfo& prompt) const {
   return out;
 }
 
-Json OpenAiDialect::chat_choice(const WholeAnswer& answer) const {
+Json OpenAiWriter::chat_choice(const WholeAnswer& answer) const {
   Json message{
       {"role", "assistant"},
       {"content", answer.text.empty() && !answer.calls.empty() ? Json() : Json(answer.text)},
       {"refusal", nullptr},
       {"annotations", Json::array()}};
-  if (!answer.calls.empty() && asked_.old_functions) {
+  if (!answer.calls.empty() && old_functions_) {
     message["function_call"] = {{"name", answer.calls.front().name},
                                 {"arguments", answer.calls.front().arguments}};
   } else if (!answer.calls.empty()) {
@@ -255,9 +272,9 @@ Json OpenAiDialect::chat_choice(const WholeAnswer& answer) const {
           {"finish_reason", finish_name(answer.finish)}};
 }
 
-Json OpenAiDialect::whole(const std::vector<WholeAnswer>& answers,
-                          const std::vector<PromptInfo>& prompts, const Usage& usage,
-                          const Json& kv) {
+Json OpenAiWriter::whole(const std::vector<WholeAnswer>& answers,
+                         const std::vector<PromptInfo>& prompts, const Usage& usage,
+                         const Json& kv) {
   Json choices = Json::array();
   for (const WholeAnswer& a : answers) {
     const PromptInfo& prompt = prompts[a.prompt];
@@ -282,14 +299,14 @@ Json OpenAiDialect::whole(const std::vector<WholeAnswer>& answers,
       choice["prompt_logprobs"] = prompt_logprobs(prompt);
     choices.push_back(std::move(choice));
   }
-  Json out{{"id", (asked_.chat ? "chatcmpl-" : "cmpl-") + head_.id},
+  Json out{{"id", id_},
            {"object", asked_.chat ? "chat.completion" : "text_completion"},
            {"created", head_.created},
            {"model", head_.model},
            {"choices", std::move(choices)},
            {"usage", openai_usage(usage, asked_.chat)}};
   if (asked_.chat) {
-    out["service_tier"] = asked_.service_tier;
+    out["service_tier"] = asked_.extras.value("service_tier", "default");
     if (asked_.return_token_ids) out["prompt_token_ids"] = prompts.front().tokens;
     if (asked_.prompt_logprobs >= 0) out["prompt_logprobs"] = prompt_logprobs(prompts.front());
   }
@@ -298,4 +315,4 @@ Json OpenAiDialect::whole(const std::vector<WholeAnswer>& answers,
   return out;
 }
 
-}  // namespace quire
+}  // namespace quire::openai

@@ -1,7 +1,11 @@
-// server/dialect.h - how answers look on the wire: one implementation per vendor API.
+// server/dialect/answer_writer.h - how an answer looks on the wire: each dialect has its own.
 //
-// A Generation (server/generation.h) tells its dialect what became certain and sends the bytes it
-// gets back. Pure: no socket, no engine, so that it is tested on strings.
+// A Generation (server/generation.h) tells its writer what became certain and sends the bytes it
+// gets back: events, lines or elements of an array, as stream_head() announces. Pure: no socket, no
+// engine, so that it is tested on strings.
+//
+//   writer->begin(usage) + writer->piece(...) + ... + writer->end(usage, kv);   // a stream
+//   writer->whole(answers, prompts, usage, kv);                                 // or one body
 #pragma once
 
 #include <cstdint>
@@ -53,9 +57,25 @@ struct PromptInfo {
   std::vector<PromptLogprob> logprobs;  // empty unless asked for
 };
 
-class Dialect {
+// What an answer says about itself.
+struct AnswerHead {
+  std::string id;            // of the request, without its prefix
+  std::int64_t created = 0;  // seconds since 1970
+  std::string model, system_fingerprint;
+};
+
+class AnswerWriter {
  public:
-  virtual ~Dialect() = default;
+  virtual ~AnswerWriter() = default;
+
+  virtual std::string id() const = 0;  // of the answer, as its client is told
+  // Of any answer, after `took` on the server; besides those that all dialects have.
+  virtual std::vector<HttpHeader> headers(Nanoseconds took) const { return {}; }
+  // Type and idle text of a stream; see sse_head().
+  virtual HttpResponse stream_head() const = 0;
+
+  // All prompts are admitted and nothing is generated yet. Empty: the stream begins with a piece.
+  virtual std::string begin(const Usage& so_far) { return {}; }
   virtual std::string piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
                             const Usage& so_far) = 0;
   // After the last piece. `kv` is null unless the client asked for it.

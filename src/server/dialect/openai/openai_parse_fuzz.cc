@@ -1,24 +1,26 @@
 // Any JSON as a request body: it is accepted within its limits or refused with a 4xx or 501, and an
 // accepted conversation is one that templates can take.
-#include "server/openai_parse.h"
+#include "server/dialect/openai/openai_parse.h"
 
 #include "base/check.h"
+#include "server/dialect/openai/openai_writer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace quire;
+  using namespace quire::openai;
   const auto body = parse_json({reinterpret_cast<const char*>(data), size});
   if (!body.ok()) return 0;
   ParseContext context{.vocabulary = 1000, .kv = {.kv_format = "f16"}};
   for (const auto parse : {parse_chat, parse_completion}) {
     for (const bool strict : {false, true}) {
       context.strict_fields = strict;
-      Asked asked;
+      GenerationRequest asked;
       const auto error = parse(body.value(), context, asked);
       if (error) {
         CHECK(error->status == 400 || error->status == 403 || error->status == 404 ||
               error->status == 501);
         CHECK(!error->message.empty());
-        dump(error_body(*error));
+        dump(openai_error(*error));
         continue;
       }
       CHECK(asked.n >= 1 && asked.n <= 16 && asked.best_of <= 16);

@@ -2,8 +2,8 @@
 // or tokens that its mask allows are accepted.
 #include <cstdint>
 
+#include "server/dialect/openai/openai_parse.h"
 #include "server/grammar_masks.h"
-#include "server/openai_parse.h"
 #include "text/grammar_testing.h"
 
 using namespace quire;
@@ -17,11 +17,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!body.ok() || !body.value().is_object()) return 0;
   body.value()["model"] = "m";
   body.value()["messages"] = Json::array({{{"role", "user"}, {"content", "x"}}});
-  Asked asked;
-  if (parse_chat(body.value(), {.vocabulary = vocabulary}, asked)) return 0;
-  if (asked.grammar.kind == AskedGrammar::Kind::none)
+  GenerationRequest asked;
+  if (openai::parse_chat(body.value(), {.vocabulary = vocabulary}, asked)) return 0;
+  if (asked.grammar.kind == AnswerGrammar::Kind::none)
     asked.grammar = tool_call_grammar(asked, size % 2 ? "tools" : "");
-  if (asked.grammar.kind == AskedGrammar::Kind::none) return 0;
+  if (asked.grammar.kind == AnswerGrammar::Kind::none) return 0;
   const auto grammar = grammar_of(asked.grammar);
   if (!grammar.ok()) return 0;
   const auto compiled = compiler.compile(grammar.value());

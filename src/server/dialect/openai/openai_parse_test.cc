@@ -1,8 +1,8 @@
-#include "server/openai_parse.h"
+#include "server/dialect/openai/openai_parse.h"
 
 #include <gtest/gtest.h>
 
-namespace quire {
+namespace quire::openai {
 namespace {
 
 const ParseContext kContext{.vocabulary = 1000, .kv = {.kv_format = "f16"}};
@@ -13,8 +13,8 @@ Json chat(Json more = Json::object()) {
   return body;
 }
 
-Asked good(const Json& body) {
-  Asked asked;
+GenerationRequest good(const Json& body) {
+  GenerationRequest asked;
   const auto error = parse_chat(body, kContext, asked);
   EXPECT_FALSE(error) << body << ": " << error->message;
   return asked;
@@ -22,7 +22,7 @@ Asked good(const Json& body) {
 
 // The parameter that is refused, with its code.
 std::string bad(const Json& body, bool completion = false) {
-  Asked asked;
+  GenerationRequest asked;
   const auto error =
       completion ? parse_completion(body, kContext, asked) : parse_chat(body, kContext, asked);
   if (!error) return "accepted";
@@ -30,7 +30,7 @@ std::string bad(const Json& body, bool completion = false) {
 }
 
 TEST(OpenAiParse, PlainChat) {
-  const Asked a = good(chat());
+  const GenerationRequest a = good(chat());
   EXPECT_EQ(a.model, "m");
   EXPECT_EQ(a.messages[0]["content"], "hi");
   EXPECT_EQ(a.sampling.temperature, 1);
@@ -84,7 +84,7 @@ TEST(OpenAiParse, ErrorsNameTheParameter) {
 }
 
 TEST(OpenAiParse, NullMeansAbsent) {
-  const Asked a = good(
+  const GenerationRequest a = good(
       chat({{"temperature", nullptr}, {"stop", nullptr}, {"tools", nullptr}, {"kv", nullptr}}));
   EXPECT_EQ(a.sampling.temperature, 1);
   EXPECT_FALSE(a.kv.given);
@@ -94,9 +94,9 @@ TEST(OpenAiParse, UnknownFieldsPassUnlessStrict) {
   good(chat({{"frobnicate", 1}}));
   ParseContext strict = kContext;
   strict.strict_fields = true;
-  Asked asked;
+  GenerationRequest asked;
   EXPECT_EQ(parse_chat(chat({{"frobnicate", 1}}), strict, asked)->param, "frobnicate");
-  Asked again;
+  GenerationRequest again;
   EXPECT_FALSE(parse_chat(chat({{"user", "u"}, {"max_tokens", 5}}), strict, again));
 }
 
@@ -106,7 +106,7 @@ TEST(OpenAiParse, NewerNameOfTheLimitWins) {
 }
 
 TEST(OpenAiParse, ContentPartsAreJoinedAndMarked) {
-  const Asked a =
+  const GenerationRequest a =
       good(chat({{"messages",
                   {{{"role", "developer"}, {"content", "be"}},
                    {{"role", "user"},
@@ -129,7 +129,7 @@ TEST(OpenAiParse, ToolCallIdsAreCheckedAndLeftOut) {
   Json messages = {{{"role", "user"}, {"content", "x"}},
                    {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}},
                    {{"role", "tool"}, {"tool_call_id", "call_1"}, {"content", "18"}}};
-  const Asked a = good(chat({{"messages", messages}}));
+  const GenerationRequest a = good(chat({{"messages", messages}}));
   EXPECT_EQ(a.messages.dump().find("call_1"), std::string::npos);
   EXPECT_EQ(a.messages[1]["tool_calls"][0]["function"]["arguments"]["a"], 1);
   EXPECT_EQ(a.messages[2]["name"], "f");
@@ -142,7 +142,7 @@ TEST(OpenAiParse, ToolChoice) {
   EXPECT_EQ(good(chat({{"tools", tools}})).tool_choice.kind, ToolChoice::Kind::automatic);
   EXPECT_EQ(good(chat({{"tools", tools}, {"tool_choice", "none"}})).tool_choice.kind,
             ToolChoice::Kind::none);
-  const Asked named = good(chat(
+  const GenerationRequest named = good(chat(
       {{"tools", tools}, {"tool_choice", {{"type", "function"}, {"function", {{"name", "f"}}}}}}));
   EXPECT_EQ(named.tool_choice.kind, ToolChoice::Kind::required);
   EXPECT_EQ(named.tool_choice.allowed, std::vector<std::string>{"f"});
@@ -150,17 +150,17 @@ TEST(OpenAiParse, ToolChoice) {
                       {"tool_choice", {{"type", "function"}, {"function", {{"name", "g"}}}}}})),
             "tool_choice 400 invalid_value");
   EXPECT_EQ(bad(chat({{"tool_choice", "required"}})), "tool_choice 400 invalid_value");
-  EXPECT_TRUE(good(chat({{"functions", {{{"name", "f"}}}}})).old_functions);
+  EXPECT_EQ(good(chat({{"functions", {{{"name", "f"}}}}})).extras["old_functions"], true);
 }
 
 TEST(OpenAiParse, KvObjectRefusesTyposAndWhatIsNotThere) {
-  const Asked a = good(chat({{"kv",
-                              {{"reuse", "none"},
-                               {"write", "prompt"},
-                               {"salt", "s"},
-                               {"priority", 100},
-                               {"retention", {{"ttl", "90s"}}},
-                               {"report", {"timing", "seed"}}}}}));
+  const GenerationRequest a = good(chat({{"kv",
+                                          {{"reuse", "none"},
+                                           {"write", "prompt"},
+                                           {"salt", "s"},
+                                           {"priority", 100},
+                                           {"retention", {{"ttl", "90s"}}},
+                                           {"report", {"timing", "seed"}}}}}));
   EXPECT_FALSE(a.kv.policy.reuse);
   EXPECT_EQ(a.kv.policy.write, KvWrite::prompt);
   EXPECT_EQ(a.kv.policy.salt, "s");
@@ -193,7 +193,7 @@ TEST(OpenAiParse, KvObjectRefusesTyposAndWhatIsNotThere) {
 
 TEST(OpenAiParse, FormatsOfTheCacheAreChosenPerRequest) {
   const auto stored = [](const Json& kv) {
-    const Asked a = good(chat({{"kv", kv}}));
+    const GenerationRequest a = good(chat({{"kv", kv}}));
     return a.kv.policy.storage ? a.kv.policy.storage->name() : std::string("as the server has it");
   };
   EXPECT_EQ(stored({{"format", "auto"}}), "as the server has it");
@@ -231,7 +231,7 @@ TEST(OpenAiParse, FormatsOfTheCacheAreChosenPerRequest) {
   narrow.kv.check_storage = [](const StoragePolicy&) -> Status {
     return Error{Code::unsupported, "heads are too narrow"};
   };
-  Asked a;
+  GenerationRequest a;
   const auto error = parse_chat(chat({{"kv", {{"format", "int8"}}}}), narrow, a);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->message.find("heads are too narrow") == std::string::npos, false);
@@ -240,27 +240,27 @@ TEST(OpenAiParse, FormatsOfTheCacheAreChosenPerRequest) {
 TEST(OpenAiParse, HeaderPolicyCountsWhereTheBodyIsSilent) {
   ParseContext context = kContext;
   context.kv_header = R"({"salt": "h", "reuse": "none"})";
-  Asked a;
+  GenerationRequest a;
   ASSERT_FALSE(parse_chat(chat({{"kv", {{"salt", "b"}}}}), context, a));
   EXPECT_EQ(a.kv.policy.salt, "b");
   EXPECT_FALSE(a.kv.policy.reuse);
   context.kv_header = "nonsense";
-  Asked b;
+  GenerationRequest b;
   EXPECT_EQ(parse_chat(chat(), context, b)->param, "x-kv-policy");
 }
 
 TEST(OpenAiParse, TenantOfAnotherIsForbidden) {
   ParseContext context = kContext;
   context.kv = {.kv_format = "f16", .tenant = "acme", .admin = false};
-  Asked a;
+  GenerationRequest a;
   EXPECT_EQ(parse_chat(chat({{"kv", {{"tenant", "other"}}}}), context, a)->status, 403);
-  Asked b;
+  GenerationRequest b;
   ASSERT_FALSE(parse_chat(chat(), context, b));
   EXPECT_EQ(b.kv.policy.tenant, "acme");
 }
 
 TEST(OpenAiParse, ExplicitCachingWithoutAMarkReadsAndWritesNothing) {
-  const Asked a = good(chat({{"prompt_cache_options", {{"mode", "explicit"}}}}));
+  const GenerationRequest a = good(chat({{"prompt_cache_options", {{"mode", "explicit"}}}}));
   EXPECT_FALSE(a.kv.policy.reuse);
   EXPECT_EQ(a.kv.policy.write, KvWrite::none);
   EXPECT_TRUE(good(chat({{"prompt_cache_options", {{"mode", "implicit"}, {"ttl", "30m"}}},
@@ -280,7 +280,7 @@ TEST(OpenAiParse, PromptsOfAllForms) {
     return Json::parse(std::string(R"({"model": "m", "prompt": )") + prompt + "}");
   };
   const auto prompts = [&](const char* prompt) {
-    Asked a;
+    GenerationRequest a;
     const auto error = parse_completion(body(prompt), kContext, a);
     EXPECT_FALSE(error) << prompt << ": " << error->message;
     return a.prompts;
@@ -300,12 +300,12 @@ TEST(OpenAiParse, CompletionRules) {
     b.update(more);
     return b;
   };
-  Asked a;
+  GenerationRequest a;
   ASSERT_FALSE(
       parse_completion(body({{"echo", true}, {"logprobs", 1}, {"max_tokens", 0}}), kContext, a));
   EXPECT_EQ(a.prompt_logprobs, 1);
   EXPECT_EQ(a.tokens_max, 0u);
-  Asked b;
+  GenerationRequest b;
   ASSERT_FALSE(parse_completion(body(Json::object()), kContext, b));
   EXPECT_EQ(b.tokens_max, 16u);
   EXPECT_EQ(bad(body({{"max_tokens", 0}}), true), "max_tokens 400 invalid_value");
@@ -314,4 +314,4 @@ TEST(OpenAiParse, CompletionRules) {
 }
 
 }  // namespace
-}  // namespace quire
+}  // namespace quire::openai

@@ -1,17 +1,19 @@
-#include "server/openai_parse.h"
+#include "server/dialect/openai/openai_parse.h"
 
 #include <fmt/core.h>
 
 #include <charconv>
 
-#include "server/messages.h"
+#include "server/dialect/openai/openai_messages.h"
+#include "server/prompt_list.h"
 
-namespace quire {
+namespace quire::openai {
 namespace {
 
-constexpr std::int64_t kTokensMax = 1 << 30, kPromptsMax = 1024;
+constexpr std::int64_t kTokensMax = 1 << 30;
+constexpr Nanoseconds kHour = 3'600'000'000'000;
 
-void parse_stop(Fields& f, Asked& asked) {
+void parse_stop(Fields& f, GenerationRequest& asked) {
   const Json* stop = f.find("stop");
   if (stop == nullptr) return;
   const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
@@ -25,7 +27,7 @@ void parse_stop(Fields& f, Asked& asked) {
   }
 }
 
-void parse_logit_bias(Fields& f, std::uint32_t vocabulary, Asked& asked) {
+void parse_logit_bias(Fields& f, std::uint32_t vocabulary, GenerationRequest& asked) {
   const Json* bias = f.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object() || bias->size() > 1024)
@@ -54,7 +56,7 @@ void parse_token_list(Fields& f, std::string_view name, std::uint32_t vocabulary
   }
 }
 
-void parse_sampling(Fields& f, const ParseContext& context, Asked& asked) {
+void parse_sampling(Fields& f, const ParseContext& context, GenerationRequest& asked) {
   SamplingOptions& s = asked.sampling;
   s.temperature = static_cast<float>(f.number("temperature", 0, 2).value_or(1));
   s.top_p = static_cast<float>(f.number("top_p", 0, 1).value_or(1));
@@ -76,8 +78,34 @@ void parse_sampling(Fields& f, const ParseContext& context, Asked& asked) {
     f.refuse("logprobs_mode", "must be raw: before temperature and top_p", "unsupported_parameter");
 }
 
+// cache_salt, prompt_cache_key, prompt_cache_options, prompt_cache_retention.
+void parse_cache_fields(Fields& body, bool has_breakpoint, GenerationRequest& asked) {
+  if (const auto salt = body.text("cache_salt", 4096)) {
+    check_salt(body, "cache_salt", *salt);
+    if (asked.kv.policy.salt.empty()) asked.kv.policy.salt = *salt;
+  }
+  if (const auto key = body.text("prompt_cache_key", 128)) asked.family = *key;
+  if (const auto retention = body.text("prompt_cache_retention", 32)) {
+    if (*retention == "24h")
+      asked.kv.policy.ttl = std::max(asked.kv.policy.ttl, 24 * kHour);
+    else if (*retention != "in_memory" && *retention != "in-memory")
+      body.refuse("prompt_cache_retention", "must be in_memory or 24h");
+  }
+  if (auto options = body.object("prompt_cache_options")) {
+    const std::string mode = options->text("mode", 16).value_or("implicit");
+    if (mode != "implicit" && mode != "explicit")
+      options->refuse("mode", "must be implicit or explicit");
+    if (const auto ttl = options->duration("ttl"))
+      asked.kv.policy.ttl = std::max(asked.kv.policy.ttl, *ttl);
+    if (mode == "explicit" && !has_breakpoint) {  // neither reads nor leaves anything
+      asked.kv.policy.reuse = false;
+      asked.kv.policy.write = KvWrite::none;
+    }
+  }
+}
+
 // What chat and completions have in common.
-void parse_common(Fields& f, const ParseContext& context, Asked& asked) {
+void parse_common(Fields& f, const ParseContext& context, GenerationRequest& asked) {
   if (const auto model = f.text("model", 1024))
     asked.model = *model;
   else if (!f.failed())
@@ -133,10 +161,10 @@ void parse_common(Fields& f, const ParseContext& context, Asked& asked) {
     asked.priority = asked.kv.priority;
   if (const auto tier = f.text("service_tier", 32)) {
     if (*tier == "priority" || *tier == "fast") {
-      asked.service_tier = "priority";
+      asked.extras["service_tier"] = "priority";
       asked.priority = 10;
     } else if (*tier == "flex") {
-      asked.service_tier = "flex";
+      asked.extras["service_tier"] = "flex";
       asked.priority = -10;
     }
   }
@@ -149,19 +177,19 @@ void parse_common(Fields& f, const ParseContext& context, Asked& asked) {
       f.refuse(not_implemented("kv_transfer_params.do_remote_decode", "kv_transfer_params"));
 }
 
-void parse_grammar(Fields& f, Asked& asked) {
-  AskedGrammar& g = asked.grammar;
+void parse_grammar(Fields& f, GenerationRequest& asked) {
+  AnswerGrammar& g = asked.grammar;
   if (auto format = f.object("response_format")) {
     g.param = "response_format";
     const std::string type = format->text("type", 64).value_or("");
     if (type == "json_object") {
-      g.kind = AskedGrammar::Kind::json_object;
+      g.kind = AnswerGrammar::Kind::json_object;
     } else if (type == "json_schema") {
       auto schema = format->object("json_schema");
       if (!schema && !f.failed())
         return format->refuse("json_schema", "is required", "missing_required_parameter");
       if (!schema) return;
-      g.kind = AskedGrammar::Kind::json_schema;
+      g.kind = AnswerGrammar::Kind::json_schema;
       g.strict = schema->boolean("strict").value_or(false);
       if (const Json* s = schema->find("schema")) {
         if (!s->is_object() && !s->is_boolean()) schema->refuse("schema", "must be a JSON schema");
@@ -177,7 +205,7 @@ void parse_grammar(Fields& f, Asked& asked) {
   if (!outputs) return;
   g.param = "structured_outputs";
   if (const Json* schema = outputs->find("json")) {
-    g.kind = AskedGrammar::Kind::json_schema;
+    g.kind = AnswerGrammar::Kind::json_schema;
     g.schema = *schema;
     if (schema->is_string()) {
       auto parsed = parse_json(schema->get_ref<const std::string&>());
@@ -185,15 +213,15 @@ void parse_grammar(Fields& f, Asked& asked) {
       g.schema = std::move(parsed.value());
     }
   } else if (const auto regex = outputs->text("regex", 64 << 10)) {
-    g.kind = AskedGrammar::Kind::regex;
+    g.kind = AnswerGrammar::Kind::regex;
     g.text = *regex;
   } else if (const auto grammar = outputs->text("grammar", 256 << 10)) {
-    g.kind = AskedGrammar::Kind::ebnf;
+    g.kind = AnswerGrammar::Kind::ebnf;
     g.text = *grammar;
   } else if (outputs->boolean("json_object").value_or(false)) {
-    g.kind = AskedGrammar::Kind::json_object;
+    g.kind = AnswerGrammar::Kind::json_object;
   } else if (const Json* choices = outputs->find("choice")) {
-    g.kind = AskedGrammar::Kind::choice;
+    g.kind = AnswerGrammar::Kind::choice;
     if (!choices->is_array() || choices->empty() || choices->size() > 1024)
       return outputs->refuse("choice", "must be a list of 1 to 1024 strings");
     for (const Json& c : *choices) {
@@ -203,7 +231,7 @@ void parse_grammar(Fields& f, Asked& asked) {
   }
 }
 
-void parse_template_fields(Fields& f, Asked& asked) {
+void parse_template_fields(Fields& f, GenerationRequest& asked) {
   asked.add_generation_prompt = f.boolean("add_generation_prompt").value_or(true);
   asked.continue_final_message = f.boolean("continue_final_message").value_or(false);
   if (asked.continue_final_message && f.find("add_generation_prompt") != nullptr &&
@@ -225,21 +253,23 @@ void ignore_fields(Fields& f) {
     f.find(name);
 }
 
-std::optional<ApiError> result(Fields& f, const ParseContext& context) {
+std::optional<ApiError> finish(Fields& f, const ParseContext& context,
+                               const GenerationRequest& asked) {
+  if (asked.beam_search && asked.stream) f.refuse("use_beam_search", "cannot be streamed");
+  if (asked.best_of > asked.n && asked.stream) f.refuse("best_of", "cannot be streamed");
+  ignore_fields(f);
   if (context.strict_fields && !f.failed()) f.refuse_unknown();
   if (f.failed()) return f.error();
   return std::nullopt;
 }
 
-bool is_token(const Json& t, std::uint32_t vocabulary) {
-  return t.is_number_unsigned() && t.get<std::uint64_t>() < vocabulary;
-}
-
 }  // namespace
 
-std::optional<ApiError> parse_chat(const Json& body, const ParseContext& context, Asked& asked) {
+std::optional<ApiError> parse_chat(const Json& body, const ParseContext& context,
+                                   GenerationRequest& asked) {
   Fields f(body);
   asked.chat = true;
+  asked.prompt_field = "messages";
   parse_messages(f, asked);
   parse_tools(f, asked);
   parse_common(f, context, asked);
@@ -258,52 +288,11 @@ std::optional<ApiError> parse_chat(const Json& body, const ParseContext& context
     if (!modalities->is_array() || *modalities != Json::array({"text"}))
       f.refuse("modalities", "this model answers with text only");
   if (f.find("audio")) f.refuse("audio", "this model answers with text only");
-  if (asked.beam_search && asked.stream) f.refuse("use_beam_search", "cannot be streamed");
-  if (asked.best_of > asked.n && asked.stream) f.refuse("best_of", "cannot be streamed");
-  ignore_fields(f);
-  return result(f, context);
-}
-
-std::optional<ApiError> parse_prompts(const Json& prompt, std::uint32_t vocabulary, Asked& asked) {
-  const auto tokens_of = [&](const Json& list) -> std::optional<AskedPrompt> {
-    AskedPrompt p{.is_tokens = true};
-    p.tokens.reserve(list.size());
-    for (const Json& t : list) {
-      if (!is_token(t, vocabulary)) return std::nullopt;
-      p.tokens.push_back(t.get<TokenId>());
-    }
-    return p;
-  };
-  if (prompt.is_string()) {
-    asked.prompts.push_back({.text = prompt.get<std::string>()});
-    return std::nullopt;
-  }
-  if (!prompt.is_array() || prompt.empty())
-    return bad_value("prompt", "must be a string, a list of strings, tokens, or lists of tokens");
-  if (prompt.front().is_number()) {
-    auto p = tokens_of(prompt);
-    if (!p) return bad_value("prompt", "must hold tokens of this model only");
-    asked.prompts.push_back(std::move(*p));
-    return std::nullopt;
-  }
-  if (prompt.size() > kPromptsMax)
-    return bad_value("prompt", fmt::format("must hold at most {} prompts", kPromptsMax));
-  for (const Json& one : prompt) {
-    if (prompt.front().is_string() && one.is_string()) {
-      asked.prompts.push_back({.text = one.get<std::string>()});
-    } else if (prompt.front().is_array() && one.is_array() && !one.empty()) {
-      auto p = tokens_of(one);
-      if (!p) return bad_value("prompt", "must hold tokens of this model only");
-      asked.prompts.push_back(std::move(*p));
-    } else {
-      return bad_value("prompt", "must not mix strings, tokens and empty lists");
-    }
-  }
-  return std::nullopt;
+  return finish(f, context, asked);
 }
 
 std::optional<ApiError> parse_completion(const Json& body, const ParseContext& context,
-                                         Asked& asked) {
+                                         GenerationRequest& asked) {
   Fields f(body);
   if (f.find("prompt_embeds")) f.refuse("prompt_embeds", "is not taken here");
   const Json& prompt = f.require("prompt");
@@ -328,16 +317,14 @@ std::optional<ApiError> parse_completion(const Json& body, const ParseContext& c
   if (const auto suffix = f.text("suffix", 32 << 20)) asked.suffix = *suffix;
   asked.parse_special = f.boolean("parse_special").value_or(false);
   asked.add_special = f.boolean("add_special_tokens").value_or(true);
-  if (asked.beam_search && asked.stream) f.refuse("use_beam_search", "cannot be streamed");
-  if (asked.best_of > asked.n && asked.stream) f.refuse("best_of", "cannot be streamed");
-  ignore_fields(f);
-  return result(f, context);
+  return finish(f, context, asked);
 }
 
 std::optional<ApiError> parse_conversation(const Json& body, const ParseContext& context,
-                                           Asked& asked) {
+                                           GenerationRequest& asked) {
   Fields f(body);
   asked.chat = true;
+  asked.prompt_field = "messages";
   parse_messages(f, asked);
   parse_tools(f, asked);
   parse_template_fields(f, asked);
@@ -345,4 +332,4 @@ std::optional<ApiError> parse_conversation(const Json& body, const ParseContext&
   return std::nullopt;
 }
 
-}  // namespace quire
+}  // namespace quire::openai

@@ -1,10 +1,10 @@
-#include "server/openai_dialect.h"
+#include "server/dialect/openai/openai_writer.h"
 
 #include <gtest/gtest.h>
 
 #include "text/tiny_vocab.h"
 
-namespace quire {
+namespace quire::openai {
 namespace {
 
 // The JSON of every event; [DONE] as a string.
@@ -26,14 +26,14 @@ std::vector<Json> events(std::string_view text) {
 class Dialects : public ::testing::Test {
  protected:
   Tokenizer tokenizer_ = std::move(Tokenizer::create(tiny_byte_level()).value());
-  ResponseHead head_{.id = "1", .created = 5, .model = "m", .system_fingerprint = "fp_1"};
+  AnswerHead head_{.id = "1", .created = 5, .model = "m", .system_fingerprint = "fp_1"};
   std::vector<PromptInfo> prompts_{{.tokens = {104, 105}, .logprobs = {}}};
 
   Choice token(TokenId id, float logprob = -1) { return {.token = id, .logprob = logprob}; }
 };
 
 TEST_F(Dialects, StreamedChatHasRoleOnceFinishOnceAndNoUsageUnasked) {
-  OpenAiDialect d({.chat = true, .stream = true}, head_, tokenizer_);
+  OpenAiWriter d({.chat = true, .stream = true}, head_, tokenizer_);
   std::string text = d.piece({.text = "He"}, prompts_, {});
   text += d.piece({.text = "y \"\n"}, prompts_, {});
   text += d.piece({.finish = FinishReason::stop}, prompts_, {});
@@ -52,7 +52,7 @@ TEST_F(Dialects, StreamedChatHasRoleOnceFinishOnceAndNoUsageUnasked) {
 }
 
 TEST_F(Dialects, UsageComesLastOrContinuously) {
-  OpenAiDialect d({.chat = true, .stream = true, .include_usage = true}, head_, tokenizer_);
+  OpenAiWriter d({.chat = true, .stream = true, .include_usage = true}, head_, tokenizer_);
   std::string text = d.piece({.text = "x"}, prompts_, {});
   text += d.end({.prompt = 9, .completion = 3, .cached = 4, .written = 2}, nullptr);
   auto all = events(text);
@@ -62,14 +62,14 @@ TEST_F(Dialects, UsageComesLastOrContinuously) {
   EXPECT_EQ(last["usage"]["total_tokens"], 12);
   EXPECT_EQ(last["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
 
-  OpenAiDialect c({.chat = true, .stream = true, .include_usage = true, .continuous_usage = true},
-                  head_, tokenizer_);
+  OpenAiWriter c({.chat = true, .stream = true, .include_usage = true, .continuous_usage = true},
+                 head_, tokenizer_);
   all = events(c.piece({.text = "x"}, prompts_, {.prompt = 9, .completion = 1}));
   EXPECT_EQ(all[1]["usage"]["completion_tokens"], 1);
 }
 
 TEST_F(Dialects, ToolCallsStreamInPieces) {
-  OpenAiDialect d({.chat = true, .stream = true}, head_, tokenizer_);
+  OpenAiWriter d({.chat = true, .stream = true}, head_, tokenizer_);
   std::string text = d.piece(
       {.tools = {{ToolPiece::Kind::call, 0, "f"}, {ToolPiece::Kind::arguments, 0, "{\"a\""}}},
       prompts_, {});
@@ -89,14 +89,14 @@ TEST_F(Dialects, ToolCallsStreamInPieces) {
 }
 
 TEST_F(Dialects, FailureIsAnEventAndDone) {
-  OpenAiDialect d({.chat = true, .stream = true}, head_, tokenizer_);
+  OpenAiWriter d({.chat = true, .stream = true}, head_, tokenizer_);
   const auto all = events(d.failure({.status = 500, .message = "no", .type = "server_error"}));
   EXPECT_EQ(all[0]["error"]["type"], "server_error");
   EXPECT_EQ(all[1], "[DONE]");
 }
 
 TEST_F(Dialects, LogprobBytesJoinToTheText) {
-  OpenAiDialect d({.chat = true, .logprobs = true}, head_, tokenizer_);
+  OpenAiWriter d({.chat = true, .logprobs = true}, head_, tokenizer_);
   Choice e1 = token(0xC3), e2 = token(0xA9, -INFINITY);  // two halves of é
   e1.alternatives = {{0xC3, -1}, {65, -2}};
   const TokenId end = tokenizer_.eos();
@@ -116,7 +116,7 @@ TEST_F(Dialects, LogprobBytesJoinToTheText) {
 TEST_F(Dialects, EchoedPromptIsScoredFromItsSecondToken) {
   prompts_[0].logprobs = {{.token = 104},
                           {.token = 105, .logprob = -2, .alternatives = {{106, -1}}}};
-  OpenAiDialect d({.logprobs = true, .echo = true}, head_, tokenizer_);
+  OpenAiWriter d({.logprobs = true, .echo = true}, head_, tokenizer_);
   const Json body = d.whole({{.text = "!", .tokens = {token(33, -3)}}}, prompts_, {}, nullptr);
   const Json& choice = body["choices"][0];
   EXPECT_EQ(choice["text"], "hi!");
@@ -129,7 +129,7 @@ TEST_F(Dialects, EchoedPromptIsScoredFromItsSecondToken) {
 }
 
 TEST_F(Dialects, CallsLeaveNoContent) {
-  OpenAiDialect d({.chat = true}, head_, tokenizer_);
+  OpenAiWriter d({.chat = true}, head_, tokenizer_);
   const Json body = d.whole({{.calls = {{"f", "{}"}}, .finish = FinishReason::tool_calls}},
                             prompts_, {}, nullptr);
   EXPECT_TRUE(body["choices"][0]["message"]["content"].is_null());
@@ -138,4 +138,4 @@ TEST_F(Dialects, CallsLeaveNoContent) {
 }
 
 }  // namespace
-}  // namespace quire
+}  // namespace quire::openai

@@ -1,4 +1,4 @@
-#include "server/messages.h"
+#include "server/dialect/openai/openai_messages.h"
 
 #include <fmt/core.h>
 
@@ -6,14 +6,14 @@
 #include <array>
 #include <map>
 
-namespace quire {
+namespace quire::openai {
 namespace {
 
 constexpr std::size_t kMessagesMax = 100'000, kToolsMax = 1024;
 
-struct Reader {
+struct MessageReader {
   Fields& body;
-  Asked& asked;
+  GenerationRequest& asked;
   std::map<std::string, std::string> calls;  // names of functions called so far, by call id
 
   // A string, or parts of text that are joined by line feeds.
@@ -138,7 +138,7 @@ struct Reader {
   }
 };
 
-void choose_tools(Fields& body, const Json& choice, Asked& asked) {
+void choose_tools(Fields& body, const Json& choice, GenerationRequest& asked) {
   if (choice == "none") {
     asked.tool_choice.kind = ToolChoice::Kind::none;
   } else if (choice == "auto") {
@@ -181,24 +181,24 @@ void choose_tools(Fields& body, const Json& choice, Asked& asked) {
 
 }  // namespace
 
-void parse_messages(Fields& body, Asked& asked) {
+void parse_messages(Fields& body, GenerationRequest& asked) {
   const Json& messages = body.require("messages");
   if (body.failed()) return;
   if (!messages.is_array() || messages.empty() || messages.size() > kMessagesMax)
     return body.refuse("messages", fmt::format("must be a list of 1 to {} messages", kMessagesMax));
-  Reader reader{body, asked, {}};
+  MessageReader reader{body, asked, {}};
   for (std::size_t i = 0; i < messages.size() && !body.failed(); ++i)
     reader.message(messages[i], i);
 }
 
-void parse_tools(Fields& body, Asked& asked) {
+void parse_tools(Fields& body, GenerationRequest& asked) {
   const Json* tools = body.find("tools");
   const Json* functions = body.find("functions");
   Json wrapped = Json::array();
   if (tools == nullptr && functions != nullptr && functions->is_array()) {
     for (const Json& f : *functions) wrapped.push_back({{"type", "function"}, {"function", f}});
     tools = &wrapped;
-    asked.old_functions = true;
+    asked.extras["old_functions"] = true;
   }
   if (tools != nullptr) {
     if (!tools->is_array() || tools->size() > kToolsMax)
@@ -220,9 +220,9 @@ void parse_tools(Fields& body, Asked& asked) {
     if (!tools->empty()) asked.tools = *tools;
   }
   if (const Json* choice = body.find("tool_choice")) choose_tools(body, *choice, asked);
-  if (const Json* call = body.find("function_call"); call != nullptr && asked.old_functions)
+  if (const Json* call = body.find("function_call"); call != nullptr && tools == &wrapped)
     choose_tools(body, *call, asked);
   asked.parallel_tool_calls = body.boolean("parallel_tool_calls").value_or(true);
 }
 
-}  // namespace quire
+}  // namespace quire::openai

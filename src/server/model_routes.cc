@@ -1,4 +1,5 @@
-// The routes of the OpenAI dialect.
+// The models that are served. The clients of all dialects ask for them here: one body has what each
+// of them reads.
 #include <fmt/core.h>
 
 #include "engine/plan.h"
@@ -12,18 +13,6 @@ Json storable_formats(const Runtime& r) {
   for (const Format* f : formats())
     if (r.check_storage(f).ok()) names.push_back(f->name);
   return names;
-}
-
-using Parse = std::optional<ApiError> (*)(const Json&, const ParseContext&, Asked&);
-
-void post_generation(Server& server, std::shared_ptr<Call> call, Parse parse) {
-  if (server.service().draining()) return call->refuse(shutting_down());
-  server.with_json(call, [&server, call, parse](const Json& body) {
-    Asked asked;
-    if (auto error = parse(body, server.parse_context(*call), asked))
-      return post_refusal(call, std::move(*error));
-    server.generate(call, std::move(asked));
-  });
 }
 
 Json model_entry(Server& server, const std::string& name) {
@@ -61,14 +50,6 @@ Json gemini_entry(Server& server, const std::string& name) {
 }
 
 }  // namespace
-
-void post_chat(Server& server, std::shared_ptr<Call> call) {
-  post_generation(server, std::move(call), parse_chat);
-}
-
-void post_completions(Server& server, std::shared_ptr<Call> call) {
-  post_generation(server, std::move(call), parse_completion);
-}
 
 void get_models(Server& server, std::shared_ptr<Call> call) {
   Json data = Json::array(), models = Json::array();

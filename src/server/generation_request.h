@@ -1,6 +1,13 @@
-// server/asked.h - what a client asked for, checked and free of any dialect, before it is tokens.
+// server/generation_request.h - what a client asked for, checked and free of any dialect, before it
+// is tokens.
 //
-// Dialects (server/openai_parse.h) fill an Asked; server/prompt.h turns it into engine Requests.
+// Dialects (server/dialect/dialect.h) make one of a request's body; server/prompt.h makes engine
+// Requests of it.
+//
+//   GenerationRequest asked;
+//   if (auto error = dialect.parse(body, context, asked)) return call->refuse(*error);
+//   std::vector<Prompt> prompts;
+//   if (auto error = make_prompts(asked, runtime, prompts)) return call->refuse(*error);
 #pragma once
 
 #include <cstdint>
@@ -14,7 +21,7 @@
 namespace quire {
 
 // What the answer must look like. The server's Grammar (server/grammar.h) makes a TokenMask of it.
-struct AskedGrammar {
+struct AnswerGrammar {
   enum class Kind : std::uint8_t {
     none,
     json_object,
@@ -40,7 +47,7 @@ struct ToolChoice {
 };
 
 // The per-request `kv` object and what other fields say about the cache.
-struct AskedKv {
+struct KvRequest {
   KvPolicy policy;
   std::int32_t priority = 0;  // -100..100
   bool given = false;         // a kv object or header was there: the answer has one, too
@@ -48,22 +55,22 @@ struct AskedKv {
   std::optional<Nanoseconds> breakpoint_ttl;  // of the last explicit breakpoint
 };
 
-struct AskedPrompt {
+struct PromptInput {
   std::string text = {};
   std::vector<TokenId> tokens = {};  // used as they are
   bool is_tokens = false;
 };
 
-struct Asked {
+struct GenerationRequest {
   bool chat = false;
   std::string model;
+  std::string_view prompt_field = "prompt";  // what the client calls its prompt; for errors
 
   // chat
   Json messages = Json::array();  // as templates want them: contents are strings
   Json tools = nullptr;
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;
-  bool old_functions = false;  // `functions` instead of `tools`
   bool add_generation_prompt = true, continue_final_message = false;
   std::string chat_template;  // another than the model's
   Json template_variables = nullptr;
@@ -71,7 +78,7 @@ struct Asked {
   std::optional<std::pair<std::size_t, std::size_t>> breakpoint;
 
   // completions
-  std::vector<AskedPrompt> prompts;
+  std::vector<PromptInput> prompts;
   std::optional<std::string> suffix;
   bool parse_special = false, add_special = true;
 
@@ -95,10 +102,12 @@ struct Asked {
 
   bool stream = false, include_usage = false, continuous_usage = false;
 
-  AskedGrammar grammar;
-  AskedKv kv;
+  AnswerGrammar grammar;
+  KvRequest kv;
   std::int32_t priority = 0;
-  std::string family, service_tier = "default", request_id;
+  std::string family, request_id;
+  Json extras =
+      Json::object();  // what a dialect's parser leaves for its writer; nobody else reads it
 };
 
 }  // namespace quire

@@ -1,24 +1,23 @@
-// server/openai_dialect.h - chat and text completions as OpenAI's clients read them.
+// server/dialect/openai/openai_writer.h - chat and text completions as OpenAI's clients read them.
 #pragma once
 
 #include <string>
 
-#include "server/asked.h"
-#include "server/dialect.h"
+#include "server/dialect/answer_writer.h"
+#include "server/generation_request.h"
 #include "text/tokenizer.h"
 
-namespace quire {
+namespace quire::openai {
 
-struct ResponseHead {
-  std::string id;  // without its prefix
-  std::int64_t created = 0;
-  std::string model, system_fingerprint;
-};
+inline constexpr std::string_view kChatIdPrefix = "chatcmpl-", kTextIdPrefix = "cmpl-";
 
-class OpenAiDialect final : public Dialect {
+class OpenAiWriter final : public AnswerWriter {
  public:
-  OpenAiDialect(const Asked& asked, ResponseHead head, const Tokenizer& tokenizer);
+  OpenAiWriter(const GenerationRequest& asked, AnswerHead head, const Tokenizer& tokenizer);
 
+  std::string id() const override { return id_; }
+  std::vector<HttpHeader> headers(Nanoseconds took) const override;
+  HttpResponse stream_head() const override { return sse_head(": keep-alive\n\n"); }
   std::string piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
                     const Usage& so_far) override;
   std::string end(const Usage& usage, const Json& kv) override;
@@ -44,13 +43,16 @@ class OpenAiDialect final : public Dialect {
   Json prompt_logprobs(const PromptInfo& prompt) const;
   std::string_view finish_name(FinishReason finish) const;
 
-  const Asked asked_;
-  const ResponseHead head_;
+  const GenerationRequest asked_;
+  const AnswerHead head_;
+  const std::string id_;
+  const bool old_functions_;  // `functions` instead of `tools` were asked with
   const Tokenizer& tokenizer_;
   std::string chunk_head_;  // what every chunk begins with
   std::vector<ChoiceState> states_;
 };
 
 Json openai_usage(const Usage& usage, bool chat);
+Json openai_error(const ApiError& error);  // {"error": {...}}
 
-}  // namespace quire
+}  // namespace quire::openai
