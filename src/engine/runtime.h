@@ -59,6 +59,7 @@ struct RuntimeOptions {
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
+  ModelSource::Progress loading = {};  // told how many bytes of the weights are loaded
 };
 
 // By first token of what chose together (a token, or a block of a prompt), by lane.
