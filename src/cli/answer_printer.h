@@ -42,7 +42,7 @@ class AnswerPrinter {
 
 // Of an answer that the model has not ended.
 inline std::string why_cut(std::size_t tokens, const SamplingOptionsCli& asked) {
-  return "stopped after " + std::to_string(tokens) + " tokens" +
+  return "stopped after " + std::to_string(tokens) + (tokens == 1 ? " token" : " tokens") +
          (asked.tokens_max && tokens >= *asked.tokens_max ? "; -n for more"
                                                           : ": the context is full");
 }
