@@ -96,7 +96,7 @@ int serve(const ServeOptions& o) {
   if (!o.api_key.empty())
     return fail(kUsage, "a key on the command line can be read by everybody on this machine",
                 "put it into a file that only you can read, and give --api-key-file FILE");
-  const auto path = find_model(o.model.path);
+  const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto body = parse_size(o.max_body);
   if (!body.ok()) return fail(body.error());
@@ -132,13 +132,13 @@ int serve(const ServeOptions& o) {
   options.metrics_auth = o.metrics_auth;
   options.traces = std::move(traces.value());
   const std::string name = options.models.front();
-  const std::string kv =
-      fmt::format("{} {}x{} {:.1f}GiB", r.kv_format(), r.geometry().tokens_per_block, "tokens",
-                  static_cast<double>(r.kv_cache_bytes()) / 0x1p30);
+  const std::string kv = fmt::format("{}, {} in blocks of {} tokens", r.kv_format(),
+                                     human_bytes(static_cast<double>(r.kv_cache_bytes())),
+                                     r.geometry().tokens_per_block);
   const std::string weights =
       r.executor().traits().device != DeviceKind::cpu
-          ? fmt::format(" weights={} {:.1f}GiB", r.executor().weights().packed ? "packed" : "bf16",
-                        static_cast<double>(r.executor().weights().bytes) / 0x1p30)
+          ? fmt::format(" weights={}, {}", r.executor().weights().packed ? "packed" : "bf16",
+                        human_bytes(static_cast<double>(r.executor().weights().bytes)))
           : "";
   if (o.dry_run) {
     fmt::print(stderr, "would serve model={} kv={}{}\n", name, kv, weights);
@@ -157,10 +157,9 @@ int serve(const ServeOptions& o) {
     fmt::print(stderr,
                "ready after {:.1f} s. Open {} in a browser, or\n"
                "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-               "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": "
-               "\"Hello\"}}]}}'\n"
+               "    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'\n"
                "Ctrl-C ends it.\n",
-               seconds, url, url, name);
+               seconds, url, url);
   }
   return watch(*server.value(), signals, o.drain);
 }
@@ -169,11 +168,11 @@ std::function<int()> declare_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   add_model_options(app, o->model);
   add_retention_options(app, o->model);
-  app.add_option("-m,--model", o->model.path, "the same as MODEL")->group(kRare);
   app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o->port, "port (8080); 0: any");
   app.add_option("-a,--alias,--served-model-name", o->names, "name(s) of the model (its file's)");
-  app.add_option("--api-key-file", o->api_key_file, "file of keys: KEY [tenant=NAME] [admin]");
+  app.add_option("--api-key-file", o->api_key_file,
+                 "lines of KEY [tenant=NAME] [admin]; a KEY has 8 characters or more");
   app.add_option("--api-key", o->api_key)->group("");
   app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
                  "answers that decode together (64)")

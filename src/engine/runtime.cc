@@ -91,6 +91,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   std::unique_ptr<Runtime> r(new Runtime());
   TRY(r->source_,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
+  if (options.loading) r->source_.watch(options.loading);
   const bool on_device = options.device == DeviceKind::cuda;
   if (on_device && options.tokens_per_block != kCudaPage)
     return Error{

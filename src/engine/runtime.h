@@ -58,7 +58,8 @@ struct RuntimeOptions {
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
-  double pin_budget = 0.5;  // share of the cache that pinned prefixes may hold
+  double pin_budget = 0.5;             // share of the cache that pinned prefixes may hold
+  ModelSource::Progress loading = {};  // told how many bytes of the weights are loaded
 };
 
 class Runtime {

@@ -258,9 +258,9 @@ class KvCache {
                                      const std::optional<TextPlace>& after) const;
   CachedText text(const TextPlace& place) const;
   void tree(const std::function<void(const NodeInfo&)>& visit) const;  // parents before children
-  Result<Evicted> evict(const BlockKey& prefix,
-                        bool force = false);  // the node and all below it; force takes pins too
-  Evicted clear(bool force = false);
+  // The node and all below it; force takes pins too. A dry run only counts what would go.
+  Result<Evicted> evict(const BlockKey& prefix, bool force = false, bool dry_run = false);
+  Evicted clear(bool force = false, bool dry_run = false);
   CacheStats stats() const;
   const BlockTimes& block_times() const;
   std::uint64_t bytes(const Sequence& s) const;   // of all that it holds, shared blocks included

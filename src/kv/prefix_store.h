@@ -152,7 +152,7 @@ class PrefixStore final : public PoolListener {
     std::uint32_t blocks, in_use, pinned;
     std::uint64_t bytes;
   };
-  Swept sweep(NodeId n, Reason reason, bool force);
+  Swept sweep(NodeId n, Reason reason, bool force, bool dry_run = false);
   double value(BlockId b) const;  // of keeping it, as the cost policy sees it
   double last_evicted_density() const {
     return last_evicted_density_;

@@ -148,6 +148,12 @@ void get_kv_request(Server& server, std::shared_ptr<Call> call) {
 void post_kv_explain(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
     Fields f(body);
+    if (f.find("request_id") || f.find("id"))
+      f.refuse(bad_value("request_id",
+                         "is not taken here: GET /v1/kv/requests/{id} explains a request that was "
+                         "answered. This explains one that may come: send messages, prompt, tokens "
+                         "or request",
+                         "unsupported_parameter"));
     const std::string compare = f.text("compare_to", 256).value_or("");
     if (f.failed()) return post_refusal(call, f.error());
     GenerationRequest asked;

@@ -76,12 +76,6 @@ void parse_retention(Fields& f, KvRequest& kv) {
   r->refuse_unknown();
 }
 
-std::string format_names() {
-  std::string names;
-  for (const Format* f : formats()) names += (names.empty() ? "" : ", ") + std::string(f->name);
-  return names;
-}
-
 // A name, "KEYS/VALUES", or {k, v, group, recent_exact, sinks, skip_layers}. Without names it is the
 // server's format that the other fields are about.
 void parse_format(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& policy) {
@@ -114,11 +108,7 @@ void parse_format(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& p
   }
   const Result<const Format*> format =
       keys == values ? find_format(keys) : find_format(keys, values);
-  if (!format.ok())
-    return f.refuse(
-        "format",
-        fmt::format("{}; there are {}, and pairs of them", format.error().message, format_names()),
-        std::string(kUnsupported));
+  if (!format.ok()) return f.refuse("format", format.error().message, std::string(kUnsupported));
   auto storage = std::make_shared<StoragePolicy>(format.value());
   if (object) {
     storage->recent_exact =

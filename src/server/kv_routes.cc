@@ -76,8 +76,10 @@ std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& bod
     if (auto error = parse_prompts(*text, context.vocabulary, asked)) return error;
     parse_kv(f, context.kv_header, context.kv, asked.kv);
   } else {
-    return bad_value("messages", "give messages, prompt, tokens or request",
-                     "missing_required_parameter");
+    return bad_value(
+        "messages",
+        "is required, or prompt, tokens, or request (the body of a chat or a completion)",
+        "missing_required_parameter");
   }
   if (f.failed()) return f.error();
   std::vector<Prompt> prompts;

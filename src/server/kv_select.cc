@@ -61,9 +61,9 @@ Result<BlockKey> find_node(const KvCache& cache, std::string_view hex) {
 
 Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run) {
   KvCache& cache = e.runtime.cache();
-  if (selector.kind == Selector::Kind::all && !dry_run) {
-    e.drop_snapshots();
-    return cache.clear(force);
+  if (selector.kind == Selector::Kind::all) {
+    if (!dry_run) e.drop_snapshots();
+    return cache.clear(force, dry_run);
   }
   BlockKey node;
   std::optional<RootId> root;
@@ -77,32 +77,21 @@ Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool for
   }
   std::unordered_set<BlockKey, BlockKeyHash> selected;
   std::vector<BlockKey> tops;
-  Evicted would;
   cache.tree([&](const NodeInfo& n) {
     const bool below = selected.contains(n.parent);
     const bool named =
-        selector.kind == Selector::Kind::all ||
         (selector.kind == Selector::Kind::tenant && n.root == *root) ||
         (selector.kind == Selector::Kind::older_than && n.last_used < e.now - selector.age) ||
         n.key == node;
     if (!below && !named) return;
     selected.insert(n.key);
     if (!below) tops.push_back(n.key);
-    if (n.sequences > 0)
-      ++would.in_use;
-    else if (n.pinned && !force)
-      ++would.pinned;
-    else {
-      ++would.blocks;
-      would.bytes += n.bytes;
-    }
   });
-  if (dry_run) return would;
   if (tops.empty() && selector.kind == Selector::Kind::tokens)
     return Error{Code::not_found, "these tokens are not cached"};
   Evicted sum;
   for (const BlockKey& key : tops) {
-    const auto done = cache.evict(key, force);
+    const auto done = cache.evict(key, force, dry_run);
     if (!done.ok()) continue;  // went with one of the others
     sum.blocks += done.value().blocks;
     sum.bytes += done.value().bytes;

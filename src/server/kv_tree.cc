@@ -1,5 +1,5 @@
 // The prefix tree: runs of blocks without branching, as JSON, Graphviz or folded stacks.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
@@ -286,6 +286,16 @@ void get_kv_tree(Server& server, std::shared_ptr<Call> call) {
             .depth = static_cast<std::uint32_t>(number_parameter(request, "depth", 64)),
             .min_tokens = static_cast<std::uint32_t>(number_parameter(request, "min_tokens", 0)),
             .limit = std::min<std::size_t>(number_parameter(request, "limit", 200), 10'000)};
+  const auto one_of = [&](const char* name, const std::string& given,
+                          std::initializer_list<std::string_view> known) {
+    if (std::ranges::find(known, given) != known.end()) return true;
+    call->refuse(
+        bad_value(name, fmt::format("must be one of {}, not '{}'", fmt::join(known, ", "), given)));
+    return false;
+  };
+  if (!one_of("format", view.format, {"json", "dot", "folded"}) ||
+      !one_of("sort", view.sort, {"hits", "bytes", "recent"}))
+    return;
   if (view.root.find_first_not_of('0') == std::string::npos) view.root.clear();
   std::optional<std::string> tenant = request.parameter("tenant");
   if (!call->caller.admin) {  // sees its own only

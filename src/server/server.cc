@@ -79,6 +79,7 @@ Server::Server(std::unique_ptr<Service> service, ServerOptions options)
   mailbox_ =
       std::make_unique<Mailbox>([this](std::function<void()> f) { http_->post(std::move(f)); });
   grammar_ = GrammarMasks::create(runtime().tokenizer(), runtime().config().vocabulary);
+  sampling_ = sampling_defaults(runtime().source());
   struct stat info {};
   if (::stat(options_.model_path.c_str(), &info) == 0) model_created_ = info.st_mtime;
   const std::string identity = fmt::format("{} {} {} {} {}", options_.version, options_.model_path,
@@ -125,6 +126,8 @@ ParseContext Server::parse_context(Call& call) const {
   return {
       .vocabulary = static_cast<std::uint32_t>(runtime().tokenizer().size()),
       .strict_fields = options_.strict_fields,
+      .model = model(),
+      .sampling = sampling_.options,
       .kv = {
           .kv_format = runtime().kv_format(),
           .plan = runtime().plan(),

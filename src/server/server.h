@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/sampling_defaults.h"
 #include "engine/service.h"
 #include "net/http_server.h"
 #include "server/access_log.h"
@@ -93,6 +94,7 @@ class Server {
   const Runtime& runtime() const { return service_->runtime(); }
   const ServerOptions& options() const { return options_; }
   const std::string& model() const { return options_.models.front(); }
+  const SamplingDefaults& sampling() const { return sampling_; }  // where a request does not say
   const std::string& fingerprint() const { return fingerprint_; }
   std::int64_t model_created() const { return model_created_; }
   HttpCounters http_counters() const { return http_->counters(); }
@@ -137,6 +139,7 @@ class Server {
   AccessLog log_;
   std::unique_ptr<Tracer> tracer_;  // none: no traces
   std::string fingerprint_;
+  SamplingDefaults sampling_;
   std::int64_t model_created_ = 0;
   std::atomic<std::uint32_t> under_way_{0};
   HitHistory hits_;

@@ -35,7 +35,9 @@ namespace quire {
 // What a parser must know besides the body.
 struct ParseContext {
   std::uint32_t vocabulary = 0;
-  bool strict_fields = false;  // unknown fields are errors
+  bool strict_fields = false;                     // unknown fields are errors
+  std::string model = {};                         // that a request without one means
+  SamplingOptions sampling = {.temperature = 1};  // where a request does not say
   KvRules kv;
   std::string kv_header;  // x-kv-policy
 };

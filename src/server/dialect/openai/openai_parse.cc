@@ -58,17 +58,23 @@ void parse_token_list(Fields& f, std::string_view name, std::uint32_t vocabulary
 
 void parse_sampling(Fields& f, const ParseContext& context, GenerationRequest& asked) {
   SamplingOptions& s = asked.sampling;
-  s.temperature = static_cast<float>(f.number("temperature", 0, 2).value_or(1));
-  s.top_p = static_cast<float>(f.number("top_p", 0, 1).value_or(1));
+  // Beams rank by the model's own probabilities.
+  const bool beams = f.boolean("use_beam_search").value_or(false);
+  s = beams ? SamplingOptions{} : context.sampling;
+  const auto take = [&](const char* name, double low, double high, float& into) {
+    if (const auto number = f.number(name, low, high)) into = static_cast<float>(*number);
+  };
+  take("temperature", 0, 2, s.temperature);
+  take("top_p", 0, 1, s.top_p);
   if (s.top_p == 0) f.refuse("top_p", "must be above 0");
   // -1 is what other servers' clients send for "all".
-  const std::int64_t top_k = f.integer("top_k", -1, kTokensMax).value_or(0);
-  s.top_k = top_k < 0 ? 0 : static_cast<std::uint32_t>(top_k);
-  s.min_p = static_cast<float>(f.number("min_p", 0, 1).value_or(0));
-  s.typical_p = static_cast<float>(f.number("typical_p", 0, 1).value_or(1));
-  s.repetition_penalty = static_cast<float>(f.number("repetition_penalty", 0.01, 100).value_or(1));
-  s.presence_penalty = static_cast<float>(f.number("presence_penalty", -2, 2).value_or(0));
-  s.frequency_penalty = static_cast<float>(f.number("frequency_penalty", -2, 2).value_or(0));
+  if (const auto top_k = f.integer("top_k", -1, kTokensMax))
+    s.top_k = *top_k < 0 ? 0 : static_cast<std::uint32_t>(*top_k);
+  take("min_p", 0, 1, s.min_p);
+  take("typical_p", 0, 1, s.typical_p);
+  take("repetition_penalty", 0.01, 100, s.repetition_penalty);
+  take("presence_penalty", -2, 2, s.presence_penalty);
+  take("frequency_penalty", -2, 2, s.frequency_penalty);
   parse_logit_bias(f, context.vocabulary, asked);
   if (const auto seed = f.integer("seed", INT64_MIN, INT64_MAX)) {
     s.seed = static_cast<std::uint64_t>(*seed);
@@ -106,10 +112,8 @@ void parse_cache_fields(Fields& body, bool has_breakpoint, GenerationRequest& as
 
 // What chat and completions have in common.
 void parse_common(Fields& f, const ParseContext& context, GenerationRequest& asked) {
-  if (const auto model = f.text("model", 1024))
-    asked.model = *model;
-  else if (!f.failed())
-    f.refuse("model", "is required", "missing_required_parameter");
+  asked.model = f.text("model", 1024).value_or("");
+  if (asked.model.empty()) asked.model = context.model;
   parse_sampling(f, context, asked);
   parse_stop(f, asked);
   asked.n = static_cast<std::uint32_t>(f.integer("n", 1, 16).value_or(1));

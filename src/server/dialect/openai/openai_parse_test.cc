@@ -38,10 +38,32 @@ TEST(OpenAiParse, PlainChat) {
   EXPECT_EQ(a.n, 1u);
 }
 
+TEST(OpenAiParse, WhatARequestDoesNotSayIsTheServers) {
+  ParseContext context = kContext;
+  context.model = "served";
+  context.sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f, .repetition_penalty = 1.1f};
+  Asked a;
+  ASSERT_FALSE(parse_chat({{"messages", {{{"role", "user"}, {"content", "x"}}}}}, context, a));
+  EXPECT_EQ(a.model, "served");
+  EXPECT_EQ(a.sampling.temperature, 0.6f);
+  EXPECT_EQ(a.sampling.top_k, 20u);
+  EXPECT_EQ(a.sampling.top_p, 0.95f);
+  EXPECT_EQ(a.sampling.repetition_penalty, 1.1f);
+  Asked b;
+  ASSERT_FALSE(parse_chat(chat({{"temperature", 0}, {"top_k", -1}, {"top_p", 1}}), context, b));
+  EXPECT_EQ(b.model, "m");
+  EXPECT_EQ(b.sampling.temperature, 0);
+  EXPECT_EQ(b.sampling.top_k, 0u);
+  EXPECT_EQ(b.sampling.top_p, 1);
+  Asked beams;  // ranked by the model's own probabilities
+  ASSERT_FALSE(parse_chat(chat({{"use_beam_search", true}, {"n", 2}}), context, beams));
+  EXPECT_EQ(beams.sampling.temperature, 0);
+  EXPECT_EQ(beams.sampling.repetition_penalty, 1);
+}
+
 TEST(OpenAiParse, ErrorsNameTheParameter) {
   EXPECT_EQ(bad(Json::array()), " 400 invalid_json");
-  EXPECT_EQ(bad({{"messages", {{{"role", "user"}, {"content", "x"}}}}}),
-            "model 400 missing_required_parameter");
+  EXPECT_EQ(bad(chat({{"model", 5}})), "model 400 invalid_value");
   EXPECT_EQ(bad({{"model", "m"}}), "messages 400 missing_required_parameter");
   EXPECT_EQ(bad(chat({{"messages", Json::array()}})), "messages 400 invalid_value");
   EXPECT_EQ(bad(chat({{"messages", {{{"role", "robot"}, {"content", "x"}}}}})),
