@@ -7,11 +7,13 @@
 //   engine.submit(std::move(job));
 //   while (engine.has_jobs()) engine.step();
 //
-//   engine.cc         jobs: submitted, admitted, finished, failed
-//   engine_batch.cc   a step's rows, and room for them: admission, preemption
+//   engine.cc         jobs: submitted, admitted, ended; the step
+//   engine_batch.cc   which rows a step has
+//   engine_room.cc    room for them: admission, preemption
+//   engine_draw.cc    what is wanted of the rows, and submitting them
+//   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
 //   engine_sample.cc  from logits to tokens, told to the sinks
-//   engine_draw.cc    the part of it that a GPU does
-//   engine_ahead.cc   a step behind another one that still runs
+//   engine_report.cc  what it cost
 #pragma once
 
 #include <cstdint>

@@ -351,6 +351,7 @@ Json Generation::kv_report() const {
     sum.computed_tokens += d.computed_tokens;
     sum.written_tokens += d.written_tokens;
     sum.approximate_tokens += d.approximate_tokens;
+    sum.converted |= d.converted;
     sum.kv_bytes += d.kv_bytes;
     sum.preemptions += d.preemptions;
     sum.saved_prefill_seconds += d.saved_prefill_seconds;
@@ -376,6 +377,9 @@ Json Generation::kv_report() const {
     kv["budget"] = {{"policy", asked.policy.retain->text()}, {"bytes_whole", whole}};
   }
   if (asked.policy.blend) kv["approximate_tokens"] = sum.approximate_tokens;
+  // The answer depends on what was cached: it may be another one next time.
+  if (asked.policy.blend || asked.policy.convert)
+    kv["approximate"] = sum.converted || sum.approximate_tokens > 0;
   if (asked.policy.select) {
     std::uint64_t read = 0, readable = 0;
     for (const auto& part : parts_) {
