@@ -3,7 +3,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
 #include <string_view>
 
 #include "base/json_named.h"
@@ -13,8 +12,5 @@ namespace quire {
 
 // Refuses text nested deeper than `depth_max`, so that hostile input cannot exhaust the stack.
 Result<Json> parse_json(std::string_view text, int depth_max = 64);
-
-// Where and what, in words, of an exception: " at line 1, column 3: unexpected end of input".
-std::string json_problem(const nlohmann::json::exception& exception);
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 #include "text/vocab_json_reader.h"
 
-#include "base/json.h"
+#include "base/json_problem.h"
 
 namespace quire {
 namespace {

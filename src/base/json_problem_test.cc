@@ -14,7 +14,7 @@ std::string problem(std::string_view text) {
   return parsed.ok() ? "fine" : parsed.error().message;
 }
 
-TEST(Json, WhatIsWrongIsSaidInWords) {
+TEST(JsonProblem, WhatIsWrongIsSaidInWords) {
   EXPECT_EQ(problem("{}"), "fine");
   EXPECT_THAT(problem("[{"), HasSubstr("not JSON at line 1, column 3: unexpected end of input"));
   EXPECT_THAT(problem("{\n\"a\": tru}"),
