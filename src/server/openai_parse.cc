@@ -180,7 +180,7 @@ void parse_grammar(Fields& f, Asked& asked) {
     g.kind = AskedGrammar::Kind::json_schema;
     g.schema = *schema;
     if (schema->is_string()) {
-      auto parsed = parse_json(schema->get_ref<const std::string&>());
+      auto parsed = parse_json(schema->get_ref<const std::string&>(), kRequestJson);
       if (!parsed.ok()) return outputs->refuse("json", "must be a JSON schema");
       g.schema = std::move(parsed.value());
     }

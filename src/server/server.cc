@@ -202,7 +202,7 @@ void Server::handle(std::shared_ptr<Exchange> x) {
 void Server::with_json(std::shared_ptr<Call> call, std::function<void(const Json&)> then) {
   worker_.run([call, then = std::move(then)] {
     const std::string& text = call->request().body;
-    auto body = parse_json(text.empty() ? "{}" : std::string_view(text));
+    auto body = parse_json(text.empty() ? "{}" : std::string_view(text), kRequestJson);
     if (!body.ok()) {
       return post_refusal(call, {.message = body.error().message, .code = "invalid_json"});
     }
