@@ -15,8 +15,9 @@ std::string object_of(std::size_t keys, const std::string& value = "1") {
 }
 
 TEST(Json, KeysStayInTheirOrderAndTheLastOfEqualOnesCounts) {
-  EXPECT_EQ(parse_json(R"({"b":1,"a":[1,-2,2.5,"x",null,true,{"c":{}}],"b":{"d":2}})").value().dump(),
-            R"({"b":{"d":2},"a":[1,-2,2.5,"x",null,true,{"c":{}}]})");
+  EXPECT_EQ(
+      parse_json(R"({"b":1,"a":[1,-2,2.5,"x",null,true,{"c":{}}],"b":{"d":2}})").value().dump(),
+      R"({"b":{"d":2},"a":[1,-2,2.5,"x",null,true,{"c":{}}]})");
   std::string many = object_of(100);
   many.back() = ',';
   EXPECT_EQ(parse_json(many + R"("k0":7,"k99":8})").value().size(), 100u);
@@ -37,7 +38,7 @@ TEST(Json, LimitsAreNamed) {
   EXPECT_NE(parse_json("[[[1]]]", few).error().message.find("deeper than 2"), std::string::npos);
   EXPECT_NE(parse_json("[1,2,3,4,5]", few).error().message.find("5 values"), std::string::npos);
   EXPECT_NE(parse_json(object_of(4), few).error().message.find("3 keys in one"), std::string::npos);
-  EXPECT_NE(parse_json(R"([{"a":1,"a":1,"a":1,"a":1,"a":1}])", few).error().message.find("4 keys"),
+  EXPECT_NE(parse_json(R"([{"a":1,"a":1,"a":1}])", {.keys_max = 2}).error().message.find("2 keys"),
             std::string::npos);
 }
 
