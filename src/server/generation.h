@@ -22,6 +22,7 @@
 #include "net/http.h"
 #include "server/asked.h"
 #include "server/dialect.h"
+#include "server/grammar.h"
 #include "server/prompt.h"
 
 namespace quire {
@@ -63,6 +64,9 @@ struct GenerationStart {
   std::vector<Request> requests = {};  // one per prompt
   StopStrings stops = {};
   std::unique_ptr<Dialect> dialect = {};
+  std::shared_ptr<const MaskState> mask = {};  // where answers have a grammar
+  // Runs what takes long on another thread than the connection's; none: there.
+  std::function<void(std::function<void()>)> elsewhere = {};
   std::string request_id = {}, response_id = {};
   std::function<void(const GenerationSummary&)> ended = {};
 };
@@ -104,6 +108,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void begin_stream();
   void fail(const ApiError& error);
   void complete();
+  void respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv);
   void client_gone();
   void over(int status, std::string error_code);
   void cancel_all();
@@ -128,6 +133,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::deque<Event> backlog_;  // what a slow client made wait
   std::string pending_;        // bytes to be sent together
   std::size_t parts_done_ = 0;
+  std::size_t logprobs_held_ = 0;  // of an answer that is sent whole
   bool started_ = false, paused_ = false, streaming_ = false, over_ = false;
 };
 

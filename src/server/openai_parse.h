@@ -18,7 +18,9 @@ namespace quire {
 
 struct ParseContext {
   std::uint32_t vocabulary = 0;
-  bool strict_fields = false;  // unknown fields are errors
+  bool strict_fields = false;    // unknown fields are errors
+  bool parse_special = true;     // raw prompts may spell control tokens (--no-parse-special)
+  bool trust_templates = false;  // a chat_template is taken (--trust-request-templates)
   KvRules kv;
   std::string kv_header;  // x-kv-policy
 };

@@ -38,6 +38,48 @@ TEST(OpenAiParse, PlainChat) {
   EXPECT_EQ(a.n, 1u);
 }
 
+TEST(OpenAiParse, ShapesOfAnswersAsOtherServersNameThem) {
+  using Kind = AskedGrammar::Kind;
+  const Json schema{{"type", "object"}};
+  for (const char* name : {"guided_json", "json_schema"}) {
+    const AskedGrammar g = good(chat({{name, schema}})).grammar;
+    EXPECT_EQ(g.kind, Kind::json_schema) << name;
+    EXPECT_EQ(g.param, name);
+    EXPECT_EQ(good(chat({{name, schema.dump()}})).grammar.schema, schema) << name;
+  }
+  EXPECT_EQ(good(chat({{"guided_regex", "a+"}})).grammar.kind, Kind::regex);
+  EXPECT_EQ(good(chat({{"guided_grammar", "root ::= \"a\""}})).grammar.kind, Kind::ebnf);
+  EXPECT_EQ(good(chat({{"grammar", "root ::= \"a\""}})).grammar.kind, Kind::ebnf);
+  EXPECT_EQ(good(chat({{"guided_choice", {"a", "b"}}})).grammar.choices.size(), 2u);
+  EXPECT_EQ(good(chat({{"structured_outputs", {{"choice", {"a"}}}}})).grammar.kind, Kind::choice);
+  EXPECT_EQ(good(chat({{"structured_outputs", {{"json_object", true}}}})).grammar.kind,
+            Kind::json_object);
+  EXPECT_EQ(good(chat({{"grammar", ""}})).grammar.kind, Kind::none);
+  EXPECT_EQ(bad(chat({{"guided_json", 3}})), "guided_json 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"guided_choice", {1}}})), "guided_choice 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"guided_json", schema}, {"guided_regex", "a"}})),
+            "guided_regex 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"response_format", {{"type", "json_object"}}}, {"guided_regex", "a"}})),
+            "guided_regex 400 invalid_value");
+}
+
+TEST(OpenAiParse, TemplatesAndControlTokensNeedTrust) {
+  EXPECT_EQ(bad(chat({{"chat_template", "x"}})), "chat_template 403 chat_template_not_trusted");
+  const Json raw{{"model", "m"}, {"prompt", "<s>"}};
+  Asked asked, plain;
+  ParseContext context = kContext;
+  context.trust_templates = true;
+  EXPECT_FALSE(parse_chat(chat({{"chat_template", "x"}}), context, asked));
+  EXPECT_FALSE(parse_completion(raw, context, asked));
+  EXPECT_TRUE(asked.parse_special);
+  context.parse_special = false;
+  EXPECT_FALSE(parse_completion(raw, context, plain));
+  EXPECT_FALSE(plain.parse_special);
+  Json wants = raw;
+  wants["parse_special"] = true;
+  EXPECT_EQ(parse_completion(wants, context, plain)->param, "parse_special");
+}
+
 TEST(OpenAiParse, ErrorsNameTheParameter) {
   EXPECT_EQ(bad(Json::array()), " 400 invalid_json");
   EXPECT_EQ(bad({{"messages", {{{"role", "user"}, {"content", "x"}}}}}),

@@ -57,7 +57,7 @@ Json gemini_entry(Server& server, const std::string& name) {
       {"displayName", name},
       {"inputTokenLimit", server.runtime().context()},
       {"outputTokenLimit", server.runtime().context()},
-      {"supportedGenerationMethods", {"generateContent", "countTokens", "createCachedContent"}}};
+      {"supportedGenerationMethods", Json::array()}};  // none of Gemini's is there
 }
 
 }  // namespace
