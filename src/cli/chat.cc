@@ -11,6 +11,7 @@
 #include "cli/model_options.h"
 #include "cli/prompt.h"
 #include "cli/sampling_options.h"
+#include "cli/template_option.h"
 #include "engine/chat.h"
 #include "engine/generate.h"
 
@@ -18,6 +19,7 @@ namespace quire::cli {
 namespace {
 
 struct ChatOptions {
+  TemplateOption chat_template;
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
   std::string system;
@@ -40,8 +42,12 @@ constexpr const char* kHelp =
 
 class Chat {
  public:
-  Chat(Runtime& runtime, GenerateOptions options, std::string system)
-      : runtime_(runtime), options_(std::move(options)), system_(std::move(system)) {}
+  Chat(Runtime& runtime, GenerateOptions options, std::string system,
+       const ChatTemplate* chat_template)
+      : runtime_(runtime),
+        chat_template_(chat_template),
+        options_(std::move(options)),
+        system_(std::move(system)) {}
 
   int run() {
     for (std::string message; prompt_.read(message);) {
@@ -66,7 +72,7 @@ class Chat {
 
   void answer(const std::string& message) {
     turns_.push_back({{"role", "user"}, {"content", message}});
-    const auto prompt = render_chat(runtime_, messages(), {});
+    const auto prompt = render_chat(runtime_, messages(), {.chat_template = chat_template_});
     if (!prompt.ok()) {
       turns_.erase(turns_.size() - 1);
       fail(prompt.error());
@@ -198,25 +204,29 @@ class Chat {
   }
 
   Runtime& runtime_;
+  const ChatTemplate* chat_template_;
   Prompt prompt_{history_file()};
   GenerateOptions options_;
   std::string system_;
   Json turns_ = Json::array();
 };
 
-int run_chat(const ChatOptions& o) {
+int run_chat(ChatOptions& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
-  if (runtime.value()->chat_template() == nullptr)
-    return fail(kUsage, "this model has no chat template",
-                "use `quire run --raw` to continue a text with it");
+  const auto chat_template = o.chat_template.find(*runtime.value());
+  if (!chat_template.ok()) return fail(chat_template.error());
+  if (chat_template.value() == nullptr)
+    return fail(
+        kUsage, "this model has no chat template",
+        "give one with --chat-template, or use `quire run --raw` to continue a text with it");
   auto options = o.sampling.generate_options();
   if (!options.ok()) return fail(options.error());
   const Runtime& r = *runtime.value();
   fmt::print("{} · context {} · {} threads · /help\n",
              r.config().name.empty() ? r.source().path() : r.config().name, r.context(),
              r.threads());
-  return Chat(*runtime.value(), std::move(options.value()), o.system).run();
+  return Chat(*runtime.value(), std::move(options.value()), o.system, chat_template.value()).run();
 }
 
 std::function<int()> declare_chat(CLI::App& app) {
@@ -227,6 +237,7 @@ std::function<int()> declare_chat(CLI::App& app) {
   add_model_options(app, o->model);
   add_retention_options(app, o->model);
   app.add_option("--system", o->system, "system message");
+  o->chat_template.add(app);
   o->sampling.add(app, true);
   return [o] { return run_chat(*o); };
 }

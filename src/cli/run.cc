@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/sampling_options.h"
+#include "cli/template_option.h"
 #include "engine/chat.h"
 #include "engine/generate.h"
 
@@ -17,6 +18,7 @@ namespace quire::cli {
 namespace {
 
 struct RunOptions {
+  TemplateOption chat_template;
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
   std::string prompt, tokens, system;
@@ -61,7 +63,7 @@ Json timings_json(const GenerateTimings& t, double load_seconds) {
           {"decode_tokens_per_second", rate(t.decoded_tokens, t.decode_seconds)}};
 }
 
-Result<std::vector<TokenId>> prompt_tokens(const RunOptions& o, const Runtime& runtime) {
+Result<std::vector<TokenId>> prompt_tokens(RunOptions& o, const Runtime& runtime) {
   if (!o.tokens.empty()) return parse_tokens(o.tokens);
   std::string text = o.prompt;
   if (text.empty()) {
@@ -69,12 +71,12 @@ Result<std::vector<TokenId>> prompt_tokens(const RunOptions& o, const Runtime& r
       return Error{Code::invalid, "no prompt; write it behind MODEL, pipe it in, or give --tokens"};
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   }
-  if (o.raw || runtime.chat_template() == nullptr)
-    return runtime.tokenizer().encode(text, {.add_special = true});
+  TRY(const ChatTemplate* chat, o.chat_template.find(runtime));
+  if (o.raw || chat == nullptr) return runtime.tokenizer().encode(text, {.add_special = true});
   Json messages = Json::array();
   if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
-  return render_chat(runtime, messages, {});
+  return render_chat(runtime, messages, {.chat_template = chat});
 }
 
 // `quire run "Why is the sky blue?"`: words that name no file are for the default model to answer,
@@ -147,6 +149,7 @@ std::function<int()> declare_run(CLI::App& app) {
   app.add_option("PROMPT", o->prompt, "what to answer; stdin when it is a pipe");
   app.add_option("--tokens", o->tokens, "prompt as token numbers: 1,2,3 or @FILE (JSON)");
   app.add_option("--system", o->system, "system message");
+  o->chat_template.add(app);
   app.add_flag("--raw", o->raw, "do not use the chat template: continue the text");
   app.add_flag("--json", o->json, "print one JSON object");
   o->sampling.add(app);
