@@ -37,6 +37,13 @@ struct HttpRequest {
   std::string body;
   std::string peer;  // address of the other end, without the port
   bool http_1_1 = true;
+  bool body_unread = false;               // there is one, and the server did not want it
+  std::shared_ptr<void> body_share = {};  // of the server's memory for bodies, while it lives
+
+  void drop_body() {  // as soon as it was read: others wait for the memory
+    std::string().swap(body);
+    body_share.reset();
+  }
 
   std::string_view header(std::string_view name) const;  // empty where absent; case does not matter
   std::optional<std::string> parameter(std::string_view name) const;  // of the query, decoded

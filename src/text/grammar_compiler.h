@@ -59,7 +59,7 @@ class CompiledGrammar {
 
 struct GrammarCompilerOptions {
   std::size_t kept = 128;                 // compiled grammars, at most
-  std::size_t kept_bytes = 128ull << 20;  // and their memory
+  std::size_t kept_bytes = 32ull << 20;  // and their memory
 };
 
 class GrammarCompiler {
@@ -71,7 +71,7 @@ class GrammarCompiler {
                   GrammarCompilerOptions options = {});
   ~GrammarCompiler();
 
-  // Any thread; one compiles at a time, others wait. Code::invalid says what is wrong with it.
+  // Any thread; up to four compile at once. Code::invalid says what is wrong with it.
   Result<CompiledGrammar> compile(const Grammar& grammar);
   // One that is kept, at once.
   bool find(const Grammar& grammar, CompiledGrammar& out);

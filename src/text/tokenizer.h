@@ -52,6 +52,7 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
+  // Returns early, with the first tokens, where base/stop.h says so.
   std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const;
   std::vector<TokenId> encode(std::span<const TextSpan> spans, bool add_special = false) const;
 
@@ -67,6 +68,7 @@ class Tokenizer {
   bool is_end_of_generation(TokenId id) const;
 
   std::size_t size() const;
+  std::size_t longest_piece() const;  // in bytes
   TokenId bos() const;
   TokenId eos() const;
   TokenId pad() const;

@@ -259,6 +259,8 @@ Result<Tokenizer> Tokenizer::create(VocabSpec spec) {
     lay_out_scores(t);
   else
     TRY_STATUS(lay_out_merges(t));
+  for (TokenId id = 0; id < static_cast<TokenId>(t.bytes.size()); ++id)
+    t.longest = std::max(t.longest, t.bytes[id].size());
   t.whole = std::make_unique<std::atomic<std::uint8_t>[]>(t.bytes.size());
   find_ends(t);
   t.spec.tokens = {};

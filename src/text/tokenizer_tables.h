@@ -28,8 +28,9 @@ struct TokenizerTables {
   bool ignore_merges = false, nfc = false, add_bos = false;  // spec's, or the row's of `pre`
   std::optional<PreTokenizer> pre;                           // byte_level
 
-  TokenBytes bytes;  // what each token stands for
-  TokenMap pieces;   // the tokens that text is made of: normal and user-defined
+  TokenBytes bytes;         // what each token stands for
+  std::size_t longest = 0;  // of these
+  TokenMap pieces;          // the tokens that text is made of: normal and user-defined
   std::unique_ptr<std::atomic<std::uint8_t>[]> whole;  // by id, a Whole
   std::unordered_map<std::string, TokenId> named;  // the others, and user-defined ones, by spelling
   SpecialMatcher special;                          // control, unknown and user-defined tokens

@@ -53,6 +53,7 @@ class JsonWriter {
 
   void text(std::string_view s) {
     charge_growth(out.size(), s.size());
+    charge_scan(s.size());
     static constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
     out += '"';
     for (std::size_t at = 0; at < s.size();) {

@@ -90,7 +90,7 @@ struct MessageReader {
     }
     Json arguments = call.value("arguments", Json("{}"));
     if (arguments.is_string()) {
-      auto parsed = parse_json(arguments.get_ref<const std::string&>());
+      auto parsed = parse_json(arguments.get_ref<const std::string&>(), kRequestJson);
       if (parsed.ok()) arguments = std::move(parsed.value());
     }
     return {{"name", call["name"]}, {"arguments", std::move(arguments)}};
