@@ -55,7 +55,7 @@ class JsonBuilder {
   }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& e) {
-    problem_ = std::string("not JSON: ") + e.what();
+    problem_ = "not JSON" + json_problem(e);
     return false;
   }
 
