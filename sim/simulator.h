@@ -7,8 +7,7 @@
 // compared with what the tokens before it say it must be; every step the ledger is balanced and the
 // index is compared with a flat map. Then faults stop, and everything must finish.
 //
-//   SimReport r = simulate({.seed = 7, .steps = 3000});   // aborts on the first thing that is
-//   wrong
+//   SimReport r = simulate({.seed = 7, .steps = 3000});   // aborts at the first error
 #pragma once
 
 #include <cstdint>

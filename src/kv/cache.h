@@ -2,21 +2,20 @@
 //
 // The engine thread calls it; nothing here locks, blocks or knows a model. The life of a request:
 //
-//   RootId root = cache.root(identity, geometry).value();       // once per model x policy x tenant
+//   RootId root = cache.root(identity, geometry).value();  // once per model, policy and tenant
 //   Sequence s = cache.open({.root = root, .token_capacity = 4096});
-//   Attached a = cache.attach(s, prompt);                       // a.tokens of it need not be
-//   computed while (...) {
-//     const StepNeed need[] = {{&s, 512}, ...};                 // rows of the next step
-//     Result<Reservation> step = cache.reserve(need);           // room for all of them, or nothing
-//     changed KvSequenceView view = step.value().view(0, group, first_row);   // what kernels get
-//     ...                                                       // the forward pass writes K/V,
-//     then attends step.value().commit(0, accepted);                         // tokens that became
-//     part of the sequence
-//   }                                                           // full blocks are named and
-//   published by commit s.close();                                                  // its blocks
-//   stay cached until evicted
+//   Attached a = cache.attach(s, prompt);                  // a.tokens of the prompt are cached
+//   while (...) {
+//     const StepNeed need[] = {{&s, 512}, ...};            // rows of the next step
+//     Result<Reservation> step = cache.reserve(need);      // room for all rows, or no change
+//     KvSequenceView view = step.value().view(0, group, first_row);  // what kernels see
+//     ...                                                  // the forward pass writes K/V, attends
+//     step.value().commit(0, accepted);                    // these tokens now belong to s;
+//   }                                                      // commit publishes blocks that are full
+//   s.close();                                             // its blocks stay cached until evicted
 //
-// Failing, cancelling and rejecting are the same thing: what is not committed is given back.
+// A failed step, a cancelled request and a rejected draft end alike: the cache takes back every row
+// that was not committed.
 #pragma once
 
 #include <array>

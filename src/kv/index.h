@@ -10,11 +10,10 @@
 //
 //   PrefixIndex index({.node_capacity = 1 << 20, .tokens_per_block = 32});
 //   const NodeId root = index.add_root();
-//   std::size_t n = index.match(root, chain, path);              // nodes for the first n blocks
+//   std::size_t n = index.match(root, chain, path);          // nodes for the first n blocks
 //   NodeId node = index.insert(path[n - 1], chain.keys[n], 0, &chain.tokens[n * P]);
-//   index.expose(node);                                          // now neighbours can be matched
-//   in part PartialMatch m = index.longest_child(node, 0, rest);         // the child that shares
-//   most tokens with `rest`
+//   index.expose(node);                                      // from now on longest_child sees it
+//   PartialMatch m = index.longest_child(parent, 0, rest);   // shares most tokens with `rest`
 #pragma once
 
 #include <cstdint>

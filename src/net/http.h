@@ -6,8 +6,10 @@
 //
 //   void handle(std::shared_ptr<Exchange> x) {
 //     if (x->request().path == "/ping") return x->respond({.body = "{}"});
-//     worker.run([x] { auto result = slow(); x->post([x, result] { x->respond({.body = result});
-//     }); });
+//     worker.run([x] {
+//       auto result = slow();
+//       x->post([x, result] { x->respond({.body = result}); });
+//     });
 //   }
 //
 // A stream is begin(), write() as often as needed, end(). Only post() may be called from any

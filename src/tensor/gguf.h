@@ -8,9 +8,9 @@
 //
 //   TRY(GgufFile file, GgufFile::open("model.gguf"));
 //   TRY(std::uint64_t layers, file.unsigned_of("llama.block_count"));
-//   for (std::string_view token : tokens) ...        // TRY(GgufStrings tokens,
-//   file.strings_of("tokenizer.ggml.tokens")) const TensorView* norm =
-//   file.find("output_norm.weight");
+//   TRY(GgufStrings tokens, file.strings_of("tokenizer.ggml.tokens"));
+//   for (std::string_view token : tokens) ...
+//   const TensorView* norm = file.find("output_norm.weight");   // null: no such tensor
 #pragma once
 
 #include <cstdint>

@@ -6,9 +6,10 @@
 //
 //   BpeScratch scratch;
 //   scratch.symbols = {{.id = h, .length = 1}, {.id = i, .length = 1}};
-//   bpe_merge(scratch, [&](const BpeSymbol& l, const BpeSymbol& r) { return merges.find(l.id,
-//   r.id); });
-//   // scratch.symbols now holds what is left
+//   bpe_merge(scratch, [&](const BpeSymbol& l, const BpeSymbol& r) {
+//     return merges.find(l.id, r.id);
+//   });
+//   scratch.symbols;   // the merged tokens
 #pragma once
 
 #include <algorithm>

@@ -5,12 +5,11 @@
 // nothing of it or after it is emitted. One pass over the text, whatever the strings (Aho and
 // Corasick's automaton).
 //
-//   TRY(StopStrings stops, StopStrings::create({"\nUser:", "###"}));   // once per request
-//   StopMatcher matcher(stops);                                       // once per sequence
+//   TRY(StopStrings stops, StopStrings::create({"\nUser:", "###"}));  // once per request
+//   StopMatcher matcher(stops);                                      // once per sequence
 //   std::string out;
-//   if (auto hit = matcher.add(text, out)) return finish_at(*hit);    // index of the string that
-//   matched matcher.finish(out);                                              // the sequence
-//   ended: nothing to wait for
+//   if (auto hit = matcher.add(text, out)) return finish_at(*hit);   // which string matched
+//   matcher.finish(out);                                             // the end: emit what was held
 #pragma once
 
 #include <array>
