@@ -62,13 +62,13 @@ class Exchange {
 
   virtual void respond(HttpResponse response) = 0;  // a whole answer; ends the exchange
   virtual void begin(HttpResponse head) = 0;        // the head of a stream
-  // False: more waits to be sent than a client that reads would leave. Pause until `drained` runs;
-  // a client that reads nothing is dropped after a while.
+  // False if the client reads more slowly than the handler writes. Then pause until `drained` runs.
+  // A client that reads nothing for `write_timeout` is dropped.
   virtual bool write(std::string_view bytes) = 0;
   virtual void end() = 0;
 
   virtual bool began() const = 0;  // the head is out: an error can no longer choose a status
-  virtual bool over() const = 0;   // ended, or the client is gone: what is written goes nowhere
+  virtual bool over() const = 0;   // ended, or the client is gone: writing has no effect
   virtual std::uint64_t bytes_sent() const = 0;
 
   std::vector<HttpHeader> common_headers;    // of whatever answer it gets
