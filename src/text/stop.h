@@ -47,8 +47,8 @@ class StopMatcher {
  public:
   explicit StopMatcher(const StopStrings& stops) : stops_(&stops) {}  // stops outlives this
 
-  // Appends what may be emitted now. A value: the stop string of that index is there, and the
-  // stream is over.
+  // Appends what may be emitted now. Returns the index of a stop string if the text has reached
+  // one; the stream is then over.
   std::optional<std::size_t> add(std::string_view text, std::string& out);
   void finish(std::string& out);
   std::size_t held() const { return held_.size(); }

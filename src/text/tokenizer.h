@@ -1,8 +1,8 @@
 // text/tokenizer.h - text to token ids and back, equal to the models' own tokenizers.
 //
 // Built from a VocabSpec, then immutable: one Tokenizer serves all threads. Special tokens are
-// recognised only where the caller vouches for the text; everywhere else their spelling is text
-// like any other, so that nothing a user writes can end a turn or open another one.
+// recognised only in text that the caller trusts. Elsewhere their spelling is ordinary text, so
+// that nothing a user writes can end a turn or open another one.
 //
 //   TRY(Tokenizer tokenizer, Tokenizer::create(std::move(spec)));
 //   std::vector<TokenId> ids;
