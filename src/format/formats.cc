@@ -9,7 +9,8 @@
 namespace quire {
 namespace {
 
-// Every pair whose rows are of one type and as many layers, made once: formats are compared and kept by address.
+// Every pair of codecs with the same row type and number of layers. Made once, because formats are
+// compared and kept by address.
 class Pairs {
  public:
   Pairs() {

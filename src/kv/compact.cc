@@ -36,7 +36,7 @@ PageSource source_of(const BlockTable& t, std::size_t lane, std::size_t page_byt
 
 }  // namespace
 
-// Whether the lanes can keep this.
+// An error if the lanes cannot keep these slots.
 Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::uint32_t end,
                              std::span<const std::span<const std::uint32_t>> keep) const {
   const std::uint32_t tokens_per_block = s.tokens_per_block();
@@ -59,7 +59,7 @@ Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::u
   const std::uint32_t old_end = t.first * tokens_per_block;
   if (end < old_end)
     return Error{Code::invalid, fmt::format("tokens before {} are in lanes already", old_end)};
-  // What is read as rows is not read from lanes too.
+  // Tokens that are read as rows must not be in lanes too.
   std::uint32_t first_encoded = 0;
   if (g.sealed()) {
     const LayerGroup& rows = geometry.groups[geometry.row_place(g.layers[0]).group];
@@ -126,8 +126,8 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
     return no_room();
   }
 
-  // Nothing fails from here on. What is full and pure is published while its blocks are still at
-  // hand.
+  // Nothing fails from here on. Blocks that are full and pure are published before they are
+  // released.
   publish(s);
   s.pure_until =
       std::min(s.pure_until,

@@ -1,4 +1,4 @@
-// Pins and leases: what was asked to stay.
+// Pins and leases: blocks that were asked to stay.
 #include <fmt/format.h>
 
 #include "kv/core.h"

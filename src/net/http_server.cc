@@ -284,7 +284,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     co_return x->keep_alive_ && !x->lost_ && !shared_->draining;
   }
 
-  // Notices that the client is gone while its answer is made. What it sends meanwhile stays unread.
+  // Notices when the client goes away while its answer is made. Bytes it sends meanwhile stay
+  // unread.
   void watch(std::shared_ptr<LiveExchange> x) {
     socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this(), x](error_code error) {
       if (error || x->over()) return;
@@ -297,7 +298,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  // The next operation is given so long; then it is cancelled and timed_out_ says so.
+  // Sets a time limit for the next operation; when it has passed, the operation is cancelled and
+  // timed_out_ is true.
   void arm(std::chrono::milliseconds limit) {
     timed_out_ = false;
     deadline_.expires_after(limit);
@@ -354,8 +356,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     co_return false;
   }
 
-  // Closing while the client still sends would reset the connection and lose the answer, so what it
-  // sends is read and thrown away for a moment.
+  // Closing while the client still sends would reset the connection and lose the answer. So the
+  // server reads and drops bytes for a moment.
   asio::awaitable<void> answer_and_close(HttpResponse response) {
     const std::string bytes = serialize(response, false, false, true);
     const bool sent = co_await send(bytes);

@@ -7,8 +7,8 @@
 //   server->stop();       // closes every connection and joins its threads
 //
 // Each connection lives on one I/O thread, where its handler and everything it posts run. A stream
-// whose client stops reading is dropped after `write_timeout`; one whose client goes away is
-// noticed at once, because the socket is watched while an answer is made.
+// whose client stops reading is dropped after `write_timeout`. The server notices at once when a
+// client goes away, because it watches the socket while an answer is made.
 #pragma once
 
 #include <chrono>

@@ -23,7 +23,7 @@ class ResponseReader {
   using OnEvent = std::function<void(std::string_view data)>;
 
   State feed(std::string_view bytes, const OnEvent& on_event);
-  // The peer closed: that ends a body without a length, and breaks any other.
+  // The peer closed the connection. This ends a body without a length; any other is incomplete.
   State end_of_input(const OnEvent& on_event);
 
   State state() const { return state_; }

@@ -8,8 +8,9 @@
 //
 //   TRY(ChatTemplate chat, ChatTemplate::parse(gguf.string("tokenizer.chat_template")));
 //   Json context = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
-//   {"add_generation_prompt", true},
-//                   {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+//                   {"add_generation_prompt", true},
+//                   {"bos_token", "<s>"},
+//                   {"eos_token", "</s>"}};
 //   TRY(std::vector<Segment> prompt, chat.render_segments(context));
 //
 // Every string of the context is data, except bos_token and eos_token, which the caller takes from

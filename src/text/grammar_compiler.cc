@@ -15,8 +15,8 @@
 #ifdef QUIRE_XGRAMMAR
 #include <xgrammar/xgrammar.h>
 
-// What xgrammar has to say comes here (scripts/xgrammar builds it so). Warnings are kept for
-// whoever compiles: they tell of a part of a grammar that would not be enforced.
+// Receives xgrammar's log messages (scripts/xgrammar builds it this way). compile() looks at the
+// warnings: they name parts of a grammar that xgrammar would not enforce.
 namespace xgrammar {
 namespace {
 thread_local std::string* warnings = nullptr;
@@ -277,8 +277,8 @@ double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-// What a token costs in an answer that goes anywhere. A grammar that reads the same text in very
-// many ways, such as ((a{1,30}){1,30}){1,30}, would hold up every other answer.
+// Measures what a token costs in a random answer. A grammar that can read the same text in very
+// many ways, such as ((a{1,30}){1,30}){1,30}, would delay every other answer.
 double seconds_per_token(GrammarMatcher m, std::uint32_t vocabulary) {
   constexpr int kTokens = 64;
   constexpr double kSeconds = 0.5;

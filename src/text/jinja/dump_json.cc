@@ -133,7 +133,7 @@ class JsonWriter {
 
 }  // namespace
 
-// Whatever holds data is data as a whole: nobody's control tokens stand between quotes.
+// JSON that holds any data counts as data as a whole, so that no control token is parsed in it.
 Value tojson_filter(Runtime&, const Value& v, Args& args) {
   args.bind({"ensure_ascii", "indent", "separators", "sort_keys"}, 0);
   JsonWriter w;
