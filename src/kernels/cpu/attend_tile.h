@@ -9,7 +9,7 @@
 
 #include "kernels/attend.h"
 #include "kernels/attend_scratch.h"
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 
 namespace quire {
 namespace {

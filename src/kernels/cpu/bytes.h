@@ -3,7 +3,7 @@
 // the sum over bytes 4 i ... 4 i + 3.
 #pragma once
 
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 
 namespace quire {
 namespace {

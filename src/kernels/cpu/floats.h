@@ -1,4 +1,4 @@
-// kernels/cpu/lanes.h - sixteen floats as one value: one AVX-512 register, or two of AVX2.
+// kernels/cpu/floats.h - sixteen floats as one value: one AVX-512 register, or two of AVX2.
 //
 // Included only by *_avx2.cc and *_avx512.cc, which write their kernels once in these terms. Lane i
 // means element i mod 16 everywhere, so both instruction sets add the same numbers in the same

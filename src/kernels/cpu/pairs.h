@@ -5,7 +5,7 @@
 // flush, cannot matter here: kernels/attend.h says why.
 #pragma once
 
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 
 namespace quire {
 namespace {

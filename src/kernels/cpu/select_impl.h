@@ -1,7 +1,7 @@
 // kernels/cpu/select_impl.h - scores of pages; select_avx2.cc and select_avx512.cc are this file.
 #pragma once
 
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 #include "kernels/select.h"
 
 namespace quire {

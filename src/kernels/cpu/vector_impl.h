@@ -2,7 +2,7 @@
 // vector_avx512.cc are this file.
 #pragma once
 
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 #include "kernels/vector.h"
 
 namespace quire {
