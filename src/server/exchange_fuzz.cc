@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
+#include <fmt/format.h>
+
 #include "server/live_fuzzing.h"
 
 namespace {

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "server/dialect/openai/openai_parse.h"
 #include "server/live_fuzzing.h"
 
 namespace {
@@ -99,7 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   };
   call.exchange = std::make_shared<NoExchange>();
   GenerationRequest asked;
-  if (const auto error = parse_completion(body, server.parse_context(call), asked)) {
+  if (const auto error = openai::parse_completion(body, server.parse_context(call), asked)) {
     CHECK(error->status >= 400 && error->status < 600 && !error->message.empty());
     return 0;
   }
