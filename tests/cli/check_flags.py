@@ -23,7 +23,7 @@ def flags_of_the_source():
     """What is declared: the help may leave some out."""
     flags = set()
     for path in (root / "src/cli").glob("*.cc"):
-        for declared in re.findall(r'add_(?:option|flag)\(\s*"([^"]+)"', path.read_text()):
+        for declared in re.findall(r'(?:add_)?(?:option|flag)\(\s*"([^"]+)"', path.read_text()):
             flags |= set(re.findall(r"--[a-z][a-z0-9-]*", declared))
         flags |= set(re.findall(r'"(--[a-z][a-z0-9-]*)"', path.read_text()))
     return flags
