@@ -59,7 +59,7 @@ class CompiledGrammar {
 };
 
 struct GrammarCompilerOptions {
-  std::size_t kept = 128;                 // compiled grammars, at most
+  std::size_t kept = 128;                // compiled grammars, at most
   std::size_t kept_bytes = 32ull << 20;  // and their memory
 };
 
