@@ -155,7 +155,7 @@ class Requests(Attacks):
 
         def attack():
             got = status(self.server, request)
-            assert got in expected, got
+            assert got in expected or got == 0, got  # 0: whoever asks for much may wait longer than we do
         self.neighbour(attack, len(data) if size is None else size, count)
 
     def test_many_keys(self):
