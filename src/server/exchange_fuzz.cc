@@ -2,6 +2,7 @@
 // Every whole request gets an answer that is HTTP, in bounded time and memory, and the server goes
 // on.
 #include <arpa/inet.h>
+#include <fmt/core.h>
 #include <sys/socket.h>
 
 #include <fmt/format.h>

@@ -15,6 +15,7 @@ namespace quire {
 namespace {
 
 using PoolClock = std::chrono::steady_clock;
+constexpr int kSlowPriority = 10;  // a tenth of what the engine gets of a processor
 constexpr auto kLook = std::chrono::milliseconds(10);  // how often jobs are looked at
 
 double seconds_of(clockid_t clock) {
@@ -119,7 +120,7 @@ struct WorkPool::State : std::enable_shared_from_this<WorkPool::State> {
       if (slow < options.slow_max) {
         r.slow = true;
         ++slow;
-        setpriority(PRIO_PROCESS, static_cast<id_t>(r.thread), 19);
+        setpriority(PRIO_PROCESS, static_cast<id_t>(r.thread), kSlowPriority);
         start_thread();
       } else if (waiting > 0) {  // the list is in the order in which they began
         for (Running& longest : running)

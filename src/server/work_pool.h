@@ -5,7 +5,7 @@
 //   pool.run({.whose = "acme", .stop = stop, .work = [] { ... }});
 //
 // No job holds up the others. The next job is of the client with the fewest jobs running. A job
-// that takes longer than `slow_after` goes on at the lowest priority, and a new thread takes the
+// that takes longer than `slow_after` goes on at a lower priority, and a new thread takes the
 // place of its thread. Only `slow_max` jobs may be slow at once: while others wait for a thread,
 // the one that has run longest is asked to stop (base/stop.h). So is a job that has used
 // `seconds_max` of processor time.

@@ -25,7 +25,8 @@ def flags_of_the_source():
     for path in (root / "src/cli").glob("*.cc"):
         for declared in re.findall(r'(?:add_)?(?:option|flag)\(\s*"([^"]+)"', path.read_text()):
             flags |= set(re.findall(r"--[a-z][a-z0-9-]*", declared))
-        flags |= set(re.findall(r'"(--[a-z][a-z0-9-]*)"', path.read_text()))
+        for names in re.findall(r'"(-[^" ]*)"', path.read_text()):  # "-n,--n-predict"
+            flags |= set(re.findall(r"--[a-z][a-z0-9-]*", names))
     return flags
 
 
