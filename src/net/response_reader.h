@@ -29,7 +29,6 @@ class ResponseReader {
   State state() const { return state_; }
   int status() const { return status_; }
   bool keep_alive() const { return keep_alive_; }
-  bool untouched() const { return state_ == State::head && line_.empty() && status_ == 0; }
   const std::string& body() const { return body_; }  // empty for event streams
 
  private:

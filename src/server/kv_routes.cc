@@ -6,7 +6,7 @@
 #include "engine/explain.h"
 #include "engine/plan.h"
 #include "server/kv_select.h"
-#include "server/prompt_list.h"
+#include "server/prompt.h"
 #include "server/prompt_run.h"
 
 namespace quire {

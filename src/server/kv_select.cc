@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "server/prompt_list.h"
+#include "server/prompt.h"
 
 namespace quire {
 

@@ -109,7 +109,6 @@ class Server {
   const SamplingDefaults& sampling() const { return sampling_; }  // where a request does not say
   const std::string& fingerprint() const { return fingerprint_; }
   std::int64_t model_created() const { return model_created_; }
-  HttpCounters http_counters() const { return door_->http().counters(); }
   std::string_view health();  // "ok", "draining", "stalled" or "device_lost"
   ServerCounts counts() const;
   PinBook& pins() { return pins_; }

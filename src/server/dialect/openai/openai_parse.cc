@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "server/dialect/openai/openai_messages.h"
-#include "server/prompt_list.h"
+#include "server/prompt.h"
 
 namespace quire::openai {
 namespace {
@@ -172,7 +172,7 @@ void parse_common(Fields& f, const ParseContext& context, GenerationRequest& ask
       asked.priority = -10;
     }
   }
-  if (const auto id = f.text("request_id", 128)) asked.request_id = *id;
+  f.text("request_id", 128);  // x-request-id is what names a request
   if (const Json* metadata = f.find("metadata"))
     if (!metadata->is_object() || metadata->size() > 16)
       f.refuse("metadata", "must be an object of at most 16 keys");
