@@ -266,11 +266,15 @@ void Server::work_for(const std::shared_ptr<Call>& call, std::function<void()> w
 void Server::with_json(std::shared_ptr<Call> call, std::function<void(const Json&)> then) {
   call->stop = std::make_shared<Stop>();
   call->exchange->gone = [stop = call->stop] { stop->ask(Stop::Why::client_gone); };
-  work_for(call, [call, then = std::move(then)] {
+  // A list of tokens has a value for each: room for a few prompts as long as the context.
+  JsonLimits limits = kRequestJson;
+  limits.values_max =
+      std::clamp<std::size_t>(std::size_t{16} * runtime().context(), 1 << 16, limits.values_max);
+  work_for(call, [call, limits, then = std::move(then)] {
     const std::string& text = call->request().body;
     const bool large = text.size() > kLargeBody;
     {
-      auto body = parse_json(text.empty() ? "{}" : std::string_view(text), kRequestJson);
+      auto body = parse_json(text.empty() ? "{}" : std::string_view(text), limits);
       if (!body.ok())
         return post_refusal(call, {.message = body.error().message, .code = "invalid_json"});
       call->request().drop_body();

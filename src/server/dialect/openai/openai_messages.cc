@@ -9,7 +9,7 @@
 namespace quire::openai {
 namespace {
 
-constexpr std::size_t kMessagesMax = 100'000, kToolsMax = 1024;
+constexpr std::size_t kMessagesMax = 4096, kToolsMax = 1024;
 
 struct MessageReader {
   Fields& body;
