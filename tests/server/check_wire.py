@@ -233,6 +233,7 @@ class Cache(unittest.TestCase):
             deepest = max(server.get("/v1/kv/tree")["nodes"], key=lambda n: n["depth_tokens"])
             for route, select in ("evict", {"node": deepest["hash"]}), ("evict", {"older_than": "1ms"}), ("clear", None):
                 body = {"select": select} if select else {}
+                time.sleep(0.05)  # all of it is older than a millisecond then
                 dry = server.post(f"/v1/kv/{route}", {**body, "dry_run": True})
                 again = server.post(f"/v1/kv/{route}", {**body, "dry_run": True})
                 done = server.post(f"/v1/kv/{route}", body)
