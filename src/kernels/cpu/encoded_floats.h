@@ -173,7 +173,7 @@ void value_floats(const EncodedPart& p, const EncodedUnit& unit, const float* we
 }
 
 // Codecs without kernels of their own: a page at a time becomes one of f32.
-EncodedPart as_floats(EncodedPart p) {
+EncodedPart part_of_floats(EncodedPart p) {
   p.kind = EncodedKind::f32;
   p.scales = EncodedScales::none;
   return p;
@@ -182,7 +182,7 @@ EncodedPart as_floats(EncodedPart p) {
 void score_decoded(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
                    std::uint32_t n, float* dots) {
   alignas(64) float page[kEncodedUnit * kCodecDimMax];
-  const EncodedPart plain = as_floats(p);
+  const EncodedPart plain = part_of_floats(p);
   EncodedUnit one{};
   one.pages[0] = reinterpret_cast<const std::byte*>(page);
   one.page_count = 1;
@@ -202,7 +202,7 @@ void value_decoded(const EncodedPart& p, const EncodedUnit& unit, const float* w
     decode_page(p, unit.pages[i], 0, page);
     plain.pages[i] = reinterpret_cast<const std::byte*>(page);
   }
-  value_floats<float>(as_floats(p), plain, weights, n, keep, take, out);
+  value_floats<float>(part_of_floats(p), plain, weights, n, keep, take, out);
 }
 
 }  // namespace
