@@ -99,10 +99,11 @@ Result<const Format*> find_format(std::string_view keys, std::string_view values
   TRY(const Codec* k, find_codec(keys));
   TRY(const Codec* v, find_codec(values));
   if (const Format* f = pairs().find(k, v)) return f;
-  return Error{Code::unsupported,
-               fmt::format("keys in {} and values in {}: only codecs with rows of f16 go together, "
-                           "f32, bf16 and minicache stand alone",
-                           k->name, v->name)};
+  return Error{
+      Code::unsupported,
+      fmt::format("keys in {} and values in {}: only codecs with rows of f16 can be combined, "
+                  "not f32, bf16 or minicache",
+                  k->name, v->name)};
 }
 
 }  // namespace quire

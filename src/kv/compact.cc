@@ -46,9 +46,9 @@ Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::u
     return Error{Code::unsupported, fmt::format("layer group {} has no lanes to compact", group)};
   if (!arena.memory().on_host())
     return Error{Code::unsupported, "a cache on a GPU is not compacted yet; use --device cpu"};
-  if (g.key_calibration != nullptr)  // a lane's slots are no positions to turn keys to
-    return Error{Code::unsupported, fmt::format("keys in {} are stored before RoPE: their tokens "
-                                                "stay where they are",
+  if (g.key_calibration != nullptr)  // a lane's slots do not tell the positions to rotate keys to
+    return Error{Code::unsupported, fmt::format("keys in {} are stored before RoPE, so this format "
+                                                "cannot drop tokens",
                                                 g.format->keys->name)};
   if (keep.size() != g.lanes() || end % tokens_per_block != 0 || end > s.length)
     return Error{

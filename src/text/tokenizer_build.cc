@@ -70,8 +70,8 @@ Status check_spec(const VocabSpec& spec) {
     return bad(fmt::format("{} scores for {} tokens", spec.scores.size(), count));
   for (std::size_t i = 0; i < count; ++i)
     if (spec.tokens[i].size() > kTokenBytesMax)
-      return bad(fmt::format("token {} has {} bytes; {} are the most", i, spec.tokens[i].size(),
-                             kTokenBytesMax));
+      return bad(fmt::format("token {} has {} bytes; at most {} are allowed", i,
+                             spec.tokens[i].size(), kTokenBytesMax));
   for (std::size_t i = 0; i < spec.types.size(); ++i)
     if (spec.types[i] < TokenType::normal || spec.types[i] > TokenType::byte)
       return bad(fmt::format("token {} has type {}; types are 1 to 6", i,
