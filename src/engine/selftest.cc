@@ -44,7 +44,7 @@ class Selftest {
     std::vector<std::string> tried{base_.kv_format};
     const bool device = base_.device == DeviceKind::cuda;
     if (all_ && !format_given_ && device) {
-      tried = {"bf16", "fp8-e4m3", "int8", "hadamard-int4", "hadamard-int2"};
+      tried = {"bf16", "fp8-e4m3", "int8", "hadamard-int4-head", "hadamard-int2-head"};
     } else if (all_ && !format_given_) {
       tried.clear();
       for (const Format* f : formats()) {
