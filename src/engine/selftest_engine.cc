@@ -84,6 +84,9 @@ class Crowd {
 std::vector<CrowdMember> crowd_members(const Runtime& runtime, std::span<const TokenId> prompt) {
   const std::vector<TokenId> whole(prompt.begin(), prompt.end()),
       half(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(prompt.size() / 2 + 3));
+  SamplingOptions drawn;
+  drawn.temperature = 1;
+  drawn.seed = 7;
   std::vector<CrowdMember> all{{.name = "the most likely tokens", .copies = 3, .prompt = whole},
                                {.name = "three drawn answers",
                                 .copies = 2,
