@@ -8,6 +8,7 @@
 #include "kernels/attend.h"
 #include "kernels/sealed.h"
 #include "model/device_model.h"
+#include "model/limits.h"
 #include "model/pass.h"
 #include "model/state.h"
 
@@ -16,6 +17,7 @@ namespace quire {
 Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool,
                                            ModelOptions options) {
   if (options.device == DeviceKind::cuda) {
+    TRY_STATUS(check_limits(kCudaLimits, source.config(), source.path(), "--device cuda"));
     TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
     return std::unique_ptr<Model>(new Model(nullptr, std::move(device)));
   }
@@ -25,9 +27,10 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool
   if (options.weights != WeightStorage::automatic)
     return Error{Code::unsupported,
                  "--weights is for --device cuda: a CPU computes with the file's own codes"};
-  TRY(Weights weights, load_weights(source, pool));
+  TRY_STATUS(check_limits(kCpuLimits, source.config(), source.path(), "--device cpu"));
+  TRY(PackedWeights weights, load_packed_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
-  TRY_STATUS(state->size_scratch());
+  TRY_STATUS(state->scratch.size(source.config(), options, state->weights.kinds, pool.size()));
   return std::unique_ptr<Model>(new Model(std::move(state), nullptr));
 }
 
@@ -44,9 +47,7 @@ std::uint64_t Model::weight_bytes() const {
 }
 bool Model::weights_packed() const { return device_ && device_->packed(); }
 
-RopeView Model::rope(std::uint32_t layer) const {
-  return state_->ropes[config().per_layer[layer].rope].view();
-}
+RopeView Model::rope(std::uint32_t layer) const { return state_->rope_of(layer).view(); }
 
 EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, std::uint32_t kv_head,
                                Side side, std::uint32_t position) const {
@@ -144,7 +145,7 @@ void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, cons
                          .queries = tap.query(layer, first) + std::size_t{head} * tap.head_dim(),
                          .stride = std::size_t{tap.query_heads()} * tap.head_dim(),
                          .count = ask.rows,
-                         .scale = state_->config.attention_scale,
+                         .scale = state_->config.per_layer[group.layers[layer]].attn.scale,
                          .reach = ask.repeat
                                       ? MassReach{ask.sinks, ask.begin, ask.end, ask.own, own_end}
                                       : MassReach{.own_end = own_end}};
@@ -156,31 +157,31 @@ void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, cons
 
 void Model::rotate_keys(std::uint32_t layer, std::int32_t delta, std::uint32_t rows, float* keys) {
   CHECK(state_);
-  RopeTable& rope = state_->ropes[config().per_layer[layer].rope];
+  RopeTable& rope = state_->rope_of(layer);
   const auto size = static_cast<std::uint32_t>(delta < 0 ? -delta : delta);
   rope.cover(size + 1);
   std::vector<float> sines(rope.sines(size), rope.sines(size) + rope.half());
   if (delta < 0)
     for (float& s : sines) s = -s;
   for (std::uint32_t i = 0; i < rows; ++i)
-    state_->vector.rope(keys + std::size_t{i} * config().head_dim, 2 * rope.half(),
-                        rope.cosines(size), sines.data());
+    state_->vector.rope(keys + std::size_t{i} * config().per_layer[layer].attn.key_dim,
+                        2 * rope.half(), rope.cosines(size), sines.data());
 }
 
 std::span<const double> Model::rotation(std::uint32_t layer) const {
   CHECK(state_);
-  return state_->ropes[config().per_layer[layer].rope].frequencies();
+  return state_->rope_of(layer).frequencies();
 }
 
 Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
                        const StoragePolicy& policy) {
   std::vector<LayerShape> layers;
-  for (const LayerConfig& layer : config.per_layer)
-    layers.push_back({.kind = layer.window ? GroupKind::window : GroupKind::full,
-                      .kv_heads = config.kv_heads,
-                      .key_dim = config.head_dim,
-                      .value_dim = config.head_dim,
-                      .window = layer.window});
+  for (const LayerSpec& layer : config.per_layer)
+    layers.push_back({.kind = layer.attn.window ? GroupKind::window : GroupKind::full,
+                      .kv_heads = layer.attn.kv_heads,
+                      .key_dim = layer.attn.key_dim,
+                      .value_dim = layer.attn.value_dim,
+                      .window = layer.attn.window});
   return build_geometry(layers, tokens_per_block, policy);
 }
 
