@@ -20,7 +20,7 @@ constexpr WeightCodes kRandomKind = {nullptr, 4, CodeForm::symmetric};
 
 Result<WeightCodes> kind_of(const ModelSource& source, const StackedRows& rows) {
   if (source.is_random()) return kRandomKind;
-  TRY(const std::vector<TensorView> tensors, rows.tensors(source));
+  TRY(const std::vector<TensorView> tensors, tensors_of(source, rows.parts));
   std::vector<DType> types;
   for (const TensorView& t : tensors) types.push_back(t.type);
   return code_kind(types);
@@ -47,7 +47,7 @@ class Uploader {
     to.inputs = static_cast<std::uint32_t>(of.columns.padded(rows.columns, device_head_width));
     std::vector<TensorView> tensors;
     if (!source_.is_random()) {
-      TRY(tensors, rows.tensors(source_));
+      TRY(tensors, tensors_of(source_, rows.parts));
     }
     if (packs_ && !is_padded(of.columns) &&
         !(source_.is_random() && is_padded(of.parts[0].heads))) {
@@ -66,10 +66,11 @@ class Uploader {
   }
 
  private:
-  // As bf16. Columns are of heads, too, in a projection from them.
+  // As bf16; columns are padded, too, where they are of heads.
   Status decode(const StackedRows& rows, const std::vector<TensorView>& tensors, HeadRows of,
                 DeviceMatrix& to) {
-    const std::uint64_t inputs = rows.columns, columns = to.inputs;
+    const std::uint64_t inputs = rows.columns, columns = to.inputs, dim = of.dim,
+                        wide = is_padded(of) ? device_head_width(of.dim) : 0;
     TRY_STATUS(take(rows.rows * columns * 2, to.data));
     if (source_.is_random()) return make_up(rows, of, to);
     std::vector<float> row(inputs);
@@ -79,9 +80,8 @@ class Uploader {
       if (from.row == kPadding) continue;
       const TensorView& t = tensors[from.tensor];
       dequantize_row(t.type, t.row(from.row), inputs, row.data());
-      for (std::uint64_t i = 0; i < columns; ++i)
-        if (const std::uint64_t column = of.stored(i, device_head_width); column != kPadding)
-          bits[o * columns + i] = f32_to_bf16(row[column]);
+      for (std::uint64_t i = 0; i < inputs; ++i)
+        bits[o * columns + (wide ? i / dim * wide + i % dim : i)] = f32_to_bf16(row[i]);
     }
     return send(to.data, bits.data());
   }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/scratch.h"
+#include "model/state.h"
 
 namespace quire {
 

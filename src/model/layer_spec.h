@@ -8,8 +8,8 @@
 //   x += post_a(out * attend(heads of qkv * pre_a(x)))
 //   x += post_f(down * act(gate * h, up * h)),  h = pre_f(x)
 //
-// A new operation is a field or a kind here, a case in Pass and in DeviceModel, its tensors in
-// load_layer(), and a row in model/limits.cc for each device that does not compute it.
+// A new operation is a field or a kind here, its tensors in load_layer(), a case in Pass and one in
+// DeviceModel, or a line in cpu_lacks() or cuda_lacks() (model/model.cc), which refuse it by name.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,7 @@
 namespace quire {
 
 struct Norm {
-  enum class Kind : std::uint8_t {
-    none,  // leaves a row as it is
-    rms    // x / sqrt(mean(x^2) + epsilon) * weight
-  };
+  enum class Kind : std::uint8_t { none, rms };  // rms: x / sqrt(mean(x^2) + epsilon) * weight
   Kind kind = Kind::none;
   float epsilon = 0;
   bool plus_one = false;  // the file has weight - 1 (Hugging Face gemma); the loader adds it
@@ -36,8 +33,7 @@ struct Attention {
   std::uint32_t rope = 0;    // index into ModelConfig::ropes
   Norm head_norm = {};       // of each head of q and k, before rotation
   bool qkv_bias = false;
-  bool interleaved =
-      false;  // rows of q and k are stored for pairs (2i, 2i + 1); the loader moves them
+  bool interleaved = false;  // q and k are stored for pairs (2i, 2i + 1); the loader moves rows
 
   std::uint32_t group() const { return query_heads / kv_heads; }  // query heads of a KV head
   std::uint32_t queries() const { return query_heads * key_dim; }

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -8,16 +10,48 @@
 #include "kernels/attend.h"
 #include "kernels/sealed.h"
 #include "model/device_model.h"
-#include "model/limits.h"
 #include "model/pass.h"
 #include "model/state.h"
 
 namespace quire {
+namespace {
+
+// What a layer needs that the kernels of a CPU do not compute; null: nothing.
+const char* cpu_lacks(const LayerSpec& l, const ModelConfig&) {
+  return l.attn.value_dim != l.attn.key_dim ? "values of another size than keys" : nullptr;
+}
+
+const char* cuda_lacks(const LayerSpec& l, const ModelConfig& c) {
+  const Attention& a = l.attn;
+  if (const char* what = cpu_lacks(l, c)) return what;
+  if (a.key_dim > 256) return "heads of more than 256";
+  if (a.group() > 8) return "more than 8 query heads for a KV head";
+  if (c.ropes[a.rope].dimensions != a.key_dim) return "rotation of a part of a head";
+  if (!l.pre_a || !l.pre_f) return "no norm before attention or feed-forward";
+  for (const Norm& norm : {l.pre_a, l.post_a, l.pre_f, l.post_f})
+    if (norm && norm.epsilon != c.output_norm.epsilon) return "norms of different epsilons";
+  if (c.hidden % 64 != 0 || c.hidden > 8192) return "a width of no multiple of 64, or over 8192";
+  if (l.ffn.width % 64 != 0) return "an inner width of no multiple of 64";
+  if (c.vocabulary % 16 != 0) return "a vocabulary of no multiple of 16";
+  return nullptr;
+}
+
+// So that a walker never meets a spec that it cannot compute.
+Status check_layers(const ModelSource& source, decltype(cpu_lacks)* lacks, std::string_view help) {
+  for (std::uint32_t i = 0; i < source.config().layers; ++i)
+    if (const char* what = lacks(source.config().per_layer[i], source.config()))
+      return Error{Code::unsupported,
+                   fmt::format("{}: layer {} needs {}, {}", source.path(), i, what, help)};
+  return {};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool,
                                            ModelOptions options) {
   if (options.device == DeviceKind::cuda) {
-    TRY_STATUS(check_limits(kCudaLimits, source.config(), source.path(), "--device cuda"));
+    TRY_STATUS(check_layers(source, cuda_lacks,
+                            "which the CUDA kernels do not compute; use --device cpu"));
     TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
     return std::unique_ptr<Model>(new Model(nullptr, std::move(device)));
   }
@@ -27,7 +61,7 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool
   if (options.weights != WeightStorage::automatic)
     return Error{Code::unsupported,
                  "--weights is for --device cuda: a CPU computes with the file's own codes"};
-  TRY_STATUS(check_limits(kCpuLimits, source.config(), source.path(), "--device cpu"));
+  TRY_STATUS(check_layers(source, cpu_lacks, "which is not supported"));
   TRY(PackedWeights weights, load_packed_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
   TRY_STATUS(state->scratch.size(source.config(), options, state->weights.kinds, pool.size()));

@@ -31,15 +31,14 @@ class Packer {
   Status tied_head(const MatrixParts& of, PackedMatrix& to) { return matrix(of, to); }
   Status matrix(const MatrixParts& of, PackedMatrix& to) {
     TRY(const StackedRows rows, StackedRows::make(source_, of.parts, 0));
-    TRY(const std::vector<TensorView> tensors, rows.tensors(source_));
+    TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
     add(rows, tensors, to);
     return {};
   }
   // Neighbours of one type become one matrix.
   Status matrix(const MatrixParts& of, std::vector<ProjectionPart>& to) {
     const std::vector<TensorPart>& parts = of.parts;
-    TRY(const StackedRows all, StackedRows::make(source_, parts, 0));
-    TRY(const std::vector<TensorView> tensors, all.tensors(source_));
+    TRY(const std::vector<TensorView> tensors, tensors_of(source_, parts));
     to.reserve(parts.size());  // jobs have pointers into it
     std::uint32_t first = 0;
     for (std::size_t i = 0, end; i < parts.size(); i = end) {
@@ -55,7 +54,7 @@ class Packer {
   }
   Status matrix(const MatrixParts& of, PackedPair& to) {
     TRY(const StackedRows rows, StackedRows::make(source_, of.parts, kGateUpUnit));
-    TRY(const std::vector<TensorView> tensors, rows.tensors(source_));
+    TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
     to.interleaved = tensors[0].type == tensors[1].type && rows.rows % (2 * kGateUpUnit) == 0;
     if (to.interleaved) {
       add(rows, tensors, to.both);
@@ -77,9 +76,7 @@ class Packer {
     });
     std::atomic<std::size_t> next{0};
     pool.run([&](ThreadPool::Lane) {
-      for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) {
-        pack(jobs_[i], memory);
-      }
+      for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) pack(jobs_[i], memory);
     });
     return memory;
   }
@@ -115,6 +112,7 @@ class Packer {
   }
 
   static constexpr std::uint32_t kRowsDroppedAtOnce = 8192;
+
   const ModelSource& source_;
   ActivationKinds& kinds_;
   std::vector<PackJob> jobs_;

@@ -31,7 +31,8 @@ StackedRows::Row StackedRows::at(std::uint64_t row) const {
   return {part, parts[part].heads.stored(row - (part ? ends[part - 1] : 0), width)};
 }
 
-Result<std::vector<TensorView>> StackedRows::tensors(const ModelSource& source) const {
+Result<std::vector<TensorView>> tensors_of(const ModelSource& source,
+                                           const std::vector<TensorPart>& parts) {
   std::vector<TensorView> views;
   for (const TensorPart& part : parts) {
     TRY(TensorView view, source.tensor(part.name));

@@ -64,8 +64,10 @@ struct StackedRows {
   static Result<StackedRows> make(const ModelSource& source, std::vector<TensorPart> parts,
                                   std::uint32_t turn, HeadWidth width = unpadded);
   Row at(std::uint64_t row) const;
-  Result<std::vector<TensorView>> tensors(const ModelSource& source) const;  // by part
 };
+
+Result<std::vector<TensorView>> tensors_of(const ModelSource& source,
+                                           const std::vector<TensorPart>& parts);
 
 // Vectors one after the other, as f32, padded like rows; 1 is added where the file has left it out.
 Result<std::vector<float>> read_vectors(const ModelSource& source,

@@ -34,6 +34,9 @@ Result<std::uint32_t> window_of(const Hyperparameters& from);  // 0: none
 Result<bool> fill_layer_types(const Hyperparameters& from, std::uint32_t window,
                               ModelConfig& config);
 
+// What Qwen 2 and 3 share: every layer has this spec, with the model's rotation and its windows.
+Status fill_qwen(const Hyperparameters& from, const LayerSpec& layer, ModelConfig& config);
+
 // config.json names its activation; others than this one are an error.
 Status need_activation(const Hyperparameters& from, Key key, std::string_view name);
 // Biases and other variants that nobody computes.

@@ -1,5 +1,5 @@
 // Qwen 2 and 2.5: biases on q, k and v; windows only where the file turns them on.
-#include "model/arch/qwen.h"
+#include "model/arch/parts.h"
 
 namespace quire {
 namespace {

@@ -1,5 +1,5 @@
 // Qwen 3 (dense): norms of each head of q and k instead of Qwen 2's biases.
-#include "model/arch/qwen.h"
+#include "model/arch/parts.h"
 
 namespace quire {
 namespace {
