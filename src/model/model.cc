@@ -17,8 +17,10 @@ namespace quire {
 namespace {
 
 // What a layer needs that the kernels of a CPU do not compute; null: nothing.
-const char* cpu_lacks(const LayerSpec& l, const ModelConfig&) {
-  return l.attn.value_dim != l.attn.key_dim ? "values of another size than keys" : nullptr;
+const char* cpu_lacks(const LayerSpec& l, const ModelConfig& c) {
+  if (l.attn.value_dim != l.attn.key_dim) return "values of another size than keys";
+  if (l.attn.query_heads != c.query_heads) return "other query heads than the first layer";
+  return nullptr;
 }
 
 const char* cuda_lacks(const LayerSpec& l, const ModelConfig& c) {

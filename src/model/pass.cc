@@ -142,8 +142,8 @@ void Pass::project(const PackedMatrix& w, const ActivationRows& in) {
 void Pass::feed_forward(const Layer& l) {
   const Site& site = sharing_ == Sharing::few ? own_.hidden : scratch_.hidden;
   const bool fine = l.index + 1 == c_.layers;
-  const ActivationRows& in = fine ? site.fine : site.view;
-  const ActivationRows& inner = fine ? scratch_.inner.fine : scratch_.inner.view;
+  const ActivationRows in = site.of(c_.hidden, fine),
+                       inner = scratch_.inner.of(l.spec.ffn.width, fine);
   for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r) {
     absorb(r, l.spec.post_a, l.w.post_a);
     enter(r, r, l.spec.pre_f, l.w.pre_f, in);

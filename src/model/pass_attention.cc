@@ -7,7 +7,7 @@
 namespace quire {
 
 void Pass::keys_and_values(const Layer& l) {
-  const ActivationRows& in = (sharing_ == Sharing::few ? own_.hidden : scratch_.hidden).view;
+  const ActivationRows in = (sharing_ == Sharing::few ? own_.hidden : scratch_.hidden).view;
   for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r) {
     if (l.index > 0) {
       const Layer before = layer(l.index - 1);
@@ -184,8 +184,9 @@ void Pass::attention(const Layer& l) {
   worker_.barrier();  // every row has been attended
   fetch_for(l.index + 1);
 
-  const ActivationRows& out = (sharing_ == Sharing::few ? own_.attended : scratch_.attended).view;
   const std::uint32_t width = l.attn.attended();
+  const ActivationRows out =
+      (sharing_ == Sharing::few ? own_.attended : scratch_.attended).of(width);
   for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r)
     encode(floats(scratch_.attended_rows) + std::size_t{step_row(r)} * width, r, 0, width, out);
   meet_after_rows();

@@ -36,8 +36,6 @@ Status Site::size(Activations mode, ActivationKinds kinds, std::uint32_t rows,
           .data = encoded.data(),
           .plain = floats(plain),
           .half_sums = kinds.half_sums};
-  fine = view;
-  fine.mode = Activations::int16;
   return {};
 }
 

@@ -21,8 +21,15 @@ void grow(HugeBuffer& buffer, std::size_t bytes);
 // Activations on their way into a matrix: encoded, plain, or both, as its weights want them.
 struct Site {
   HugeBuffer encoded, plain;
-  ActivationRows view, fine;  // in the mode asked for, and in int16; over the same bytes
+  ActivationRows view;  // of the widest layer
 
+  // Rows of so many inputs over the same bytes; `fine`: in int16, whatever mode was asked for.
+  ActivationRows of(std::uint32_t inputs, bool fine = false) const {
+    ActivationRows rows = view;
+    rows.inputs = inputs;
+    if (fine) rows.mode = Activations::int16;
+    return rows;
+  }
   Status size(Activations mode, ActivationKinds kinds, std::uint32_t rows, std::uint32_t inputs);
 };
 
