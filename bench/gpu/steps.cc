@@ -20,6 +20,7 @@
 #include "engine/explain.h"
 #include "engine/runtime.h"
 #include "engine/selftest.h"
+#include "engine/stepper.h"
 
 namespace quire {
 namespace {
@@ -72,6 +73,7 @@ Sequence with_context(Runtime& r, std::uint32_t depth, std::uint32_t extra, std:
 // `shared`: all sequences have the same context.
 void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth, bool shared = false) {
   constexpr std::uint32_t kSteps = 12, kWarm = 4;
+  Stepper stepper(r);
   r.cache().clear(true);
   std::vector<Sequence> sequences;
   for (std::uint32_t b = 0; b < batch; ++b)
@@ -87,14 +89,17 @@ void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth, bool shared = 
   double ms[2];
   for (const bool ahead : {false, true}) {
     std::vector<double> times;
-    std::optional<Runtime::Pending> now;
+    std::optional<Step> now;
     auto start = Clock::now();
     for (std::uint32_t step = 0; step < kSteps + kWarm; ++step) {
-      std::optional<Runtime::Pending> then;
-      if (!now) now.emplace(need(r.submit(items)));
-      if (ahead && step + 1 < kSteps + kWarm) then.emplace(need(r.submit(items, from)));
-      const auto best = need(r.finish(*now, items));
-      std::ranges::transform(best, next.begin(), &BestToken::token);
+      std::optional<Step> then;
+      const StepAsk best{.want = StepWant::best},
+          next_best{.want = StepWant::best, .draws = {}, .from = from};
+      if (!now) now.emplace(need(stepper.submit(items, best)));
+      if (ahead && step + 1 < kSteps + kWarm) then.emplace(need(stepper.submit(items, next_best)));
+      const StepResult result = need(stepper.complete(*now));
+      stepper.commit(*now, items);
+      std::ranges::transform(result.best, next.begin(), &BestToken::token);
       now.reset();
       if (then) now.emplace(std::move(*then));
       if (step >= kWarm) times.push_back(ms_since(start));
@@ -110,6 +115,7 @@ void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth, bool shared = 
 }
 
 void prefill(Runtime& r, std::uint32_t tokens) {
+  Stepper stepper(r);
   std::vector<double> times, forwards;
   for (std::uint64_t i = 0; i < 3; ++i) {
     r.cache().clear(true);
@@ -117,11 +123,11 @@ void prefill(Runtime& r, std::uint32_t tokens) {
     const std::vector<TokenId> prompt = filler(r, tokens, 7 + i);
     r.cache().attach(s, prompt);
     const auto start = Clock::now();
-    const Nanoseconds before = r.forward_time();
+    const Nanoseconds before = stepper.forward_time();
     const StepItem all{&s, prompt, Logits::last};
-    need(r.step_greedy({&all, 1}));
+    need(stepper.run_best({&all, 1}));
     times.push_back(ms_since(start));
-    forwards.push_back(static_cast<double>(r.forward_time() - before) * 1e-6);
+    forwards.push_back(static_cast<double>(stepper.forward_time() - before) * 1e-6);
   }
   fmt::print(
       "{{\"step\": \"prefill\", \"format\": \"{}\", \"tokens\": {}, \"ms\": {:.2f}, "
@@ -132,12 +138,13 @@ void prefill(Runtime& r, std::uint32_t tokens) {
 }
 
 void cached(Runtime& r, std::uint32_t tokens, std::uint32_t cold) {
+  Stepper stepper(r);
   r.cache().clear(true);
   const std::vector<TokenId> prompt = filler(r, tokens, 5);
   {
     Sequence s = need(r.open_sequence(tokens + 1));
     r.cache().attach(s, std::span(prompt).first(tokens - cold));
-    need(r.prefill(s, tokens - cold));
+    need(stepper.prefill(s, tokens - cold));
   }
   std::vector<double> times, forwards;
   std::uint32_t hit = 0;
@@ -148,10 +155,10 @@ void cached(Runtime& r, std::uint32_t tokens, std::uint32_t cold) {
     Sequence s = need(r.open_sequence(tokens + 1));
     hit = r.cache().attach(s, mine).tokens;
     const StepItem rest{&s, std::span(mine).subspan(s.length()), Logits::last};
-    const Nanoseconds before = r.forward_time();
-    need(r.step_greedy({&rest, 1}));
+    const Nanoseconds before = stepper.forward_time();
+    need(stepper.run_best({&rest, 1}));
     if (i > 0) times.push_back(ms_since(start));
-    if (i > 0) forwards.push_back(static_cast<double>(r.forward_time() - before) * 1e-6);
+    if (i > 0) forwards.push_back(static_cast<double>(stepper.forward_time() - before) * 1e-6);
   }
   fmt::print(
       "{{\"step\": \"cached\", \"tokens\": {}, \"hit\": {}, \"ms\": {:.2f}, \"forward_ms\": "
@@ -226,12 +233,12 @@ int speed(const std::string& config) {
     Sequence s = need(r.empty_sequence(64));
     const TokenId first = 5;
     const StepItem item{&s, {&first, 1}, Logits::last};
-    need(r.step_greedy({&item, 1}));
+    need(Stepper(r).run_best({&item, 1}));
   }
   fmt::print(
       "{{\"step\": \"start\", \"to_first_token_s\": {:.2f}, \"weights_gib\": {:.2f}, \"kv_gib\": "
       "{:.1f}}}\n",
-      ms_since(start) / 1000, static_cast<double>(r.model().weight_bytes()) / 0x1p30,
+      ms_since(start) / 1000, static_cast<double>(r.executor().weights().bytes) / 0x1p30,
       static_cast<double>(r.kv_cache_bytes()) / 0x1p30);
   std::fflush(stdout);
   const auto most = [&](Runtime& of) {
@@ -264,7 +271,7 @@ int speed(const std::string& config) {
   runtime = {};
   runtime = open(config, "bf16", false, WeightStorage::packed);
   fmt::print("{{\"step\": \"packed\", \"weights_gib\": {:.2f}}}\n",  // what follows is
-             static_cast<double>(runtime->model().weight_bytes()) / 0x1p30);
+             static_cast<double>(runtime->executor().weights().bytes) / 0x1p30);
   most(*runtime);
   runtime = {};
   runtime = open(config, "bf16", true);
@@ -346,7 +353,7 @@ void against_cpu(const std::string& model, const RuntimeOptions& gpu, bool speci
         {.add_special = special});
     Sequence s = need(r->empty_sequence(static_cast<std::uint32_t>(prompt.size())));
     const StepItem all{&s, prompt, Logits::all};
-    const std::span<float> logits = need(r->step({&all, 1}));
+    const std::span<float> logits = need(Stepper(*r).run({&all, 1}));
     const std::uint32_t v = r->config().vocabulary;
     for (std::size_t i = 0; i < prompt.size(); ++i)
       rows[side].emplace_back(logits.begin() + static_cast<std::ptrdiff_t>(i * v),
@@ -384,13 +391,13 @@ void packed_and_not(const std::string& model, RuntimeOptions gpu) {
   for (const bool packed : {false, true}) {
     gpu.weights = packed ? WeightStorage::packed : WeightStorage::bf16;
     std::unique_ptr<Runtime> r = need(Runtime::open(model, gpu));
-    bytes[packed] = r->model().weight_bytes();
+    bytes[packed] = r->executor().weights().bytes;
     Sequence s = need(r->empty_sequence(512));
     const std::vector<TokenId> tokens = filler(*r, 400, 3);
     std::size_t done = 0;
     for (const std::size_t count : {1, 2, 7, 8, 16, 32, 33, 100, 200}) {
       const StepItem item{&s, std::span(tokens).subspan(done, count), Logits::all};
-      const std::span<float> some = need(r->step({&item, 1}));
+      const std::span<float> some = need(Stepper(*r).run({&item, 1}));
       logits[packed].insert(logits[packed].end(), some.begin(), some.end());
       done += count;
     }

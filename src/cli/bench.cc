@@ -7,17 +7,19 @@
 #include <numeric>
 
 #include "base/random.h"
-#include "cli/bench_decode.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "cli/read_rate.h"
-#include "cli/timing.h"
+#include "lab/speed/decode_batch.h"
+#include "lab/speed/read_rate.h"
+#include "lab/speed/timing.h"
 
 namespace quire::cli {
 namespace {
 
+using namespace lab;
+
 std::string_view machine(Runtime& r) {
-  return r.model().device() ? "cuda" : isa_name(r.model().options().isa);
+  return r.executor().traits().device != DeviceKind::cpu ? "cuda" : isa_name(r.isa());
 }
 
 struct BenchOptions {
@@ -40,9 +42,9 @@ Result<std::vector<double>> bench_prefill(Runtime& runtime, const BenchOptions& 
     const std::vector<TokenId> prompt =
         filler(runtime, i == 0 ? std::min(o.prompt, 256u) : o.prompt, 77 + i);
     TRY(Sequence s, runtime.open_sequence(o.prompt + 1));
-    const auto start = Clock::now();
+    const Stopwatch watch;
     TRY_STATUS(read_all(runtime, s, prompt));
-    if (i > 0) rates.push_back(o.prompt / seconds_since(start));
+    if (i > 0) rates.push_back(o.prompt / watch.seconds());
   }
   return rates;
 }
@@ -58,7 +60,7 @@ void print_scores(const BenchOptions& o, Runtime& r, const std::vector<DecodeSco
 }
 
 int run_decode(const BenchOptions& o, Runtime& r, std::vector<StoragePolicy> ways) {
-  const bool on_cpu = r.model().device() == nullptr;
+  const bool on_cpu = r.executor().traits().device == DeviceKind::cpu;
   const DecodeQuestion question{std::move(ways), o.depth, o.count, o.batch, o.repeat};
   const auto before = on_cpu ? read_rate(r.pool()) : 0.0;
   if (!before.ok()) return fail(before.error());
@@ -67,7 +69,7 @@ int run_decode(const BenchOptions& o, Runtime& r, std::vector<StoragePolicy> way
   const auto after = on_cpu ? read_rate(r.pool()) : 0.0;
   if (!after.ok()) return fail(after.error());
   const double ceiling = std::max(before.value(), after.value());
-  const auto weights = static_cast<double>(r.model().weight_bytes());
+  const auto weights = static_cast<double>(r.executor().weights().bytes);
   // With small models and short contexts part of this stays in a cache: then it may exceed 1.
   const auto share = [&](const DecodeScore& s) {
     return (weights + static_cast<double>(s.kv_bytes)) * median(s.rates) / o.batch / ceiling;
@@ -100,7 +102,7 @@ int run_decode(const BenchOptions& o, Runtime& r, std::vector<StoragePolicy> way
              {"batch", o.batch},
              {"n", o.count},
              {"kv_bytes_per_step", s.kv_bytes},
-             {"weight_bytes_per_step", r.model().weight_bytes()}};
+             {"weight_bytes_per_step", r.executor().weights().bytes}};
     if (on_cpu) row["read_bytes_per_second"] = ceiling;
     if (on_cpu) row["bandwidth_share"] = share(s);
     if (!s.ratios.empty()) row["of_first"] = median(s.ratios);
@@ -113,7 +115,7 @@ int run_decode(const BenchOptions& o, Runtime& r, std::vector<StoragePolicy> way
 // Seconds of one thread that encoding a token takes, in all lanes: the fastest of a few blocks.
 double sealing_seconds(Runtime& r) {
   const Geometry& g = r.geometry();
-  const EncodedKernels& kernels = encoded_kernels(r.model().options().isa);
+  const EncodedKernels& kernels = encoded_kernels(r.isa());
   const std::uint32_t tokens = g.tokens_per_block, dim = r.config().head_dim;
   std::vector<std::uint16_t> rows(std::size_t{tokens} * dim);
   Random random(5);
@@ -122,14 +124,14 @@ double sealing_seconds(Runtime& r) {
   std::byte* page = space.data() + (64 - reinterpret_cast<std::uintptr_t>(space.data()) % 64) % 64;
   double best = 1e9;
   for (int i = 0; i < 16; ++i) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     for (std::uint32_t layer = 0; layer < r.config().layers; ++layer)
       for (std::uint32_t head = 0; head < r.config().kv_heads; ++head)
         for (const Side side : {Side::keys, Side::values})
           if (g.groups[g.places[layer].group].sealed())
-            kernels.seal(r.model().sealed_part(g, layer, head, side, 0),
+            kernels.seal(r.executor().page_work()->sealed_part(g, layer, head, side, 0),
                          reinterpret_cast<const std::byte*>(rows.data()), page);
-    best = std::min(best, seconds_since(start));
+    best = std::min(best, watch.seconds());
   }
   return best / tokens;
 }
@@ -138,7 +140,7 @@ int run_prefill(const BenchOptions& o, Runtime& r) {
   const auto rates = bench_prefill(r, o);
   if (!rates.ok()) return fail(rates.error());
   const double rate = median(rates.value());
-  const bool seals = r.model().device() == nullptr && !r.geometry().exact();
+  const bool seals = r.executor().traits().device == DeviceKind::cpu && !r.geometry().exact();
   const double share = seals ? sealing_seconds(r) * rate / r.threads() : 0;
   const auto [low, high] = std::minmax_element(rates.value().begin(), rates.value().end());
   if (!o.json)

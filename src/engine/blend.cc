@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "engine/lane_rows.h"
+#include "engine/stepper.h"
 
 namespace quire {
 namespace {
@@ -13,36 +14,6 @@ namespace {
 constexpr std::uint32_t kCheckLayer = 1;  // whose values say what differs
 
 std::uint32_t check_layer(const Runtime& r) { return std::min(kCheckLayer, r.config().layers - 1); }
-
-bool not_exact(const BlendPolicy&, const BlendUse& use) { return !use.geometry->exact(); }
-bool is_sparse(const BlendPolicy&, const BlendUse& use) {
-  return use.geometry->sparse() || use.selects;
-}
-bool forgets(const BlendPolicy&, const BlendUse& use) {
-  return std::ranges::any_of(use.geometry->groups, [](const LayerGroup& g) {
-    return g.kind != GroupKind::full || g.window != 0;
-  });
-}
-bool drops(const BlendPolicy&, const BlendUse& use) { return use.retains; }
-bool scores(const BlendPolicy&, const BlendUse& use) { return use.scores; }
-bool on_device(const BlendPolicy&, const BlendUse& use) { return use.device; }
-
-constexpr BlendRule kRules[] = {
-    {"formats",
-     "keys are turned and some computed again, which codes cannot be: needs an exact format (f16, "
-     "bf16, f32)",
-     not_exact},
-    {"models with windows", "window layers do not keep every row of a text: refused", forgets},
-    {"kv.budget",
-     "methods look at queries of the whole prompt, which is not computed: give one of them", drops},
-    {"kv.select", "what is copied was read as a whole: give one of them", is_sparse},
-    {"prompt_logprobs", "not every token of the prompt is computed: refused", scores},
-    {"prefix sharing",
-     "true prefixes are shared as ever; what is put together, and what follows, is private"},
-    {"preemption", "such a sequence is parked, as it cannot be computed again"},
-    {"n, best_of and beam search", "they share what was put together"},
-    {"GPU", "rows are copied on the CPU only: refused", on_device},
-};
 
 // The sequence that holds a text, or nothing.
 Sequence hold(Runtime& runtime, CachedText text, const SequenceOptions& like) {
@@ -59,16 +30,6 @@ Sequence hold(Runtime& runtime, CachedText text, const SequenceOptions& like) {
 }
 
 }  // namespace
-
-std::string BlendPolicy::text() const {
-  return fmt::format("approximate reuse, {:g} % computed again", 100 * recompute);
-}
-
-std::span<const BlendRule> blend_rules() { return kRules; }
-
-Status check_blend(const BlendPolicy& policy, const BlendUse& use) {
-  return check_rules(std::span<const BlendRule>(kRules), policy, use);
-}
 
 std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
                                 const SequenceOptions& options) {
@@ -150,7 +111,7 @@ void Blend::copy(Runtime& runtime, const Run& run, std::span<const KvSequenceVie
           lane_rows(runtime, run.source, layer, head, {.values = true}, run.from + run.count);
       float* const keys = rows.keys.data() + std::size_t{run.from} * g.key_dim;
       const float* const values = rows.values.data() + std::size_t{run.from} * g.value_dim;
-      runtime.model().rotate_keys(layer, delta, run.count, keys);
+      runtime.executor().page_work()->rotate_keys(layer, delta, run.count, keys);
       const std::size_t page_bytes = geometry.page_bytes(g);
       std::vector<std::byte> page(page_bytes);
       std::vector<float> key_rows(std::size_t{per_block} * g.key_dim),
@@ -216,18 +177,42 @@ void Blend::choose(const Runtime& runtime) {
   looked_ = end_;
 }
 
-Status Blend::advance(Runtime& runtime, std::uint32_t rows) {
+Status Blend::advance(Stepper& stepper, std::uint32_t rows) {
   CHECK(laid_);
-  rows = std::max(1u, std::min(rows, runtime.model().options().rows_max));
+  Runtime& runtime = stepper.runtime();
+  rows = std::max(1u, std::min(rows, stepper.rows_max()));
   std::vector<std::uint32_t> now;
   if (looked_ < end_) {  // a few layers, of all
     for (; now.size() < rows && looked_ < end_; ++looked_) now.push_back(looked_);
-    TRY_STATUS(runtime.compute_again(*s_, now, check_layer(runtime)));
+    TRY_STATUS(stepper.compute_again(*s_, now, check_layer(runtime)));
     if (looked_ == end_) choose(runtime);
     return {};
   }
   for (; now.size() < rows && next_ < again_.size(); ++next_) now.push_back(again_[next_]);
-  return now.empty() ? Status() : runtime.compute_again(*s_, now, runtime.config().layers - 1);
+  return now.empty() ? Status() : stepper.compute_again(*s_, now, runtime.config().layers - 1);
+}
+
+std::unique_ptr<Program> Blending::fork() const {
+  auto copy = std::make_unique<Blending>(recompute_);
+  CHECK(!blend_);  // answers begin when the prompt is there
+  copy->laid_ = laid_;
+  return copy;
+}
+
+void Blending::attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) {
+  blend_ = find_blend(stepper.runtime(), s, recompute_, options);
+  // Without room for all of it the prompt is read as any other, step by step.
+  if (blend_ && !blend_->lay(stepper.runtime()).ok()) blend_.reset();
+  laid_ = blend_.has_value();
+}
+
+Program::Work Blending::work(Stepper& stepper, Sequence&, std::uint32_t rows) {
+  if (!blend_) return Work::none;
+  CHECK(blend_->advance(stepper, rows).ok());  // exact rows, and page_work: nothing can fail
+  if (!blend_->done()) return Work::unfinished;
+  reused_ = blend_->reused();
+  blend_.reset();
+  return Work::done;
 }
 
 }  // namespace quire

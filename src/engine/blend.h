@@ -9,7 +9,7 @@
 //
 //   std::optional<Blend> blend = find_blend(runtime, sequence, 0.15, options);   // nothing: read it
 //   TRY_STATUS(blend->lay(runtime));
-//   while (!blend->done()) TRY_STATUS(blend->advance(runtime, 512));             // rows
+//   while (!blend->done()) TRY_STATUS(blend->advance(stepper, 512));             // rows
 //   sequence.length();            // up to the end of the last run
 //
 // For exact formats and layers that see everything: window layers do not have what they passed.
@@ -20,28 +20,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/program.h"
 #include "engine/runtime.h"
-#include "kv/rules.h"
 
 namespace quire {
-
-struct BlendPolicy {
-  double recompute = 0.15;  // share of what is found that is computed again
-
-  std::string text() const;  // for people
-};
-
-// What a request combines with it.
-struct BlendUse {
-  const Geometry* geometry = nullptr;
-  bool retains = false, selects = false;  // kv.budget, kv.select
-  bool scores = false;                    // prompt_logprobs
-  bool device = false;                    // the cache lies on a GPU
-};
-
-using BlendRule = Rule<BlendPolicy, BlendUse>;
-std::span<const BlendRule> blend_rules();  // `quire kv methods` prints them
-Status check_blend(const BlendPolicy& policy, const BlendUse& use);
 
 class Blend {
  public:
@@ -56,7 +38,7 @@ class Blend {
   Status lay(Runtime& runtime);
   bool laid() const { return laid_; }
   // Computes up to so many rows of what is to be computed.
-  Status advance(Runtime& runtime, std::uint32_t rows);
+  Status advance(Stepper& stepper, std::uint32_t rows);
   bool done() const { return laid_ && looked_ == end_ && next_ == again_.size(); }
 
   std::uint32_t reused() const { return reused_; }  // tokens that were not computed again
@@ -82,5 +64,31 @@ class Blend {
 // changes of keys. Engine thread; takes as long however much is cached.
 std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
                                 const SequenceOptions& options);
+
+// The program of a request that reuses texts in this way (kv.reuse: approximate).
+class Blending final : public Program {
+ public:
+  explicit Blending(double recompute) : recompute_(recompute) {}
+
+  std::unique_ptr<Program> fork() const override;
+  void attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) override;
+  Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
+  // What was put together cannot be computed again.
+  Yield yield(const Sequence&) const override { return laid_ ? Yield::park : Yield::either; }
+  // The prompt is read as any other then: more than was promised.
+  void reset(Sequence&) override {
+    blend_.reset();
+    laid_ = false;
+    reused_ = 0;
+  }
+  bool plans_ahead() const override { return !blend_; }
+  void report(ProgramReport& report) const override { report.approximate_tokens += reused_; }
+
+ private:
+  double recompute_;
+  std::optional<Blend> blend_;  // until it is done
+  bool laid_ = false;
+  std::uint32_t reused_ = 0;
+};
 
 }  // namespace quire

@@ -22,7 +22,7 @@ std::vector<TokenId> joined(std::initializer_list<std::vector<TokenId>> parts) {
 void warm(Runtime& r, const std::vector<TokenId>& prompt) {
   Sequence s = std::move(r.open_sequence(static_cast<std::uint32_t>(prompt.size())).value());
   r.cache().attach(s, prompt);
-  ASSERT_TRUE(r.read(s).ok());
+  ASSERT_TRUE(Stepper(r).read(s).ok());
 }
 
 struct Told {
@@ -45,12 +45,13 @@ Told run(Runtime& r, const std::vector<TokenId>& prompt, double recompute,
     EXPECT_TRUE(blend);
     if (!blend) return out;
     EXPECT_TRUE(blend->lay(r).ok());
-    while (!blend->done()) EXPECT_TRUE(blend->advance(r, rows).ok());
+    Stepper stepper(r);
+    while (!blend->done()) EXPECT_TRUE(blend->advance(stepper, rows).ok());
     out.reused = blend->reused();
     out.end = s.length();
     EXPECT_EQ(s.pure_until(), out.attached);
   }
-  const auto logits = r.read(s);
+  const auto logits = Stepper(r).read(s);
   EXPECT_TRUE(logits.ok());
   out.logits.assign(logits.value().begin(), logits.value().end());
   return out;
@@ -145,13 +146,13 @@ TEST(BlendEngine, AnswersAndStaysPrivate) {
   EXPECT_EQ(got->result->computed_tokens, w.prompt.size() - 120);
   EXPECT_TRUE(beside->result);
   const auto want =
-      generate(*w.runtime, printable_of(70, 20), {.tokens_max = 30, .ignore_end = true});
+      naive_generate(*w.runtime, printable_of(70, 20), {.tokens_max = 30, .ignore_end = true});
   EXPECT_EQ(beside->told[0].ids(), want.value().answers[0].tokens);
   // Whoever asks for the same without saying so computes it.
   const auto plain = e.submit(request(w.prompt, 8));
   e.run();
   EXPECT_EQ(plain->result->cached_tokens, 0u);
-  const auto alone = generate(*w.runtime, w.prompt, {.tokens_max = 8, .ignore_end = true});
+  const auto alone = naive_generate(*w.runtime, w.prompt, {.tokens_max = 8, .ignore_end = true});
   EXPECT_EQ(plain->told[0].ids(), alone.value().answers[0].tokens);
   e.expect_empty();
 }

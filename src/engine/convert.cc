@@ -19,7 +19,7 @@ class Converter {
         to_(to),
         source_(runtime.cache().geometry(from.root())),
         target_(runtime.cache().geometry(to.root())),
-        kernels_(encoded_kernels(runtime.model().options().isa)) {}
+        kernels_(encoded_kernels(runtime.isa())) {}
 
   // The next blocks of `to`, up to `end`.
   Status blocks(std::uint32_t end) {
@@ -55,8 +55,8 @@ class Converter {
     std::byte* const page = arena_at(arena, to) + index * target_.page_bytes(group);
     if (!group.sealed()) return static_cast<void>(std::memcpy(page, at, source_.page_bytes(rows)));
     const auto seal = [&](Side side, std::size_t row_offset, std::size_t offset) {
-      EncodedPart part =
-          r_.model().sealed_part(target_, layer, head, side, block * target_.tokens_per_block);
+      EncodedPart part = r_.executor().page_work()->sealed_part(target_, layer, head, side,
+                                                                block * target_.tokens_per_block);
       part.member_stride = rows.kv_heads * source_.page_bytes(rows);
       kernels_.seal(part, at + row_offset, page + offset);
     };
@@ -77,7 +77,7 @@ Status convert_blocks(Runtime& runtime, const Sequence& from, Sequence& to, std:
   const Geometry& target = runtime.cache().geometry(to.root());
   const std::uint32_t block = target.tokens_per_block;
   CHECK(tokens % block == 0 && tokens <= from.length() && to.length() % block == 0);
-  if (runtime.model().device())
+  if (runtime.executor().traits().device != DeviceKind::cpu)
     return Error{Code::unsupported, "blocks in a GPU's memory are not converted"};
   for (const LayerGroup& g : runtime.cache().geometry(from.root()).groups)
     for (const LayerGroup& into : target.groups)

@@ -35,7 +35,7 @@ TEST(Convert, BlocksAreTheEncodingOfExactOnes) {
   way.sinks = 20;
   Sequence exact = std::move(r.open_sequence(200).value());
   r.cache().attach(exact, text(140));
-  ASSERT_TRUE(r.prefill(exact, 140).ok());
+  ASSERT_TRUE(Stepper(r).prefill(exact, 140).ok());
   Sequence lossy = std::move(
       r.cache().open({.root = r.tenant_root("", &way).value(), .token_capacity = 200}).value());
   r.cache().attach(lossy, text(140));

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/sanitized.h"
 #include "engine/retain.h"
+#include "engine/stepper.h"
 #include "text/gguf_vocab_testing.h"
 
 namespace quire {
@@ -58,7 +59,7 @@ TEST(Endless, PerplexityStaysWhereItWas) {
     std::vector<TokenId> part;
     for (std::uint32_t i = 0; i < rows; ++i) part.push_back(cycle[(at + i) % kCycle]);
     const StepItem item{&s, part, Logits::all, &retain};
-    const auto logits = r.step({&item, 1});
+    const auto logits = Stepper(r).run({&item, 1});
     ASSERT_TRUE(logits.ok()) << logits.error().message;
     const std::size_t vocabulary = r.config().vocabulary;
     for (std::uint32_t i = 0; i < rows; ++i) {

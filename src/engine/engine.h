@@ -7,11 +7,13 @@
 //   engine.submit(std::move(job));
 //   while (engine.has_jobs()) engine.step();
 //
-//   engine.cc         jobs: submitted, admitted, finished, failed
-//   engine_batch.cc   a step's rows, and room for them: admission, preemption
+//   engine.cc         jobs: submitted, admitted, ended; the step
+//   engine_batch.cc   which rows a step has
+//   engine_room.cc    room for them: admission, preemption
+//   engine_draw.cc    what is wanted of the rows, and submitting them
+//   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
 //   engine_sample.cc  from logits to tokens, told to the sinks
-//   engine_draw.cc    the part of it that a GPU does
-//   engine_ahead.cc   a step behind another one that still runs
+//   engine_report.cc  what it cost
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,8 @@
 #include "engine/runtime.h"
 #include "engine/scheduler.h"
 #include "engine/service.h"
+#include "engine/snapshots.h"
+#include "engine/stepper.h"
 
 namespace quire {
 
@@ -52,7 +56,7 @@ class Engine {
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
   // Of one root, or all.
-  void drop_snapshots(std::optional<RootId> root = std::nullopt);
+  void drop_snapshots(std::optional<RootId> root = std::nullopt) { snapshots_.drop(root); }
   std::vector<ActiveRequest> active() const;
 
  private:
@@ -63,15 +67,6 @@ class Engine {
     std::uint32_t past;         // tokens before its first row
     std::uint32_t first_logit;  // its rows of logits
     std::uint32_t logit_count;
-  };
-  // What a policy left of a text, for the next who wants just that.
-  struct Snapshot {
-    RootId root;
-    std::string policy, salt;
-    std::vector<TokenId> tokens;
-    Sequence sequence;
-    Retaining retain;
-    std::uint64_t bytes;
   };
   struct Task {  // one token to sample
     Job* job;
@@ -91,10 +86,11 @@ class Engine {
 
   // engine.cc
   Job* find(JobId id);
-  RootId root_of(const Job& job);
+  Result<RootId> root_of(const Job& job);
   const Geometry& geometry(const Job& job) const { return runtime_.cache().geometry(job.root); }
   void admit(Job& job);
   void prompt_read(Job& job);
+  void settle(Job& job, bool forks);
   void end_answer(Job& job, std::uint32_t index, Finish how);
   void complete(Job& job);
   void fail(Job& job, FailureKind kind, std::string message);
@@ -114,18 +110,14 @@ class Engine {
   void resume_branches(Job& job);
   std::uint32_t collect(Job& job);
   void place(Job& job);
-  SequenceOptions sequence_options(const Job& job, std::span<const KeyChange> changes) const;
-  std::optional<Attached> convert(Job& job);
-  void find_texts(Job& job);
-  void act(Job& job);
-  Snapshot* find_snapshot(const Job& job);
-  bool place_snapshot(Job& job, const SequenceOptions& options);
+  SequenceOptions sequence_options(const Job& job) const;
   bool goes_on(Job& job);
   Readiness probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
+  bool restart_parked();
   void preempt(Job& job);
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
@@ -134,10 +126,10 @@ class Engine {
   bool steady() const;
   void go_ahead();
   void drop_ended();
-  Status land();
+  Status complete_step(std::span<float>& logits);
 
   // engine_draw.cc
-  Status run_step(std::span<float>& logits);
+  Status submit_step();
   bool best_will_do() const;
   void describe_draws();
   bool describe_draw(const Row& row, DrawRow& draw);
@@ -154,6 +146,8 @@ class Engine {
   void tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last);
 
   Runtime& runtime_;
+  Stepper stepper_;
+  Snapshots snapshots_;
   const ServiceOptions& options_;
   RequestLog& log_;
   const Clock& clock_;
@@ -164,7 +158,6 @@ class Engine {
   std::unordered_map<std::string, RootId> roots_;
   std::vector<RootId> tenant_roots_;  // in the order of ServiceStats::tenants
   std::vector<JobId> over_;           // to be swept
-  std::deque<Snapshot> snapshots_;    // last used first
   std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
@@ -176,12 +169,13 @@ class Engine {
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;
   std::vector<Row> rows_;
-  std::optional<Runtime::Pending> pending_;  // the same step, if it was only submitted
-  struct Ahead {                             // the one after it, submitted as well
+  std::optional<Step> step_;   // the same step, on its way
+  bool may_go_ahead_ = false;  // the next one may be submitted before this one is completed
+  struct Ahead {               // the one after it, submitted as well
     std::vector<StepItem> items;
     std::vector<Row> rows;
     std::vector<std::uint32_t> from;  // items of the one before
-    std::optional<Runtime::Pending> pending;
+    std::optional<Step> step;
   } ahead_;
   std::vector<StepItem> items_before_;  // these three: of group_by_prefix
   std::vector<Row> rows_before_;

@@ -10,12 +10,12 @@ namespace quire {
 // Whether the step at hand is one more token of every answer there is, so that the next one is, too,
 // unless answers end.
 bool Engine::steady() const {
-  if (!options_.ahead.value_or(runtime_.model().device() != nullptr)) return false;
+  if (!options_.ahead.value_or(runtime_.executor().traits().ahead)) return false;
   if (line_.size() > 0 && branches_ < options_.sequences_max) return false;
   std::size_t open = 0;
   for (Job* job : running_) {
-    if (job->state != Job::State::answering || job->beams || job->blend || job->request.kv.retain ||
-        job->request.kv.select || job->attached != job->answers.size() ||
+    if (job->state != Job::State::answering || job->beams ||
+        !job->answers[0].programs.plans_ahead() || job->attached != job->answers.size() ||
         &geometry(*job) != &geometry(*running_[0]) || geometry(*job).by_block() ||
         geometry(*job).sparse())
       return false;
@@ -45,44 +45,54 @@ void Engine::go_ahead() {
     ahead_.items.push_back(items_[i]);
   }
   if (ahead_.items.empty()) return;
-  Result<Runtime::Pending> next = runtime_.submit(ahead_.items, ahead_.from);
-  if (next.ok()) ahead_.pending.emplace(std::move(next.value()));
+  Result<Step> next =
+      stepper_.submit(ahead_.items, {.want = StepWant::best, .draws = {}, .from = ahead_.from});
+  if (next.ok()) ahead_.step.emplace(std::move(next.value()));
 }
 
 // Before their jobs are gone.
 void Engine::drop_ended() {
-  if (!ahead_.pending) return;
+  if (!ahead_.step) return;
   bool all = true;
   for (std::size_t i = 0; i < ahead_.rows.size(); ++i) {
     Row& row = ahead_.rows[i];
     if (row.job && (row.job->state == Job::State::over || row.job->answers[row.branch].done)) {
       row.job = nullptr;
       ahead_.items[i].tokens = {};
+      ahead_.items[i].sequence = nullptr;
     }
     all = all && !row.job;
   }
   if (!all) return;
-  (void)runtime_.finish(*ahead_.pending, ahead_.items);  // a device that is lost says so again
-  ahead_.pending.reset();
+  (void)stepper_.complete(*ahead_.step);  // a device that is lost says so again
+  ahead_.step.reset();
 }
 
-// Waits for a step that was submitted, if this one was. Before it is waited for, the next one is.
-Status Engine::land() {
-  if (ahead_.pending) {
+// Waits for the step at hand and commits it. Before it is waited for, the next one is submitted.
+Status Engine::complete_step(std::span<float>& logits) {
+  if (ahead_.step) {
     ++stats_.steps_ahead;
     items_.swap(ahead_.items);
     rows_.swap(ahead_.rows);
     for (std::size_t i = 0; i < rows_.size(); ++i)  // what it reads is what was told
       CHECK(!rows_[i].job || items_[i].tokens[0] == best_[ahead_.from[i]].token);
-    pending_.emplace(std::move(*ahead_.pending));
-    ahead_.pending.reset();
+    step_.emplace(std::move(*ahead_.step));
+    ahead_.step.reset();
+    may_go_ahead_ = steady();
   }
-  if (!pending_) return {};
-  if (steady()) go_ahead();
-  const auto best = runtime_.finish(*pending_, items_);
-  pending_.reset();
-  if (!best.ok()) return best.error();
-  best_ = best.value();
+  if (may_go_ahead_) go_ahead();
+  Result<StepResult> result = stepper_.complete(*step_);
+  if (!result.ok()) {
+    step_.reset();
+    return result.error();
+  }
+  best_ = result.value().best;
+  drawn_ = result.value().drawn;
+  logits = result.value().logits;
+  for (std::size_t i = 0; i < items_.size(); ++i)
+    if (items_[i].sequence)
+      stepper_.commit(*step_, items_, i, static_cast<std::uint32_t>(items_[i].tokens.size()));
+  step_.reset();
   return {};
 }
 

@@ -1,4 +1,4 @@
-// The rows of a step, and room for them: who joins, who waits for whom, who gives way.
+// The rows of a step: who joins, who waits for whom, whose rows stand side by side.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/programs.h"
 #include "kernels/attend.h"
 
 namespace quire {
@@ -20,8 +21,7 @@ constexpr std::uint32_t kScoredRows = 64;  // rows of a step whose logits are al
 void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
   const Branch b = job.branch(branch);
   const std::uint32_t past = b.sequence->length(), unread = b.unread();
-  StepItem item{b.sequence, {}, Logits::none, b.retain};
-  item.select = b.select;
+  StepItem item{b.sequence, {}, Logits::none, b.program};
   if (unread == 0) {
     item.tokens = {b.next, 1};
     item.logits = Logits::last;
@@ -39,36 +39,19 @@ void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
   rows_.push_back({&job, branch, past, first, logits});
 }
 
-// Texts of the prompt that are cached elsewhere.
-void Engine::find_texts(Job& job) {
-  const Request& r = job.request;
-  const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
-  job.blend = find_blend(runtime_, job.answers[0].sequence, *r.kv.blend,
-                         sequence_options(job, {&salt, r.kv.salt.empty() ? 0u : 1u}));
-  // Without room for all of it the prompt is read as any other, step by step.
-  if (job.blend && !job.blend->lay(runtime_).ok()) job.blend.reset();
-  job.converted = job.blend.has_value();
-}
-
-// Work on a job that has to be done before its rows, a little in each step. False: not now.
+// Work that programs have to do before a job's rows, a little in each step. False: no rows now.
 bool Engine::goes_on(Job& job) {
   const std::uint32_t rows = running_.size() > 1 ? prompt_tokens() : options_.step_tokens;
-  if (job.blend) {
-    CHECK(job.blend->advance(runtime_, rows).ok());  // exact, and no device
+  if (job.state == Job::State::reading) settle(job, false);
+  for (std::uint32_t i = 0; i < job.attached; ++i) {
+    const Branch b = job.branch(i);
+    if (b.done) continue;
+    const Program::Work work = b.program->work(stepper_, *b.sequence, rows);
+    if (work == Program::Work::none) continue;
     worked_ = true;
-    if (!job.blend->done()) return false;
-    job.approximate = job.blend->reused();
-    job.blend.reset();
+    if (work == Program::Work::unfinished) return false;
+    if (!job.beams && i == 0) settle(job, false);
   }
-  if (job.state == Job::State::reading) act(job);
-  if (job.beams || job.width() > 1) return true;
-  const Branch b = job.branch(0);
-  // Who finds no room for it tries again in his step, where others can give way.
-  if (!b.retain || b.done || !b.retain->reads_again(runtime_, *b.sequence)) return true;
-  if (!b.retain->read_some(runtime_, *b.sequence, rows).ok()) return true;
-  worked_ = true;
-  if (b.retain->reads_again(runtime_, *b.sequence)) return false;
-  act(job);
   return true;
 }
 
@@ -85,12 +68,13 @@ std::uint32_t Engine::collect(Job& job) {
     const bool sparse = geometry(job).sparse();
     const std::uint32_t prompt = b.sequence->prompt_length(), past = b.sequence->length();
     const bool scored = job.state == Job::State::reading && job.request.prompt_logprobs >= 0;
-    readings_.push_back({.remaining = b.unread(),
-                         .rows_max = std::min(scored ? kScoredRows : 0xffffffffu,
-                                              b.retain ? b.retain->rows_max(past) : 0xffffffffu),
-                         .steps = job.read_steps,
-                         .together = sparse ? geometry(job).tokens_per_block : 1,
-                         .loose = past < prompt ? b.unread() - (prompt - past) : b.unread()});
+    readings_.push_back(
+        {.remaining = b.unread(),
+         .rows_max = std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
+                               job.request.chunk ? job.request.chunk : 0xffffffffu}),
+         .steps = job.read_steps,
+         .together = sparse ? geometry(job).tokens_per_block : 1,
+         .loose = past < prompt ? b.unread() - (prompt - past) : b.unread()});
     reading_of_.emplace_back(&job, i);
   }
   if (job.beams && lagging) return 0;  // beams go on together
@@ -104,7 +88,7 @@ std::uint32_t Engine::collect(Job& job) {
 }
 
 std::uint32_t Engine::prompt_tokens() const {
-  const bool is_cpu = runtime_.model().options().device == DeviceKind::cpu;
+  const bool is_cpu = runtime_.executor().traits().device == DeviceKind::cpu;
   return options_.prompt_tokens.value_or(is_cpu ? kPromptRows : options_.step_tokens);
 }
 
@@ -208,46 +192,35 @@ void Engine::resume_branches(Job& job) {
   }
 }
 
-SequenceOptions Engine::sequence_options(const Job& job, std::span<const KeyChange> changes) const {
+SequenceOptions Engine::sequence_options(const Job& job) const {
   const Request& r = job.request;
-  return {
-      .root = job.root,
-      .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
-      .reuse = r.kv.reuse,
-      .publish = r.kv.write != KvWrite::none,
-      // What answers compute beside a sparse prompt, or from a part of it, is theirs.
-      .publish_generated = r.kv.write == KvWrite::all && !geometry(job).sparse() && !r.kv.select,
-      .priority = r.kv.priority,
-      .ttl = r.kv.ttl,
-      .changes = changes,
-      .request = static_cast<std::uint64_t>(job.id)};
+  return {.root = job.root,
+          .token_capacity = static_cast<std::uint32_t>(r.prompt.size()) + r.tokens_max,
+          .reuse = r.kv.reuse,
+          .publish = r.kv.write != KvWrite::none,
+          .publish_generated = r.kv.write == KvWrite::all && !geometry(job).sparse(),
+          .priority = r.kv.priority,
+          .ttl = r.kv.ttl,
+          .changes = {&job.salt, r.kv.salt.empty() ? 0u : 1u},
+          .request = static_cast<std::uint64_t>(job.id)};
 }
 
 // Gives a waiting job its cursor in the prefix index.
 void Engine::place(Job& job) {
   const Nanoseconds before = clock_.now();
   const Request& r = job.request;
-  std::optional<Retaining> retain;
-  if (r.kv.retain)
-    retain.emplace(runtime_, r.kv.retain, static_cast<std::uint32_t>(r.prompt.size()), job.root);
-  const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
-  SequenceOptions options = sequence_options(job, {&salt, r.kv.salt.empty() ? 0u : 1u});
-  if (retain) {
-    options.token_capacity += retain->more_tokens();
-    options.serve_max = retain->serve_max();
-    options.recomputable = false;
-  }
-  if (r.kv.select) options.recomputable = false;
+  ProgramList programs = make_programs(runtime_, r, job.root);
+  SequenceOptions options = sequence_options(job);
+  programs.open(options);
   job.answers.reserve(r.choices);
-  if (place_snapshot(job, options)) return;
-  Result<Sequence> opened = runtime_.cache().open(options);
-  if (!opened.ok()) return;
-  job.answers.emplace_back().sequence = std::move(opened.value());
-  job.answers[0].retain = std::move(retain);
-  if (r.kv.select)
-    job.answers[0].select.emplace(runtime_, *r.kv.select,
-                                  static_cast<std::uint32_t>(r.prompt.size()), job.root);
-  runtime_.cache().place(job.answers[0].sequence, r.prompt, job.keys);
+  Answer& a = job.answers.emplace_back();
+  if (!snapshots_.place(job, programs, options.token_capacity, a)) {
+    Result<Sequence> opened = runtime_.cache().open(options);
+    if (!opened.ok()) return job.answers.clear();
+    a.sequence = std::move(opened.value());
+    a.programs = std::move(programs);
+    runtime_.cache().place(a.sequence, r.prompt, job.keys);
+  }
   job.lookup += clock_.now() - before;
   job.placed = true;
   ++placed_;
@@ -279,141 +252,6 @@ bool Engine::follows(Job& job, const Attached& seen) {
     job.follow_tokens = seen.tokens;
   }
   return now_ - job.follow_since < options_.follow_max;
-}
-
-std::uint64_t Engine::full_bytes(const Job& job) const {
-  return request_bytes(geometry(job),
-                       {.prompt = job.request.prompt.size(),
-                        .answer = job.request.tokens_max,
-                        .width = job.width(),
-                        .chunk = options_.step_tokens},
-                       job.request.kv.retain.get());
-}
-
-bool Engine::has_room(Job& job, std::uint32_t cached) {
-  if (branches_ + job.width() > options_.sequences_max) return false;
-  const Geometry& g = geometry(job);
-  const std::uint32_t known =
-      static_cast<std::uint32_t>(job.request.prompt.size()) + job.generated / job.width();
-  const std::uint32_t ahead = std::min(job.request.tokens_max, 2 * g.tokens_per_block);
-  std::uint64_t whole = sequence_bytes(g, known + ahead);
-  if (job.request.kv.retain)  // the prompt and what stays of it are there together for a moment
-    whole += retained_bytes(g, *job.request.kv.retain, job.request.prompt.size());
-  // Blocks it would share with those who run cost nothing, but cached ones that nobody holds do. A
-  // newcomer may hope for the former; who has given way for lack of room gets no such credit,
-  // unless its blocks are parked, which count as held already.
-  const bool parked = job.placed && job.branch(job.first_open()).sequence->length() > 0;
-  const std::uint64_t have = job.preemptions == 0 || parked ? sequence_bytes(g, cached) : 0;
-  job.need_bytes = whole - std::min(whole, have) +
-                   (job.width() - 1) * sequence_bytes(g, job.generated / job.width() + ahead);
-  if (running_.empty()) return true;  // there is nobody to wait for
-  if (job.preemptions >= options_.preemptions_max)
-    return reserved_bytes_ + full_bytes(job) <= runtime_.kv_cache_bytes();
-  return job.need_bytes <= room_bytes_;
-}
-
-// The step found no room: somebody gives way. False: what could not go on alone has failed, and
-// there is nothing left to run.
-bool Engine::make_room() {
-  if (!snapshots_.empty()) {
-    snapshots_.pop_back();
-    return true;
-  }
-  candidates_.clear();
-  for (Job* job : running_)
-    candidates_.push_back({line_.standing(job->id, job->entry),
-                           job->reserved || job->preemptions >= options_.preemptions_max});
-  std::optional<std::size_t> victim = pick_victim(candidates_);
-  if (!victim && running_.size() > 1) {  // the first, if it alone may still be asked
-    const auto open = std::ranges::find(candidates_, false, &Running::protect);
-    if (open != candidates_.end()) victim = open - candidates_.begin();
-  }
-  if (victim) {
-    preempt(*running_[*victim]);
-    return true;
-  }
-  fail(*running_.back(), FailureKind::no_room,
-       "the KV cache has no room left to go on: pinned prefixes hold it; release some or raise "
-       "--kv-cache-memory");
-  sweep();
-  return !running_.empty();
-}
-
-void Engine::preempt(Job& job) {
-  const double wanted = wanted_tokens(job);
-  for (std::uint32_t i = 0; i < job.attached; ++i) {
-    const Branch b = job.branch(i);
-    if (b.done) continue;
-    // What a compaction dropped, or a conversion did not compute, cannot be computed again.
-    // Answers that select read token by token.
-    const bool park = job.converted || (b.retain && b.retain->acted()) ||
-                      (b.select && b.sequence->length() > b.select->prompt_length());
-    const Preempt how = park                   ? Preempt::park
-                        : b.retain || b.select ? Preempt::recompute
-                                               : cheaper_preemption(*b.sequence, wanted);
-    if (how == Preempt::recompute && b.retain) b.retain->reset();
-    runtime_.cache().preempt(*b.sequence, how);
-    ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);
-  }
-  job.attached = 0;
-  job.placed = true;
-  ++placed_;
-  ++job.preemptions;
-  job.state = Job::State::waiting;
-  job.follow_since = 0;
-  branches_ -= job.width();
-  std::erase(running_, &job);
-  line_.add(job.id, job.entry);
-}
-
-// Room that the others will take before one of them ends, in tokens: prompts to be read and as many
-// tokens of every answer as the shortest has left, beyond the blocks they have.
-double Engine::wanted_tokens(const Job& victim) {
-  const auto for_each_other = [&](auto visit) {
-    for (Job* job : running_)
-      for (std::uint32_t i = 0; job != &victim && i < job->attached; ++i)
-        if (!job->branch(i).done) visit(*job, i);
-  };
-  std::uint32_t least = 0xffffffffu;
-  for_each_other([&](Job& job, std::uint32_t i) {
-    least = std::min(least, job.request.tokens_max - job.generated_by(i));
-  });
-  const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
-  double wanted = 0;
-  for_each_other([&](Job& job, std::uint32_t i) {
-    const Branch b = job.branch(i);
-    const std::uint32_t length = b.sequence->length(),
-                        has = (length + per_block - 1) / per_block * per_block;
-    const std::uint64_t end = std::uint64_t{length} + b.unread() + least;
-    wanted += static_cast<double>(end - std::min<std::uint64_t>(end, has));
-  });
-  return wanted;
-}
-
-Preempt Engine::cheaper_preemption(const Sequence& s, double wanted) const {
-  if (options_.preempt) return *options_.preempt;
-  const CacheStats c = runtime_.cache().stats();
-  const Geometry& g = runtime_.cache().geometry(s.root());
-  const double length = std::max(s.length(), 1u);
-  const double token_bytes =
-      static_cast<double>(std::max<std::uint64_t>(sequence_bytes(g, s.length()), 1)) / length;
-  const std::uint64_t held = c.referenced_bytes + c.fenced_bytes + c.cached_bytes;
-  const GivingWay giving{
-      .length = length,
-      .whole = std::min<double>(s.published_blocks() * g.tokens_per_block, length),
-      .free = static_cast<double>(c.budget_bytes - std::min(c.budget_bytes, held)) / token_bytes,
-      .cached = static_cast<double>(c.cached_bytes - std::min(c.cached_bytes, c.pinned_bytes)) /
-                token_bytes,
-      .wanted = wanted,
-      .reuse = c.tokens_queried == 0
-                   ? 0
-                   : static_cast<double>(c.tokens_hit) / static_cast<double>(c.tokens_queried)};
-  const auto cost = [&](const PreemptLoss& loss) {
-    return prefill_cost_.ns(length - loss.own, length) +
-           prefill_cost_.ns(0, length) / length * loss.others;
-  };
-  return cost(loss_of_park(giving)) < cost(loss_of_recompute(giving)) ? Preempt::park
-                                                                      : Preempt::recompute;
 }
 
 }  // namespace quire

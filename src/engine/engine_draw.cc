@@ -5,27 +5,21 @@
 
 namespace quire {
 
-// One forward pass. On a GPU all rows bring their best token, or what was drawn for them, or logits.
-Status Engine::run_step(std::span<float>& logits) {
-  best_ = {};
-  drawn_ = {};
-  logits = {};
-  if (steady() && best_will_do()) {
-    TRY(Runtime::Pending step, runtime_.submit(items_));
-    pending_.emplace(std::move(step));
-    return {};
-  }
-  if (runtime_.model().device() && best_will_do()) {
-    TRY(best_, runtime_.step_greedy(items_));
-  } else if (runtime_.model().device() && runtime_.config().logit_softcap == 0) {
+// Where tokens are drawn on the device all rows bring their best token, or what was drawn for them, or
+// logits.
+Status Engine::submit_step() {
+  const ExecutorTraits& traits = runtime_.executor().traits();
+  StepAsk ask;
+  if ((traits.draws || traits.ahead || steady()) && best_will_do()) {
+    ask.want = StepWant::best;
+  } else if (traits.draws) {
     describe_draws();
-    TRY(const Runtime::DrawnRows rows,
-        runtime_.step_drawn(items_, {.rows = draws_, .changes = changes_, .lists = draw_lists_}));
-    drawn_ = rows.drawn;
-    logits = rows.logits;
-  } else {
-    TRY(logits, runtime_.step(items_));
+    ask.want = StepWant::drawn;
+    ask.draws = {.rows = draws_, .changes = changes_, .lists = draw_lists_};
   }
+  TRY(Step step, stepper_.submit(items_, ask));
+  step_.emplace(std::move(step));
+  may_go_ahead_ = ask.want == StepWant::best && steady();
   return {};
 }
 

@@ -93,8 +93,7 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
     Answer& a = job.answers.emplace_back();
     a.sequence = std::move(fork.value());
     a.counts = job.answers[0].counts;
-    a.retain = job.answers[0].retain;
-    a.select = job.answers[0].select;
+    a.programs = job.answers[0].programs.fork_list();
     if (job.answers[0].mask) a.mask = job.answers[0].mask->fork();
   }
   job.attached = r.choices;

@@ -19,7 +19,7 @@ constexpr TokenId kEnd = 257;
 // The same request computed alone, on another runtime.
 std::vector<Generated> alone(const Request& r) {
   static TinyRuntime runtime(tiny());
-  auto got = generate(*runtime, r.prompt, alone_options(r));
+  auto got = naive_generate(*runtime, r.prompt, alone_options(r));
   EXPECT_TRUE(got.ok()) << got.error().message;
   return std::move(got.value().answers);
 }
@@ -287,7 +287,7 @@ TEST(Engine, ScoresThePromptWholeOrInChunks) {
   for (std::size_t i = 1; i < prompt.size(); i += 7) {
     Sequence s = std::move(plain->empty_sequence(200).value());
     const StepItem item{&s, std::span(prompt).first(i), Logits::last};
-    const std::span<float> logits = plain->step({&item, 1}).value();
+    const std::span<float> logits = Stepper(*plain).run({&item, 1}).value();
     const auto logprob =
         static_cast<float>(logits[prompt[i]] - plain->sampler().log_sum_exp(logits));
     for (const auto& scores : all) {

@@ -1,5 +1,5 @@
 // engine/engine_testing.h - what tests of the engine share: a sink that remembers, and the same
-// request computed alone by generate().
+// request computed alone by naive_generate().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +10,9 @@
 
 #include "base/random.h"
 #include "engine/answer_text.h"
+#include "engine/client.h"
 #include "engine/engine.h"
-#include "engine/generate.h"
+#include "engine/naive_testing.h"
 #include "engine/testing.h"
 
 namespace quire {

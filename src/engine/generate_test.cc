@@ -1,4 +1,4 @@
-#include "engine/generate.h"
+#include "engine/client.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class GenerateTest : public ::testing::TestWithParam<const char*> {
   }
 
   GenerateResult run(const GenerateOptions& o, const GenerateEvents& events = {}) {
-    auto result = generate(*runtime_, prompt_, o, events);
+    auto result = client_generate(*runtime_, prompt_, o, events);
     EXPECT_TRUE(result.ok()) << result.error().message;
     CHECK(result.ok());
     runtime_->cache().check();
@@ -49,7 +49,7 @@ class GenerateTest : public ::testing::TestWithParam<const char*> {
     Sequence s =
         std::move(runtime_->empty_sequence(static_cast<std::uint32_t>(tokens.size())).value());
     const StepItem item{&s, tokens, Logits::last};
-    const auto logits = runtime_->step({&item, 1});
+    const auto logits = Stepper(*runtime_).run({&item, 1});
     EXPECT_TRUE(logits.ok());
     return {logits.value().begin(), logits.value().end()};
   }
@@ -205,7 +205,7 @@ TEST_P(GenerateTest, NoTokensAndOneToken) {
 
 TEST_P(GenerateTest, WhatDoesNotFitIsRefusedWithItsNumbers) {
   const auto refused = [&](const GenerateOptions& o) {
-    const auto result = generate(*runtime_, prompt_, o);
+    const auto result = client_generate(*runtime_, prompt_, o);
     EXPECT_FALSE(result.ok());
     if (result.ok()) return std::string();
     EXPECT_EQ(result.error().code, Code::invalid);
@@ -217,7 +217,7 @@ TEST_P(GenerateTest, WhatDoesNotFitIsRefusedWithItsNumbers) {
   EXPECT_THAT(message, HasSubstr("11"));
   EXPECT_THAT(message, HasSubstr("400"));
   EXPECT_FALSE(run({.tokens_max = 10, .ignore_end = true}).answers.empty());
-  EXPECT_THAT(refused({.choices = 0}), HasSubstr("choices"));
+  EXPECT_THAT(refused({.choices = 0}), HasSubstr("n, best_of"));
   EXPECT_THAT(refused({.choices = 3, .beams = 2}), HasSubstr("beam"));
   GenerateOptions shaped{.beams = 2};
   shaped.stop = {"x"};
@@ -248,15 +248,15 @@ TEST_P(GenerateTest, CancellingLeavesNothingBehind) {
   runtime_->cache().clear(true);
   o.chunk = 16;
   const auto stopped =
-      generate(*runtime_, prompt_, o,
-               {.prefill = [](std::uint32_t done, std::uint32_t) { return done < 32; }});
+      client_generate(*runtime_, prompt_, o,
+                      {.prefill = [](std::uint32_t done, std::uint32_t) { return done < 32; }});
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().code, Code::cancelled);
   // Between steps that give no text: a beam search.
   int steps = 0;
   const auto beams =
-      generate(*runtime_, prompt_, {.tokens_max = 30, .beams = 4, .ignore_end = true},
-               {.step = [&] { return ++steps < 3; }});
+      client_generate(*runtime_, prompt_, {.tokens_max = 30, .beams = 4, .ignore_end = true},
+                      {.step = [&] { return ++steps < 3; }});
   ASSERT_FALSE(beams.ok());
   EXPECT_EQ(beams.error().code, Code::cancelled);
   EXPECT_EQ(steps, 3);
@@ -302,7 +302,7 @@ TEST_P(GenerateTest, WideBeamFindsTheBestOfAllPairs) {
   // Every first token, every second token: 260 forks in one step.
   Sequence root = std::move(runtime_->empty_sequence(100).value());
   const StepItem all{&root, prompt_, Logits::last};
-  const auto first_logits = runtime_->step({&all, 1});
+  const auto first_logits = Stepper(*runtime_).run({&all, 1});
   const std::vector<TokenLogprob> firsts =
       runtime_->sampler().top(first_logits.value(), kTinyVocabulary);
   std::vector<Sequence> forks;
@@ -312,7 +312,7 @@ TEST_P(GenerateTest, WideBeamFindsTheBestOfAllPairs) {
     items.push_back({nullptr, {&t.token, 1}, Logits::last});
   }
   for (std::size_t i = 0; i < items.size(); ++i) items[i].sequence = &forks[i];
-  const std::span<float> logits = runtime_->step(items).value();
+  const std::span<float> logits = Stepper(*runtime_).run(items).value();
   double best = -1e30;
   std::vector<TokenId> best_pair;
   for (std::size_t i = 0; i < firsts.size(); ++i) {

@@ -12,13 +12,11 @@
 
 #include "base/histogram.h"
 #include "engine/beams.h"
-#include "engine/blend.h"
 #include "engine/explain.h"
+#include "engine/program.h"
 #include "engine/request.h"
-#include "engine/retain.h"
 #include "engine/runtime.h"
 #include "engine/scheduler.h"
-#include "engine/selecting.h"
 #include "engine/service.h"
 
 namespace quire {
@@ -26,9 +24,8 @@ namespace quire {
 // One choice in the making.
 struct Answer {
   Sequence sequence;
-  std::optional<Retaining> retain = {};  // where the request says what stays
-  std::optional<Selecting> select = {};  // and what is read
-  TokenId next = kNoToken;               // sampled, not yet read
+  ProgramList programs;     // what the request's policies do with it
+  TokenId next = kNoToken;  // sampled, not yet read
   std::uint32_t generated = 0;
   TokenCounts counts;
   std::unique_ptr<TokenMask> mask;
@@ -40,8 +37,7 @@ struct Branch {
   Sequence* sequence;
   const TokenId* next;  // to be read after all that the sequence knows; null: nothing yet
   bool done;
-  Retaining* retain = nullptr;
-  Selecting* select = nullptr;
+  Program* program;
 
   std::uint32_t unread() const {
     return static_cast<std::uint32_t>(sequence->tokens().size()) - sequence->length();
@@ -70,13 +66,13 @@ struct Job {
   State state = State::waiting;
   WaitingLine::Entry entry;
   RootId root{};
+  KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = {}};  // of its whole text
   std::vector<Answer> answers;
   std::optional<BeamSearch> beams;
-  std::optional<Blend> blend;  // of its prompt, in the making
   std::uint32_t attached = 0;  // branches before it hold blocks; those after are placed or parked
   bool placed = false;
-  bool converted = false;  // its sequence begins with blocks that nothing but its own can replace
   std::uint32_t preemptions = 0;
+  bool snapshot_kept = false;    // what its programs left at their cut was offered to others
   bool reserved = false;         // holds all the memory it may ever need
   std::uint32_t read_steps = 0;  // steps since its reading began
   Nanoseconds follow_since = 0;  // 0: waits for nobody's prefix
@@ -85,8 +81,9 @@ struct Job {
   std::uint64_t need_bytes = 0;  // what joining the batch would take, as last estimated
 
   Nanoseconds submitted = 0, deadline = 0, admitted = 0, first_token = 0;
-  std::uint32_t cached = 0, approximate = 0, waited = 0, written = 0, generated = 0;
-  std::uint64_t kv_bytes = 0, kv_bytes_whole = 0, kv_bytes_read = 0, kv_bytes_readable = 0;
+  std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
+  std::uint64_t kv_bytes = 0, kv_bytes_whole = 0;
+  ProgramReport programs;  // of answers that ended
   Nanoseconds lookup = 0;  // spent on finding its prefix
   GapSketch gaps;          // between the tokens of an answer
   Reason reason = Reason::none;
@@ -111,11 +108,11 @@ struct Job {
   Branch branch(std::uint32_t i) {
     if (beams) {
       Beam& b = beams->open()[i];
-      return {&b.sequence, b.tokens.empty() ? nullptr : &b.tokens.back(), false};
+      return {&b.sequence, b.tokens.empty() ? nullptr : &b.tokens.back(), false,
+              &answers[0].programs};
     }
     Answer& a = answers[i];
-    return {&a.sequence, a.next == kNoToken ? nullptr : &a.next, a.done,
-            a.retain ? &*a.retain : nullptr, a.select ? &*a.select : nullptr};
+    return {&a.sequence, a.next == kNoToken ? nullptr : &a.next, a.done, &a.programs};
   }
   std::uint32_t generated_by(std::uint32_t i) {
     return beams ? static_cast<std::uint32_t>(beams->open()[i].tokens.size())

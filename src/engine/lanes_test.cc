@@ -68,7 +68,7 @@ std::vector<float> feed(Runtime& runtime, Sequence& s, std::span<const TokenId> 
         &s,          tokens.subspan(at, std::min<std::size_t>(chunk, tokens.size() - at)),
         Logits::all, nullptr,
         tap,         shift};
-    const auto logits = runtime.step({&item, 1});
+    const auto logits = Stepper(runtime).run({&item, 1});
     EXPECT_TRUE(logits.ok()) << (logits.ok() ? "" : logits.error().message);
     all.insert(all.end(), logits.value().begin(), logits.value().end());
   }
@@ -183,14 +183,14 @@ TEST(Lanes, NeitherNeighboursNorFreedBlocksNorChunksMatter) {
               {&s, together ? std::span(next) : std::span(next).subspan(round, 1), Logits::last});
         if (!together) {
           for (std::uint32_t i = 0; i < 4; ++i) {
-            const auto logits = runtime->step({&items[i], 1});
+            const auto logits = Stepper(*runtime).run({&items[i], 1});
             ASSERT_TRUE(logits.ok());
             alone[i].assign(logits.value().begin(), logits.value().end());
           }
           continue;
         }
         if (round > 0) continue;
-        const auto logits = runtime->step(items);
+        const auto logits = Stepper(*runtime).run(items);
         ASSERT_TRUE(logits.ok());
         const std::size_t vocabulary = runtime->config().vocabulary;
         for (std::uint32_t i = 0; i < 4; ++i)
@@ -292,7 +292,8 @@ Seen observe(Runtime& runtime, std::span<const TokenId> tokens, std::uint32_t ch
     std::vector<float*> out;
     for (std::size_t i = 0; i < 12; ++i) out.push_back(&seen.masses[(rule * 12 + i) * n]);
     const MassAsk ask{.rule = kRules[rule], .weight = 0.25f, .first = n - 10, .rows = 10};
-    runtime.model().add_mass(runtime.geometry(), {runtime.cache().arena(), views}, tap, ask, out);
+    runtime.executor().page_work()->add_mass(runtime.geometry(), {runtime.cache().arena(), views},
+                                             tap, ask, out);
   }
   EXPECT_EQ(tap.moment_count(), n - 4);
   for (std::uint32_t layer = 0; layer < 3; ++layer)
@@ -377,7 +378,8 @@ TEST(Lanes, MayMoveToOtherPositions) {
         std::byte* page = arena_at(runtime->cache().arena(), view.pages[slot / 32]);
         std::vector<float> keys(32 * 32), values(32 * 32);
         group.format->decode(shape, page, keys.data(), values.data());
-        runtime->model().rotate_keys(lane / 2, -static_cast<std::int32_t>(delta), 32, keys.data());
+        runtime->executor().page_work()->rotate_keys(lane / 2, -static_cast<std::int32_t>(delta),
+                                                     32, keys.data());
         group.format->encode(shape, keys.data(), values.data(), page);
       }
     }

@@ -78,7 +78,7 @@ TEST_P(Lossy, TheCacheHoldsWhatThePlanSays) {
   for (std::uint32_t at = 0; at < text.size();) {
     const std::uint32_t count = std::min<std::uint32_t>(1 + at / 7, text.size() - at);
     const StepItem item{&s, std::span(text).subspan(at, count), Logits::last};
-    ASSERT_TRUE(runtime->step({&item, 1}).ok());
+    ASSERT_TRUE(Stepper(*runtime).run({&item, 1}).ok());
     at += count;
     EXPECT_EQ(runtime->cache().stats().referenced_bytes, sequence_bytes(runtime->geometry(), at));
   }
@@ -113,14 +113,15 @@ TEST(LossyRuntime, FormatsShareAStep) {
         continue;
       }
       const StepItem item{&s, text, Logits::last};
-      const auto logits = runtime->step({&item, 1});
+      const auto logits = Stepper(*runtime).run({&item, 1});
       alone.emplace_back(logits.value().begin(), logits.value().end());
     }
   }
   EXPECT_NE(alone[0], alone[1]);
   EXPECT_NE(alone[1], alone[2]);
   for (Sequence& s : sequences) items.push_back({&s, text, Logits::last});
-  const auto logits = runtime->step(items);
+  Stepper stepper(*runtime);
+  const auto logits = stepper.run(items);
   ASSERT_TRUE(logits.ok());
   const std::size_t vocabulary = runtime->config().vocabulary;
   for (std::size_t i = 0; i < alone.size(); ++i)

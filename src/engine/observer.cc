@@ -42,7 +42,7 @@ Observer::Observer(const Runtime& runtime, RootId root, Signal needs, std::uint3
   tap_.emplace(runtime.config(), geometry, static_cast<std::uint32_t>(g - geometry.groups.begin()));
   const std::uint32_t per_block = geometry.tokens_per_block;
   if (all)
-    tap_->watch(0, runtime.model().options().rows_max + std::max(window_, per_block) + per_block);
+    tap_->watch(0, runtime.executor().traits().rows_max + std::max(window_, per_block) + per_block);
   else if (window_ > 0)
     tap_->watch(prompt_length - std::min(prompt_length, window_), window_ + 2 * per_block);
   if (asked(Signal::query_moments)) tap_->sum_moments(kFirstMoment, prompt_length);
@@ -88,7 +88,7 @@ void Observer::add_mass(Runtime& runtime, const Sequence& s, Tap& tap, MassAsk a
     to[i].resize((view.lanes ? view.lanes[lane].slots : 0) + s.length() - view.ragged_until);
     out.push_back(to[i].data());
   }
-  runtime.model().add_mass(geometry, {cache.arena(), views}, tap, ask, out);
+  runtime.executor().page_work()->add_mass(geometry, {cache.arena(), views}, tap, ask, out);
 }
 
 std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
@@ -223,7 +223,8 @@ void Observer::gather_moments(const Runtime& runtime, std::uint32_t index, std::
   const QueryMoments& moments = moments_[std::size_t{index} * query_heads_ + query_head];
   if (moments.count() == 0) return;
   if (to.cosines.empty()) {  // the same for all heads of a layer
-    const std::span<const double> frequencies = runtime.model().rotation(layers_[index]);
+    const std::span<const double> frequencies =
+        runtime.executor().page_work()->rotation(layers_[index]);
     to.cosines.resize(frequencies.size());
     to.sines.resize(frequencies.size());
     mean_rotation(frequencies, prompt_length_, kAhead, to.cosines, to.sines);

@@ -25,6 +25,8 @@
 
 namespace quire {
 
+class Stepper;
+
 // Scores of all lanes under one method, as choose() wants them.
 struct LaneScoring {
   std::uint32_t kv_heads = 1;
@@ -63,8 +65,8 @@ class Observer {
 
   // The context is read again, in a fork, to see what that looks at (Signal::peak_mass): so many
   // rows of it at a time. True: all of it.
-  Result<bool> read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows);
-  Status read_again(Runtime& runtime, const Sequence& s);  // all at once
+  Result<bool> read_some(Stepper& stepper, const Sequence& s, std::uint32_t rows);
+  Status read_again(Stepper& stepper, const Sequence& s);  // all at once
   bool has_read_again() const { return has_read_again_; }
   void set_marks(std::vector<std::uint8_t> by_token) { marks_ = std::move(by_token); }
   void set_output_weights(std::shared_ptr<const OutputWeights> w) { output_ = std::move(w); }
@@ -105,7 +107,16 @@ class Observer {
   std::vector<QueryMoments> moments_;  // [layer index * query heads + head]
   std::vector<std::uint8_t> marks_;    // by token
   std::shared_ptr<const OutputWeights> output_;
-  std::shared_ptr<Rereading> rereading_;
+  // A fork reads for itself, from the beginning.
+  struct OwnRereading {
+    OwnRereading() = default;
+    OwnRereading(const OwnRereading&) {}
+    OwnRereading& operator=(const OwnRereading&) {
+      at.reset();
+      return *this;
+    }
+    std::shared_ptr<Rereading> at;
+  } rereading_;
   bool has_read_again_ = false;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "engine/observer.h"
+#include "engine/stepper.h"
 #include "tensor/dequantize.h"
 
 namespace quire {
@@ -40,18 +41,19 @@ struct Observer::Rereading {
   std::uint32_t worked = 0;  // tokens whose queries were looked at
 };
 
-Result<bool> Observer::read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows) {
+Result<bool> Observer::read_some(Stepper& stepper, const Sequence& s, std::uint32_t rows) {
+  Runtime& runtime = stepper.runtime();
   const std::uint32_t context = s.length();
   const Geometry& geometry = runtime.cache().geometry(s.root());
   if (layers_.empty()) has_read_again_ = true;
   if (has_read_again_) return true;
-  if (!rereading_) {
-    rereading_ = std::make_shared<Rereading>();
+  if (!rereading_.at) {
+    rereading_.at = std::make_shared<Rereading>();
     peak_.clear();
   }
-  Rereading& r = *rereading_;
+  Rereading& r = *rereading_.at;
   const std::uint32_t per_block = geometry.tokens_per_block,
-                      rows_max = runtime.model().options().rows_max;
+                      rows_max = runtime.executor().traits().rows_max;
   const std::uint32_t end = std::min(context, r.begin + kChunk);
   if (!r.again.is_open()) {
     const auto tokens = s.tokens().first(context);
@@ -73,7 +75,7 @@ Result<bool> Observer::read_some(Runtime& runtime, const Sequence& s, std::uint3
                       .tokens = std::span(r.repeat).subspan(r.at, count),
                       .logits = Logits::none,
                       .tap = &*r.tap};
-  TRY([[maybe_unused]] const auto none, runtime.step({&item, 1}));
+  TRY([[maybe_unused]] const auto none, stepper.run({&item, 1}));
   r.at += count;
   const bool whole = r.at == r.repeat.size();
   const std::uint32_t upto = whole ? r.again.length() : r.again.length() / per_block * per_block;
@@ -96,14 +98,14 @@ Result<bool> Observer::read_some(Runtime& runtime, const Sequence& s, std::uint3
   r.again.close();
   r.begin = end;
   if (end < context) return false;
-  rereading_.reset();
+  rereading_.at.reset();
   has_read_again_ = true;
   return true;
 }
 
-Status Observer::read_again(Runtime& runtime, const Sequence& s) {
+Status Observer::read_again(Stepper& stepper, const Sequence& s) {
   for (bool done = false; !done;) {
-    TRY(done, read_some(runtime, s, 0xffffffffu));
+    TRY(done, read_some(stepper, s, 0xffffffffu));
   }
   return {};
 }

@@ -12,7 +12,7 @@ namespace {
 void expect_as_alone(const MemorySink& sink, const Request& r) {
   static TinyRuntime runtime(tiny());
   ASSERT_TRUE(sink.result) << (sink.failure ? sink.failure->message : "not over");
-  auto alone = generate(*runtime, r.prompt, alone_options(r));
+  auto alone = naive_generate(*runtime, r.prompt, alone_options(r));
   ASSERT_TRUE(alone.ok()) << alone.error().message;
   for (std::size_t c = 0; c < sink.told.size(); ++c)
     EXPECT_EQ(sink.told[c].ids(), alone.value().answers[c].tokens) << "choice " << c;

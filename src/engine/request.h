@@ -97,6 +97,7 @@ struct Request {
   // > 0: beam search of that width; the `choices` best are told at the end, best first.
   std::uint32_t beams = 0;
   float length_penalty = 1;
+  std::uint32_t chunk = 0;  // most prompt tokens that one step reads; 0: as many as fit
 
   // Log-probabilities of the prompt's own tokens, with so many alternatives; < 0: none. Computes
   // the whole prompt, as the cache keeps no logits.
@@ -157,6 +158,7 @@ struct PromptLogprob {
 struct Done {
   std::uint32_t prompt_tokens = 0, cached_tokens = 0;
   std::uint32_t approximate_tokens = 0;  // reused off the prefix
+  bool converted = false;                // began with blocks that were encoded, not computed
   std::uint32_t computed_tokens = 0;     // prompt tokens that were computed, once for all choices
   std::uint32_t written_tokens = 0;      // of whole blocks that this request left in the cache
   std::uint32_t generated_tokens = 0;    // of all choices, as sampled

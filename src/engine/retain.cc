@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "engine/lane_rows.h"
+#include "engine/stepper.h"
 
 namespace quire {
 namespace {
@@ -22,6 +23,7 @@ Retaining::Retaining(const Runtime& runtime, std::shared_ptr<const RetainPolicy>
       fresh_(std::make_shared<Observer>(observer_)),
       prompt_length_(cut_of(*policy_, prompt_length)),
       budget_(policy_->budget(prompt_length_)),
+      tokens_per_block_(runtime.geometry().tokens_per_block),
       merge_states_(policy_->merger ? observer_.layers().size() * runtime.config().kv_heads : 0) {}
 
 std::uint32_t Retaining::serve_max() const {
@@ -32,23 +34,72 @@ std::uint32_t Retaining::more_tokens() const {
   return asks(policy_->needs(), Signal::peak_mass) ? repeat_tokens(prompt_length_) : 0;
 }
 
-void Retaining::reset() {
-  CHECK(!acted_);
-  observer_ = *fresh_;
-  compaction_.reset();
+void Retaining::open(SequenceOptions& options) const {
+  options.token_capacity += more_tokens();
+  options.serve_max = std::min(options.serve_max, serve_max());
+  options.recomputable = false;
 }
 
-bool Retaining::due(const Runtime& runtime, const Sequence& s) const {
+// A step ends wherever the program acts: at the cut, and from there on at every `every` tokens.
+std::uint32_t Retaining::rows_max(std::uint32_t past) const {
+  if (past < prompt_length_) return prompt_length_ - past;
+  if (policy_->every == 0) return 0xffffffffu;
+  const std::uint32_t next = std::max(last_ + policy_->every, past + 1);
+  return (next + tokens_per_block_ - 1) / tokens_per_block_ * tokens_per_block_ - past;
+}
+
+void Retaining::reset(Sequence&) {
+  observer_ = *fresh_;
+  compaction_.reset();
+  prompt_done_ = acted_ = false;
+  last_ = shift_ = 0;
+  for (MergeState& state : merge_states_) state = {};
+}
+
+Status Retaining::truncate(std::uint32_t) {
+  if (!acted_) return {};
+  return Error{Code::unsupported, "tokens that kv_budget dropped do not come back"};
+}
+
+bool Retaining::due(const Sequence& s) const {
   if (compaction_) return true;
   if (!prompt_done_) return s.length() >= prompt_length_;
-  const std::uint32_t per_block = runtime.geometry().tokens_per_block;
-  return policy_->every > 0 && s.length() % per_block == 0 && s.length() > last_ &&
+  return policy_->every > 0 && s.length() % tokens_per_block_ == 0 && s.length() > last_ &&
          s.length() - last_ >= policy_->every;
 }
 
-Status Retaining::act(Runtime& runtime, Sequence& s) {
-  if (!due(runtime, s)) return {};
-  if (!compaction_) TRY_STATUS(decide(runtime, s));
+// Reads the prompt again in pieces, so that other requests do not wait for it.
+Program::Work Retaining::work(Stepper& stepper, Sequence& s, std::uint32_t rows) {
+  if (!reads_again(stepper.runtime(), s)) return Work::none;
+  // Without room for it the step itself tries again, when others may have given way.
+  if (!observer_.read_some(stepper, s, rows).ok()) return Work::none;
+  return reads_again(stepper.runtime(), s) ? Work::unfinished : Work::done;
+}
+
+// Answers that fork share what stays, so all of it is done before they do.
+void Retaining::settle(Stepper& stepper, Sequence& s, bool forks) {
+  if (forks || !reads_again(stepper.runtime(), s)) (void)act(stepper, s);
+}
+
+void Retaining::after_step(Stepper& stepper, Sequence& s) {
+  observer_.after_step(stepper.runtime(), s);
+}
+
+// What stands at a cut depends on the tokens before it alone. A prompt that ends before its cut is
+// judged by its own length, so nobody else can start from there.
+std::optional<std::string> Retaining::wanted_snapshot() const {
+  if (!policy_->snapshots() || prompt_length_ != policy_->cut) return {};
+  return policy_->text();
+}
+
+std::optional<std::string> Retaining::snapshot_name(const Sequence& s) const {
+  return acted_ && s.length() == prompt_length_ && !compaction_ ? wanted_snapshot() : std::nullopt;
+}
+
+Status Retaining::act(Stepper& stepper, Sequence& s) {
+  Runtime& runtime = stepper.runtime();
+  if (!due(s)) return {};
+  if (!compaction_) TRY_STATUS(decide(stepper, s));
   if (compaction_) {
     const Status done = compaction_->carry_out(runtime, s);
     acted_ |= compaction_->began();
@@ -72,19 +123,15 @@ bool Retaining::all_stay(const Runtime& runtime, const Sequence& s) const {
 }
 
 bool Retaining::reads_again(const Runtime& runtime, const Sequence& s) const {
-  return asks(policy_->needs(), Signal::peak_mass) && !prompt_done_ && !compaction_ &&
-         due(runtime, s) && !observer_.has_read_again() && !all_stay(runtime, s);
+  return asks(policy_->needs(), Signal::peak_mass) && !prompt_done_ && !compaction_ && due(s) &&
+         !observer_.has_read_again() && !all_stay(runtime, s);
 }
 
-Status Retaining::read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows) {
-  TRY([[maybe_unused]] const bool done, observer_.read_some(runtime, s, rows));
-  return {};
-}
-
-Status Retaining::decide(Runtime& runtime, Sequence& s) {
+Status Retaining::decide(Stepper& stepper, Sequence& s) {
+  Runtime& runtime = stepper.runtime();
   if (all_stay(runtime, s)) return {};
   const Signal needs = policy_->needs();
-  if (asks(needs, Signal::peak_mass)) TRY_STATUS(observer_.read_again(runtime, s));
+  if (asks(needs, Signal::peak_mass)) TRY_STATUS(observer_.read_again(stepper, s));
   if (asks(needs, Signal::marks)) observer_.set_marks(token_marks(runtime.tokenizer(), s.tokens()));
   if (asks(needs, Signal::output_norms)) {
     TRY(auto weights, OutputWeights::read(runtime));
@@ -122,9 +169,9 @@ Status Retaining::rebase(Runtime& runtime, Sequence& s) {
   for (const std::uint32_t layer : layers)
     for (std::uint32_t head = 0; head < kv_heads; ++head) {
       LaneRows rows = lane_rows(runtime, s, layer, head, {.values = true});
-      runtime.model().rotate_keys(layer, -static_cast<std::int32_t>(delta),
-                                  static_cast<std::uint32_t>(tokens.size()) - still,
-                                  rows.keys.data() + std::size_t{still} * dim);
+      runtime.executor().page_work()->rotate_keys(layer, -static_cast<std::int32_t>(delta),
+                                                  static_cast<std::uint32_t>(tokens.size()) - still,
+                                                  rows.keys.data() + std::size_t{still} * dim);
       write_lane(runtime, s, layer, head, rows.keys, rows.values);
     }
   shift_ += delta;

@@ -1,16 +1,14 @@
-// engine/retain.h - the retention of one sequence: it watches while tokens are read, and decides and
-// compacts when the prompt has been read or, while decoding, when enough blocks were sealed.
+// engine/retain.h - the program of a request that drops tokens (kv.budget): it watches while tokens
+// are read, and decides and compacts when the prompt has been read or, while decoding, when enough
+// blocks were sealed.
 //
-// Made for a sequence with a policy, and handed to every step of it (StepItem::retain). What is due
-// is done before the sequence's next step: a step that finds no room for it fails like any other and
-// can be tried again. Who wants it done at once calls act().
+// What is due is done before the sequence's next step: a step that finds no room for it fails like any
+// other and can be tried again. settle() does it at once. Where it acts, and what it sees then, depends
+// on tokens and policy alone, never on how steps were cut.
 //
 //   Retaining retaining(runtime, policy, prompt.size(), root);
-//   cache.open({..., .serve_max = retaining.serve_max(), .recomputable = false});
-//   runtime.step({{{&s, tokens, Logits::last, &retaining}}});
-//
-// A copy goes with a fork. Preempted before it acted, the sequence may be computed again after
-// reset(); afterwards it can only be parked.
+//   retaining.open(options);
+//   stepper.run({{{&s, tokens, Logits::last, &retaining}}});
 #pragma once
 
 #include <cstdint>
@@ -20,50 +18,57 @@
 
 #include "engine/compaction.h"
 #include "engine/observer.h"
+#include "engine/program.h"
 #include "kv/retain/policy.h"
 
 namespace quire {
 
-class Retaining {
+class Retaining final : public Program {
  public:
   Retaining(const Runtime& runtime, std::shared_ptr<const RetainPolicy> policy,
             std::uint32_t prompt_length, RootId root);
 
+  std::unique_ptr<Program> fork() const override { return std::make_unique<Retaining>(*this); }
+  void open(SequenceOptions& options) const override;
+  Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
+  Status before_step(Stepper& stepper, Sequence& s) override { return act(stepper, s); }
+  void settle(Stepper& stepper, Sequence& s, bool forks) override;
+  std::uint32_t rows_max(std::uint32_t past) const override;
+  std::uint32_t position_shift() const override { return shift_; }
+  Tap* tap(std::uint32_t past, std::uint32_t rows) override {
+    return observer_.before_step(past, rows);
+  }
+  void after_step(Stepper& stepper, Sequence& s) override;
+  Yield yield(const Sequence&) const override { return acted_ ? Yield::park : Yield::recompute; }
+  void reset(Sequence& s) override;
+  Status truncate(std::uint32_t length) override;
+  std::optional<std::string> snapshot_name(const Sequence& s) const override;
+  std::optional<std::string> wanted_snapshot() const override;
+
   Observer& observer() { return observer_; }
+  const RetainPolicy& policy() const { return *policy_; }
+  std::uint32_t cut() const { return prompt_length_; }  // tokens of the prompt that it looks at
+  bool acted() const { return acted_; }  // something was dropped: it cannot be computed again
   // The first tokens of the prompt that may come from the cache: queries of the others are looked at.
   std::uint32_t serve_max() const;
-  // Rows that a step may read after so many tokens: it acts where the policy cuts the prompt.
-  std::uint32_t rows_max(std::uint32_t length) const {
-    return length < prompt_length_ ? prompt_length_ - length : 0xffffffffu;
-  }
-  const RetainPolicy& policy() const { return *policy_; }
-  std::uint32_t cut() const { return prompt_length_; }  // tokens that it looks at
   // Tokens that a sequence must have room for besides its own: the context, read again.
   std::uint32_t more_tokens() const;
-  std::uint32_t position_shift() const {
-    return shift_;
-  }                                      // a position is a token's index less this
-  bool acted() const { return acted_; }  // something was dropped: it cannot be computed again
-  void reset();                          // nothing was read yet
 
-  // Whether the prompt must be read again before it can act; that may be done beforehand, so many
-  // rows at a time.
+  // Whether the prompt must be read again before it can act.
   bool reads_again(const Runtime& runtime, const Sequence& s) const;
-  Status read_some(Runtime& runtime, const Sequence& s, std::uint32_t rows);
-
-  bool due(const Runtime& runtime, const Sequence& s) const;
+  bool due(const Sequence& s) const;
   // Does what is due. No room changes nothing, or leaves the rest for the next time.
-  Status act(Runtime& runtime, Sequence& s);
+  Status act(Stepper& stepper, Sequence& s);
 
  private:
   bool all_stay(const Runtime& runtime, const Sequence& s) const;
-  Status decide(Runtime& runtime, Sequence& s);
+  Status decide(Stepper& stepper, Sequence& s);
   Status rebase(Runtime& runtime, Sequence& s);
 
   std::shared_ptr<const RetainPolicy> policy_;
   Observer observer_;
   std::shared_ptr<const Observer> fresh_;  // as it was before anything was read
-  std::uint32_t prompt_length_, budget_;
+  std::uint32_t prompt_length_, budget_, tokens_per_block_;
   bool prompt_done_ = false, acted_ = false;
   std::uint32_t last_ = 0;                // length when it last ran
   std::uint32_t shift_ = 0;               // endless text: how far positions are behind

@@ -43,18 +43,19 @@ Told run(Runtime& r, std::shared_ptr<const RetainPolicy> p, std::span<const Toke
   while (s.length() < prompt.size()) {
     const auto count = std::min<std::size_t>(chunk, prompt.size() - s.length());
     const StepItem item{&s, prompt.subspan(s.length(), count), Logits::last, retain};
-    const auto logits = r.step({&item, 1});
+    const auto logits = Stepper(r).run({&item, 1});
     EXPECT_TRUE(logits.ok());
   }
   if (retain) {
-    EXPECT_TRUE(retain->act(r, s).ok());
+    Stepper stepper(r);
+    EXPECT_TRUE(retain->act(stepper, s).ok());
   }
   for (std::uint32_t l = 0; l < r.config().layers; ++l)
     for (std::uint32_t h = 0; h < r.config().kv_heads; ++h)
       out.kept.push_back(lane_tokens(r, s, l, h));
   for (const TokenId& t : answer) {
     const StepItem item{&s, {&t, 1}, Logits::last, retain};
-    const auto logits = r.step({&item, 1});
+    const auto logits = Stepper(r).run({&item, 1});
     EXPECT_TRUE(logits.ok()) << logits.error().message;
     out.logits.emplace_back(logits.value().begin(), logits.value().end());
   }
@@ -108,12 +109,12 @@ TEST_P(EveryMethod, FindsTheSameInACacheThatHasThePrompt) {
   const auto prompt = printable_of(300, 1);
   GenerateOptions options{
       .tokens_max = 40, .ignore_end = true, .retain = policy(GetParam() + ":30%")};
-  const auto cold = generate(*r, prompt, options);
+  const auto cold = client_generate(*r, prompt, options);
   ASSERT_TRUE(cold.ok()) << cold.error().message;
   options.retain = nullptr;
-  ASSERT_TRUE(generate(*r, prompt, options).ok());
+  ASSERT_TRUE(client_generate(*r, prompt, options).ok());
   options.retain = policy(GetParam() + ":30%");
-  const auto warm = generate(*r, prompt, options);
+  const auto warm = client_generate(*r, prompt, options);
   ASSERT_TRUE(warm.ok());
   EXPECT_EQ(warm.value().answers[0].tokens, cold.value().answers[0].tokens);
   EXPECT_EQ(warm.value().timings.kv_bytes, cold.value().timings.kv_bytes);
@@ -182,7 +183,7 @@ TEST(RetainEngine, NeighboursAndPreemptionChangeNoAnswer) {
       ASSERT_TRUE(sinks[i]->result)
           << (sinks[i]->failure ? sinks[i]->failure->message : "not over");
       const Request r = make(i);
-      const auto wanted = generate(*other, r.prompt, alone(r));
+      const auto wanted = naive_generate(*other, r.prompt, alone(r));
       ASSERT_TRUE(wanted.ok());
       for (std::size_t c = 0; c < sinks[i]->told.size(); ++c)
         EXPECT_EQ(sinks[i]->told[c].ids(), wanted.value().answers[c].tokens) << "choice " << c;
@@ -228,7 +229,7 @@ TEST(RetainEngine, SnapshotsAtACutAreShared) {
       e.run();
       ASSERT_TRUE(got->result) << got->failure->message;
       const Request q = ask(way, seed);
-      const auto wanted = generate(*other, q.prompt, alone(q));
+      const auto wanted = naive_generate(*other, q.prompt, alone(q));
       ASSERT_TRUE(wanted.ok()) << wanted.error().message;
       EXPECT_EQ(got->told[0].ids(), wanted.value().answers[0].tokens) << seed;
       EXPECT_LT(got->result->kv_bytes, got->result->kv_bytes_whole);
@@ -261,10 +262,10 @@ TEST(RetainEngine, MergingAnswersStayApart) {
                       .choices = 3,
                       .ignore_end = true,
                       .retain = policy(std::string("h2o:25%,merge=") + merger)};
-    const auto together = generate(*r, printable_of(200, 4), o);
+    const auto together = client_generate(*r, printable_of(200, 4), o);
     ASSERT_TRUE(together.ok()) << together.error().message;
     o.choices = 1;
-    const auto first = generate(*r, printable_of(200, 4), o);
+    const auto first = client_generate(*r, printable_of(200, 4), o);
     EXPECT_EQ(together.value().answers[0].tokens, first.value().answers[0].tokens) << merger;
     EXPECT_NE(together.value().answers[1].tokens, first.value().answers[0].tokens);
   }
@@ -286,14 +287,15 @@ TEST(Endless, PositionsStartOver) {
                              .value());
   r->cache().attach(s, prompt);
   const StepItem first{&s, prompt, Logits::last, &retain};
-  ASSERT_TRUE(r->step({&first, 1}).ok());
+  ASSERT_TRUE(Stepper(*r).run({&first, 1}).ok());
   std::uint32_t compared = 0, shift = 0;
   for (const TokenId& t : more) {
-    ASSERT_TRUE(retain.act(*r, s).ok());
+    Stepper stepper(*r);
+    ASSERT_TRUE(retain.act(stepper, s).ok());
     ASSERT_LE(s.length() - retain.position_shift(), 256u);
     const std::vector<std::uint32_t> left = lane_tokens(*r, s, 0, 0);
     const StepItem item{&s, {&t, 1}, Logits::last, &retain};
-    const auto got = r->step({&item, 1});
+    const auto got = Stepper(*r).run({&item, 1});
     ASSERT_TRUE(got.ok());
     if (std::exchange(shift, retain.position_shift()) == retain.position_shift()) continue;
     const std::vector<float> logits(got.value().begin(), got.value().end());
@@ -302,7 +304,7 @@ TEST(Endless, PositionsStartOver) {
     again.push_back(t);
     Sequence fresh = std::move(r->empty_sequence(256).value());
     const StepItem whole{&fresh, again, Logits::last};
-    const auto wanted = r->step({&whole, 1});
+    const auto wanted = Stepper(*r).run({&whole, 1});
     for (std::size_t i = 0; i < logits.size(); ++i)
       ASSERT_NEAR(logits[i], wanted.value()[i], 2e-4 * (1 + std::fabs(logits[i])));
     ++compared;
@@ -320,7 +322,7 @@ TEST(Endless, FiveThousandTokensTakeTheMemoryOfFew) {
       if (++steps > 200) most = std::max(most, r->cache().stats().referenced_bytes);
       return true;
     };
-    const auto made = generate(*r, printable_of(100, 7), o, events);
+    const auto made = client_generate(*r, printable_of(100, 7), o, events);
     ASSERT_TRUE(made.ok()) << made.error().message;
     EXPECT_EQ(made.value().answers[0].tokens.size(), 5000u);
     const Geometry& g = r->geometry();

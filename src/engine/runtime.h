@@ -1,13 +1,14 @@
-// engine/runtime.h - a model, its text and its cache, opened together: what `run`, `chat`, `bench`,
-// the C API and the server stand on.
+// engine/runtime.h - a model, its text and its cache, opened together.
+//
+// Nothing is computed here: engine/stepper.h makes steps of it, engine/engine.h answers requests.
 //
 //   TRY(auto runtime, Runtime::open("model.gguf", {}));
 //   TRY(Sequence s, runtime->open_sequence(4096));
 //   runtime->cache().attach(s, prompt);
-//   TRY(std::span<float> logits, runtime->read(s));                    // of the last token
-//   TRY(logits, runtime->step({{{&s, {&next, 1}, Logits::last}}}));
+//   Stepper stepper(*runtime);
+//   TRY(std::span<float> logits, stepper.read(s));             // of the last token
 //
-// One thread at a time.
+// One thread at a time, but for what is marked as for all threads.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +28,12 @@
 #include "kv/cache.h"
 #include "kv/retain/policy.h"
 #include "kv/select/policy.h"
+#include "model/executor.h"
 #include "model/model.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace quire {
-
-class Retaining;
-class Selecting;
 
 struct RuntimeOptions {
   DeviceKind device = DeviceKind::cpu;
@@ -49,7 +48,7 @@ struct RuntimeOptions {
   std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
   std::vector<std::uint32_t> kv_skip_layers = {};
   std::vector<const Format*> kv_plan = {};     // by layer: what the format "planned" means
-  std::vector<Calibration> calibrations = {};  // of this model (engine/calibrate.h)
+  std::vector<Calibration> calibrations = {};  // of this model (format/calibration.h)
   std::uint32_t kv_window = 0;                 // tokens that layers see which see all; 0: all
   std::shared_ptr<const RetainPolicy> kv_retain = {};  // unless a request says otherwise
   std::shared_ptr<const SelectPolicy> kv_select = {};  // likewise; of prompts: for all
@@ -59,23 +58,8 @@ struct RuntimeOptions {
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
-};
-
-// By first token of what chose together (a token, or a block of a prompt), by lane.
-using ChosenPages = std::map<std::uint32_t, std::vector<std::vector<std::uint32_t>>>;
-
-enum class Logits : std::uint8_t { none, last, all };
-
-// One sequence's part of a step: these tokens come after what it holds.
-struct StepItem {
-  Sequence* sequence;
-  std::span<const TokenId> tokens;
-  Logits logits = Logits::last;
-  Retaining* retain = nullptr;       // decides what stays; brings tap and shift (engine/retain.h)
-  Tap* tap = nullptr;                // what is to be written down about it (model/tap.h)
-  std::uint32_t position_shift = 0;  // a token's position is its index less this
-  Selecting* select = nullptr;       // chooses what answers read (engine/selecting.h)
-  ChosenPages* chosen = nullptr;     // for tests: what was chosen
+  double pin_budget = 0.5;             // share of the cache that pinned prefixes may hold
+  ModelSource::Progress loading = {};  // told how many bytes of the weights are loaded
 };
 
 class Runtime {
@@ -83,11 +67,10 @@ class Runtime {
   static Result<std::unique_ptr<Runtime>> open(const std::string& path,
                                                const RuntimeOptions& options);
 
-  Model& model() { return *model_; }
-  const Model& model() const { return *model_; }
+  Executor& executor() const { return *executor_; }
   KvCache& cache() { return *cache_; }
   const KvCache& cache() const { return *cache_; }
-  const ModelConfig& config() const { return model_->config(); }
+  const ModelConfig& config() const { return executor_->config(); }
   const ModelSource& source() const { return source_; }
   const Geometry& geometry() const { return geometry_; }  // for all threads
   const Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -97,6 +80,7 @@ class Runtime {
   std::uint32_t threads() const { return pool_->size(); }
   ThreadPool& pool() { return *pool_; }
   const VectorKernels& vector() const { return *vector_; }
+  Isa isa() const { return isa_; }
   const std::string& kv_format() const { return kv_format_; }  // with what stays exact
   const StoragePolicy& storage() const { return *storage_; }   // unless a request says otherwise
   const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }        // "planned"
@@ -118,7 +102,7 @@ class Runtime {
                       std::uint32_t choices = 1, std::uint32_t beams = 0) const;
   // Whether such a sequence can choose what it reads.
   Status check_select(const SelectPolicy& policy, const StoragePolicy* storage = nullptr,
-                      bool retains = false, std::uint32_t beams = 0) const;
+                      const RetainPolicy* retain = nullptr, std::uint32_t beams = 0) const;
   Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
 
@@ -126,81 +110,14 @@ class Runtime {
   Result<Sequence> empty_sequence(
       std::uint32_t token_capacity);  // fed token by token, without looking for cached ones
 
-  // Runs rows of all items through the model, in one forward pass unless their sequences are stored
-  // in different ways. Returns the wanted logits,
-  // [rows][vocabulary], in the order of the items; they stay valid until the next step. Room that
-  // is not there is an error and changes nothing. A sequence whose logits are not finite is marked
-  // as faulted.
-  Result<std::span<float>> step(std::span<const StepItem> items);
-  // The same, but only the best token of each wanted row comes back: on a GPU logits stay there.
-  Result<std::span<const BestToken>> step_greedy(std::span<const StepItem> items);
-  // The same in two halves, for items of one token each that are stored alike: what follows can be
-  // got ready while a device computes. `from` is for a step behind another that is not finished:
-  // item i reads the best token of that one's item from[i], which items[i].tokens will hold when
-  // this one is finished. Two steps may be under way; they are finished in their order.
-  struct Pending {
-    Reservation room;
-    std::uint32_t ticket;  // of a device; elsewhere a step is computed when it is finished
-    Nanoseconds submitted;
-  };
-  Result<Pending> submit(std::span<const StepItem> items, std::span<const std::uint32_t> from = {});
-  // The same items; what is to be dropped has no tokens any more. Best tokens by item.
-  Result<std::span<const BestToken>> finish(Pending& step, std::span<const StepItem> items);
-  // Computes tokens that a sequence holds already once more, in the layers up to `last_layer`, from
-  // what is there now: ascending, rows of one step. Their blocks are the sequence's alone, and exact.
-  Status compute_again(Sequence& s, std::span<const std::uint32_t> tokens,
-                       std::uint32_t last_layer);
-  // The same on a GPU, with tokens drawn there as far as `draws` (one for each wanted row) say. Rows
-  // that come back as DrawMode::logits have their logits, at their place among all.
-  struct DrawnRows {
-    std::span<const Drawn> drawn;
-    std::span<float> logits;
-  };
-  Result<DrawnRows> step_drawn(std::span<const StepItem> items, const Draws& draws);
-  Nanoseconds forward_time() const { return forward_time_; }  // in the model, over all steps
-
-  // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
-  // `chunk` rows. `progress` is called between steps and may stop it by returning false
-  // (Code::cancelled).
-  Status prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk = 0,
-                 const std::function<bool(std::uint32_t done)>& progress = {},
-                 Retaining* retain = nullptr);
-  // Rows that a step of a prompt may have: in a sparse layout, whole blocks.
-  std::uint32_t chunk_rows(const Sequence& s, std::uint32_t chunk) const;
-  // The same to the end of what it knows, and the logits of its last token.
-  Result<std::span<float>> read(Sequence& s, std::uint32_t chunk = 0,
-                                const std::function<bool(std::uint32_t done)>& progress = {},
-                                Retaining* retain = nullptr);
-
  private:
   Runtime() = default;
-  // Runs all items; leaves the wanted logits in logits_, or, if greedy, the best tokens in greedy_.
-  Result<std::size_t> run(std::span<const StepItem> items, bool greedy,
-                          const Draws* draws = nullptr);  // rows wanted
-  // The items that are stored in this way; what they want goes to `logits`, or to `greedy`.
-  struct Queue {  // of a device: the step is not waited for
-    std::span<const std::uint32_t> from;
-    std::uint32_t* ticket;
-  };
-  Status forward(const Reservation& room, std::span<const StepItem> items, const Geometry& geometry,
-                 float* logits, BestToken* greedy, const Draws* draws = nullptr,
-                 const Queue* queue = nullptr);
-  void find_best(const float* logits, std::size_t rows);  // into greedy_
-  // Whether every item can be cut into such parts.
-  Status check_parts(std::span<const StepItem> items) const;
-  // Where the part of an item ends that begins at this token: those that choose what they read do so
-  // block by block of a prompt, token by token of an answer.
-  std::uint32_t part_end(const StepItem& item, const Geometry& geometry, std::uint32_t first,
-                         std::uint32_t end) const;
-  // The same in as many passes as the longest has blocks.
-  Status forward_by_block(const Reservation& room, std::span<const StepItem> items,
-                          const Geometry& geometry, float* logits);
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   ModelSource source_;
   SteadyClock clock_;
   std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<Executor> executor_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
@@ -212,37 +129,12 @@ class Runtime {
   std::uint64_t kv_cache_bytes_ = 0;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;
+  Isa isa_ = best_isa();
   KeySecret secret_ = KeySecret::random();
   RootIdentity identity_;  // of the tenant without a name
   RootId root_{};
   Geometry geometry_;  // of that root: the cache's own moves when another root joins
   std::uint32_t context_ = 0, tokens_per_block_ = 32;
-  Nanoseconds forward_time_ = 0, finished_ = 0;  // when the last pending step was
-
-  // Of the step at hand; kept so that a step allocates nothing once they have grown.
-  std::vector<StepNeed> needs_;
-  std::vector<TokenId> tokens_;
-  std::vector<std::uint32_t> positions_, logit_rows_;
-  std::vector<std::vector<KvSequenceView>> sequence_views_;  // by group
-  std::vector<KvView> views_;
-  std::vector<Tap*> taps_;
-  std::deque<PageReads> page_reads_;  // of those that choose, and by part of an item
-  std::vector<const PageReads*> reads_;
-  std::vector<const Geometry*> geometries_;
-  std::vector<StepItem> parts_;        // what one pass of several takes of the items,
-  std::vector<std::uint32_t> passed_;  // and their rows before it; empty where there is one
-  // Never filled: rows that nobody asks for are not touched.
-  struct Floats {
-    std::unique_ptr<float[]> at;
-    std::size_t count = 0;
-    float* cover(std::size_t wanted) {
-      if (count < wanted) at = std::make_unique_for_overwrite<float[]>(count = wanted);
-      return at.get();
-    }
-  };
-  Floats logits_, pass_logits_;
-  std::vector<BestToken> greedy_, pass_greedy_;
-  std::vector<Drawn> drawn_;
 };
 
 }  // namespace quire

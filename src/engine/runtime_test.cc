@@ -14,7 +14,7 @@ TEST(Runtime, TheCacheGrowsWhileItRuns) {
     const std::vector<TokenId> prompt(400, static_cast<TokenId>(sequences.size()));
     for (std::size_t at = 0; at < prompt.size(); at += 100) {
       const StepItem item{&s, std::span(prompt).subspan(at, 100), Logits::none};
-      TRY([[maybe_unused]] const std::span<float> none, runtime->step({&item, 1}));
+      TRY([[maybe_unused]] const std::span<float> none, Stepper(*runtime).run({&item, 1}));
     }
     sequences.push_back(std::move(s));
     return {};

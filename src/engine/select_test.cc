@@ -50,9 +50,9 @@ Told run(Runtime& r, std::span<const TokenId> prompt, std::span<const TokenId> a
     for (std::size_t at = 0; at < tokens.size(); at += rows) {
       StepItem item{&s, tokens.subspan(at, std::min<std::size_t>(rows, tokens.size() - at)),
                     keep ? Logits::all : Logits::last};
-      item.select = select ? &*select : nullptr;
+      item.program = select ? &*select : nullptr;
       item.chosen = &out.chosen;
-      const auto logits = r.step({&item, 1});
+      const auto logits = Stepper(r).run({&item, 1});
       ASSERT_TRUE(logits.ok()) << logits.error().message;
       if (keep || at + rows >= tokens.size())
         out.logits.insert(out.logits.end(), logits.value().begin(), logits.value().end());
@@ -176,7 +176,7 @@ TEST(Select, APromptThatIsCachedIsFoundInWholeBlocks) {
     TinyRuntime r(llama(), with(way, "f16"));
     const std::vector<TokenId> prompt = printable_of(300, 1);
     const GenerateOptions o{.tokens_max = 40, .ignore_end = true};
-    const auto cold = generate(*r, prompt, o), warm = generate(*r, prompt, o);
+    const auto cold = client_generate(*r, prompt, o), warm = client_generate(*r, prompt, o);
     ASSERT_TRUE(cold.ok() && warm.ok()) << cold.error().message;
     EXPECT_EQ(warm.value().answers[0].tokens, cold.value().answers[0].tokens);
     EXPECT_EQ(warm.value().timings.cached_tokens, 288u);
@@ -184,11 +184,11 @@ TEST(Select, APromptThatIsCachedIsFoundInWholeBlocks) {
     std::vector<TokenId> more = prompt;
     const auto& tokens = cold.value().answers[0].tokens;
     more.insert(more.end(), tokens.begin(), tokens.end());
-    const auto next = generate(*r, more, o);
+    const auto next = client_generate(*r, more, o);
     ASSERT_TRUE(next.ok());
     EXPECT_LE(next.value().timings.cached_tokens, 300u);
     r->cache().clear(true);
-    const auto alone = generate(*r, more, o);
+    const auto alone = naive_generate(*r, more, o);
     EXPECT_EQ(next.value().answers[0].tokens, alone.value().answers[0].tokens);
   }
 }
@@ -227,7 +227,7 @@ TEST(SelectEngine, NeighboursAndPreemptionChangeNoAnswer) {
           << (sinks[i]->failure ? sinks[i]->failure->message : "not over");
       TinyRuntime alone(llama(), with(ways[i % 5]));
       const Request q = make(*alone, i);
-      const auto wanted = generate(*alone, q.prompt, alone_options(q));
+      const auto wanted = naive_generate(*alone, q.prompt, alone_options(q));
       ASSERT_TRUE(wanted.ok()) << wanted.error().message;
       for (std::size_t c = 0; c < sinks[i]->told.size(); ++c)
         EXPECT_EQ(sinks[i]->told[c].ids(), wanted.value().answers[c].tokens) << "choice " << c;
@@ -242,10 +242,11 @@ TEST(SelectEngine, NeighboursAndPreemptionChangeNoAnswer) {
 
 TEST(SelectEngine, RefusesWhatCannotBeCombined) {
   TinyRuntime r(llama(), with(""));
+  const RetainPolicy keeps = parse_retain_policy("knorm:20%").value();
   EXPECT_TRUE(r->check_select(*policy("quest:64")).ok());
-  EXPECT_FALSE(r->check_select(*policy("quest:64"), nullptr, true).ok());
-  EXPECT_TRUE(r->check_select(*policy("xattention:0.9"), nullptr, true).ok());
-  EXPECT_FALSE(r->check_select(*policy("quest:64"), nullptr, false, 2).ok());
+  EXPECT_FALSE(r->check_select(*policy("quest:64"), nullptr, &keeps).ok());
+  EXPECT_TRUE(r->check_select(*policy("xattention:0.9"), nullptr, &keeps).ok());
+  EXPECT_FALSE(r->check_select(*policy("quest:64"), nullptr, nullptr, 2).ok());
   StoragePolicy recent = find_format("int8").value();
   recent.recent_exact = 32;
   EXPECT_FALSE(r->check_select(*policy("quest:64"), &recent).ok());

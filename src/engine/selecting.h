@@ -1,32 +1,43 @@
-// engine/selecting.h - one sequence whose answers read the pages they choose (Quest): bounds of its
-// keys, and what was read.
+// engine/selecting.h - the program of a request whose answers read the pages they choose (kv.select:
+// quest): bounds of the sequence's keys, and what was read.
 //
-// Made for a sequence with such a policy and handed to every step of it (StepItem::select). Rows of
-// the prompt read everything. A copy goes with a fork. What an answer computes is private, and once
-// it has begun the sequence can only be parked.
+// Rows of the prompt read everything. What an answer computes is private, and once the answer has
+// begun the sequence can only be parked.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "engine/program.h"
 #include "engine/runtime.h"
 #include "kv/select/policy.h"
 
 namespace quire {
 
-class Selecting {
+class Selecting final : public Program {
  public:
   Selecting(const Runtime& runtime, const SelectPolicy& policy, std::uint32_t prompt_length,
             RootId root);
 
   std::uint32_t prompt_length() const { return prompt_length_; }
-  PageReads reads();
+  std::unique_ptr<Program> fork() const override { return std::make_unique<Selecting>(*this); }
+  void open(SequenceOptions& options) const override;
+  std::uint32_t rows_max(std::uint32_t past) const override;
+  std::uint32_t part_end(std::uint32_t first, std::uint32_t end) const override {
+    return first >= prompt_length_ ? first + 1 : std::min(end, prompt_length_);
+  }
+  std::optional<PageReads> reads(std::uint32_t first) override;
+  Yield yield(const Sequence& s) const override {
+    return s.length() > prompt_length_ ? Yield::park : Yield::recompute;
+  }
+  void reset(Sequence&) override { bounds_.cut(0); }
+  Status truncate(std::uint32_t length) override;
+  void report(ProgramReport& report) const override;
 
   // Of the cache, by answers, blocks that were being filled left out; bounds included.
   std::uint64_t bytes_read() const { return counts_.read * page_bytes_ + bounds_read(); }
   std::uint64_t bytes_whole() const { return counts_.whole * page_bytes_; }
   std::uint64_t bytes() const { return bounds_.bytes(); }  // held besides the cache
-  // The sequence was rolled back to so many tokens.
-  void cut(std::uint32_t length) { bounds_.cut(length / tokens_per_block_); }
 
  private:
   std::uint64_t bounds_read() const {
@@ -34,6 +45,7 @@ class Selecting {
   }
 
   std::uint32_t prompt_length_, tokens_per_block_, pages_max_;
+  bool exact_;
   std::uint64_t page_bytes_;
   PageBounds bounds_;
   PageReadCounts counts_;

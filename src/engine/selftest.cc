@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "engine/stepper.h"
 
 namespace quire {
 namespace {
@@ -88,6 +89,7 @@ class Selftest {
     TRY(const std::unique_ptr<Runtime> runtime, Runtime::open(path_, options));
     opened_ = true;
     Runtime& r = *runtime;
+    stepper_.emplace(r);
     vocabulary_ = r.config().vocabulary;
     prefix_ = fmt::format("{}, blocks of {}: ", r.kv_format(), r.geometry().tokens_per_block);
     length_ = std::min<std::uint32_t>(all_ || sample_ ? 200 : 333, r.context() / 2);
@@ -139,9 +141,9 @@ class Selftest {
     LogitTable table(prompt.size());
     for (std::uint32_t at = s.length(); at < prompt.size();) {
       const auto count = std::min<std::uint32_t>(
-          {chunk, static_cast<std::uint32_t>(prompt.size()) - at, r.model().options().rows_max});
+          {chunk, static_cast<std::uint32_t>(prompt.size()) - at, r.executor().traits().rows_max});
       const StepItem item{&s, prompt.subspan(at, count), Logits::all};
-      TRY(const std::span<float> logits, r.step({&item, 1}));
+      TRY(const std::span<float> logits, stepper_->run({&item, 1}));
       for (std::uint32_t i = 0; i < count; ++i) table[at + i] = fingerprint(row(logits, i));
       at += count;
     }
@@ -168,7 +170,8 @@ class Selftest {
       std::vector<std::vector<TokenId>> prompts;
       std::vector<Sequence> sequences(width);
       const std::uint32_t mine = width / 2,
-                          rows = std::max(1u, std::min(16u, r.model().options().rows_max / width));
+                          rows =
+                              std::max(1u, std::min(16u, r.executor().traits().rows_max / width));
       for (std::uint32_t i = 0; i < width; ++i) {
         prompts.push_back(i == mine ? prompt_
                                     : text_like(r, length_ / 2 + 5 * i % length_, 1000 + i));
@@ -198,7 +201,7 @@ class Selftest {
           }
           ++skip;
         }
-        TRY(const std::span<float> logits, r.step(items));
+        TRY(const std::span<float> logits, stepper_->run(items));
         for (std::size_t i = 0; i < rows_mine; ++i)
           table[at + i] = fingerprint(row(logits, skip + i));
       }
@@ -286,7 +289,7 @@ class Selftest {
       for (std::size_t i = 0; i < others.size(); ++i)
         items.push_back({&others[i], {&stray[i * length_ + at], 1}, Logits::last});
       items.insert(items.begin() + 1, {&mine, {&prompt_[at], 1}, Logits::last});
-      TRY(const std::span<float> logits, r.step(items));
+      TRY(const std::span<float> logits, stepper_->run(items));
       got[at] = fingerprint(row(logits, 1));
     }
     same(fmt::format("among {} beams forked from it", kWidth - 1), got, start);
@@ -301,9 +304,9 @@ class Selftest {
     r.cache().clear(true);
     TRY(Sequence s, r.empty_sequence(length + 3));
     for (std::uint32_t at = 0; at < length; at = s.length()) {
-      const std::uint32_t count = std::min(r.model().options().rows_max, length - at);
+      const std::uint32_t count = std::min(r.executor().traits().rows_max, length - at);
       const StepItem part{&s, std::span(prompt).subspan(at, count), Logits::none};
-      TRY([[maybe_unused]] const std::span<float> none, r.step({&part, 1}));
+      TRY([[maybe_unused]] const std::span<float> none, stepper_->run({&part, 1}));
     }
     std::vector<Sequence> alone(kWidth), together(kWidth);
     const std::vector<TokenId> next = text_like(r, 2 * kWidth, 12);
@@ -316,10 +319,10 @@ class Selftest {
       const auto tokens = std::span(next).subspan(i, 1 + i % 3);
       items.push_back({&together[i], tokens, Logits::last});
       const StepItem one{&alone[i], tokens, Logits::last};
-      TRY(const std::span<float> logits, r.step({&one, 1}));
+      TRY(const std::span<float> logits, stepper_->run({&one, 1}));
       wanted.push_back(fingerprint(row(logits, 0)));
     }
-    TRY(const std::span<float> logits, r.step(items));
+    TRY(const std::span<float> logits, stepper_->run(items));
     SelftestCheck check{
         .name = prefix_ + fmt::format("beside {} others over one prefix", kWidth - 1),
         .ok = true,
@@ -354,6 +357,7 @@ class Selftest {
 
   Status variant(const RuntimeOptions& options, const std::string& name, std::uint32_t positions) {
     TRY(const std::unique_ptr<Runtime> runtime, Runtime::open(path_, options));
+    stepper_.emplace(*runtime);
     const auto prompt = std::span(prompt_).first(positions);
     TRY(LogitTable got, compute(*runtime, prompt, positions));
     same(name, got, 0, "", positions);
@@ -385,6 +389,7 @@ class Selftest {
 
   const std::string path_;
   RuntimeOptions base_;
+  std::optional<Stepper> stepper_;  // of the runtime at hand
   const bool all_, format_given_;
   const std::function<void(const SelftestCheck&)>& report_;
   std::uint32_t vocabulary_ = 0, length_ = 0;

@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "engine/convert.h"
 #include "engine/selftest.h"
+#include "engine/stepper.h"
 
 namespace quire {
 namespace {
@@ -25,6 +26,7 @@ Result<std::uint64_t> go_on(Runtime& r, const Sequence& exact, std::span<const T
       {.kind = ChangeKind::converted, .value = std::string(r.storage().rows()->name)},
       {.position = tokens, .kind = ChangeKind::producer, .value = "after converted"}};
   const auto length = static_cast<std::uint32_t>(prompt.size());
+  Stepper stepper(r);
   TRY(const RootId root, r.tenant_root(""));
   TRY(Sequence s,
       r.cache().open(
@@ -36,9 +38,9 @@ Result<std::uint64_t> go_on(Runtime& r, const Sequence& exact, std::span<const T
   std::uint64_t told = 1;
   while (s.length() < length) {
     const std::uint32_t count =
-        std::min({way.chunk, length - s.length(), r.model().options().rows_max});
+        std::min({way.chunk, length - s.length(), r.executor().traits().rows_max});
     const StepItem item{&s, prompt.subspan(s.length(), count), Logits::all};
-    TRY(const std::span<float> logits, r.step({&item, 1}));
+    TRY(const std::span<float> logits, stepper.run({&item, 1}));
     const std::size_t vocabulary = r.config().vocabulary;
     for (std::uint32_t i = 0; i < count; ++i)
       told = mix64(told ^ hash64(&logits[i * vocabulary], vocabulary * sizeof(float)));
@@ -61,7 +63,7 @@ Status selftest_convert(Runtime& r, std::span<const TokenId> prompt, const std::
   if (tokens == 0) return {};
   TRY(Sequence exact, r.cache().open({.root = root, .token_capacity = length, .reuse = false}));
   r.cache().attach(exact, prompt);
-  TRY_STATUS(r.prefill(exact, tokens));
+  TRY_STATUS(Stepper(r).prefill(exact, tokens));
   std::uint64_t first = 0;
   SelftestCheck check{
       .name = fmt::format("{}after {} tokens converted from exact ones", prefix, tokens),

@@ -5,10 +5,12 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "engine/blend.h"
+#include "engine/combine.h"
 #include "engine/lane_rows.h"
 #include "engine/retain.h"
 #include "engine/selecting.h"
 #include "engine/selftest.h"
+#include "engine/stepper.h"
 
 namespace quire {
 namespace {
@@ -44,16 +46,18 @@ struct Policy {
 
 // What a policy left of a text at its cut is gone on with twice: by somebody else, then as it should
 // be. The sequence and its policy become those of the second.
-Status go_on_from_snapshot(Runtime& r, Sequence& s, std::optional<Retaining>& retain,
+Status go_on_from_snapshot(Stepper& stepper, Sequence& s, std::optional<Retaining>& retain,
                            std::span<const TokenId> prompt) {
+  Runtime& r = stepper.runtime();
   const std::uint32_t cut = retain->cut();
-  TRY_STATUS(r.prefill(s, cut, 0, {}, &*retain));
-  TRY_STATUS(retain->act(r, s));
+  TRY_STATUS(stepper.prefill(s, cut, 0, {}, &*retain));
+  TRY_STATUS(retain->act(stepper, s));
   TRY(Sequence kept, r.cache().fork(s));
   (void)r.cache().truncate(kept, cut);
   std::optional<Retaining> as_kept = retain;
-  const StepItem stray{&s, prompt.first(9), Logits::last, &*retain};
-  TRY([[maybe_unused]] const auto logits, r.step({&stray, 1}));
+  const std::uint32_t some = std::min(9u, retain->rows_max(s.length()));
+  const StepItem stray{&s, prompt.first(some), Logits::last, &*retain};
+  TRY([[maybe_unused]] const auto logits, stepper.run({&stray, 1}));
   s = std::move(kept);
   retain = std::move(as_kept);
   r.cache().extend(s, prompt.subspan(cut));
@@ -61,6 +65,7 @@ Status go_on_from_snapshot(Runtime& r, Sequence& s, std::optional<Retaining>& re
 }
 
 Result<Told> tell(Runtime& r, const Policy& policy, const Text& text, const Way& way) {
+  Stepper stepper(r);
   const std::span<const TokenId> prompt = text.prompt;
   const std::uint32_t answer = text.answer;
   const auto length = static_cast<std::uint32_t>(prompt.size());
@@ -79,23 +84,23 @@ Result<Told> tell(Runtime& r, const Policy& policy, const Text& text, const Way&
                       .serve_max = retain ? retain->serve_max() : 0xffffffffu,
                       .recomputable = false}));
   r.cache().attach(s, way.snapshot ? prompt.first(retain->cut()) : prompt);
-  if (way.snapshot) TRY_STATUS(go_on_from_snapshot(r, s, retain, prompt));
+  if (way.snapshot) TRY_STATUS(go_on_from_snapshot(stepper, s, retain, prompt));
   TRY(Sequence other, r.empty_sequence(2 * length + answer));
   const auto step = [&](std::span<const TokenId> tokens) -> Result<std::span<float>> {
-    std::vector<StepItem> items = {{&s, tokens, Logits::last, retain ? &*retain : nullptr}};
-    items[0].select = select ? &*select : nullptr;
+    Program* const program = retain ? static_cast<Program*>(&*retain) : select ? &*select : nullptr;
+    std::vector<StepItem> items = {{&s, tokens, Logits::last, program}};
     if (way.beside) items.push_back({&other, prompt.first(3), Logits::last});
-    return r.step(items);
+    return stepper.run(items);
   };
   while (s.length() < length) {
     const std::uint32_t rows =
-        std::min({r.chunk_rows(s, std::min(way.chunk, 400u)), length - s.length(),
+        std::min({stepper.chunk_rows(s, std::min(way.chunk, 400u)), length - s.length(),
                   retain ? retain->rows_max(s.length()) : length});
     TRY([[maybe_unused]] const auto logits, step(prompt.subspan(s.length(), rows)));
   }
   Told told;
   if (retain) {
-    TRY_STATUS(retain->act(r, s));
+    TRY_STATUS(retain->act(stepper, s));
     for (const std::uint32_t layer : retain->observer().layers())
       for (std::uint32_t h = 0; h < r.config().kv_heads; ++h)
         for (const std::uint32_t t : lane_tokens(r, s, layer, h)) told.kept = mix64(told.kept ^ t);
@@ -139,7 +144,8 @@ Result<std::uint64_t> blended(Runtime& r, const Text& text, double share, std::u
   r.cache().clear(true);
   TRY(Sequence alone, r.open_sequence(length));
   r.cache().attach(alone, prompt.subspan(half));
-  TRY_STATUS(r.prefill(alone, length - half));
+  Stepper stepper(r);
+  TRY_STATUS(stepper.prefill(alone, length - half));
   alone.close();
   const SequenceOptions options{.root = root, .token_capacity = length + answer, .publish = false};
   TRY(Sequence s, r.cache().open(options));
@@ -148,15 +154,15 @@ Result<std::uint64_t> blended(Runtime& r, const Text& text, double share, std::u
     std::optional<Blend> blend = find_blend(r, s, share, options);
     if (!blend) return std::uint64_t{0};
     TRY_STATUS(blend->lay(r));
-    while (!blend->done()) TRY_STATUS(blend->advance(r, rows));
+    while (!blend->done()) TRY_STATUS(blend->advance(stepper, rows));
   }
   std::uint64_t told = 1;
-  TRY(std::span<float> logits, r.read(s));
+  TRY(std::span<float> logits, stepper.read(s));
   for (std::uint32_t i = 0; i < answer; ++i) {
     told = mix64(told ^ hash64(logits.data(), logits.size_bytes()));
     compared += logits.size();
     const StepItem next{&s, prompt.subspan(i, 1), Logits::last};
-    TRY(logits, r.step({&next, 1}));
+    TRY(logits, stepper.run({&next, 1}));
   }
   return told | 1;
 }
@@ -165,7 +171,7 @@ Result<std::uint64_t> blended(Runtime& r, const Text& text, double share, std::u
 Status selftest_blend(Runtime& r, const Text& text, const std::string& prefix,
                       const std::function<void(const SelftestCheck&)>& report) {
   const Geometry geometry = r.geometry();
-  if (!check_blend({}, {.geometry = &geometry}).ok()) return {};
+  if (!check_combination({.geometry = &geometry, .blends = true}).ok()) return {};
   const auto said = [](const char* how, bool found) {
     return std::string(found ? "other logits " : "nothing was found ") + how;
   };

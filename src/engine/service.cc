@@ -81,7 +81,7 @@ struct Service::State {
 
 Result<std::unique_ptr<Service>> Service::start(std::unique_ptr<Runtime> runtime,
                                                 ServiceOptions options) {
-  options.step_tokens = std::min(options.step_tokens, runtime->model().options().rows_max);
+  options.step_tokens = std::min(options.step_tokens, runtime->executor().traits().rows_max);
   if (options.step_tokens == 0 || options.sequences_max == 0 || options.queue_max == 0)
     return Error{Code::invalid,
                  "step tokens, sequences and queue must each be at least 1; leave them out for "

@@ -1,7 +1,7 @@
 // engine/testing.h - tiny models on disk and open, for the tests of engine/.
 //
 //   TinyRuntime runtime({.architecture = "gemma3", .layers = 7});
-//   generate(*runtime, byte_tokens("hello"), {...});
+//   client_generate(*runtime, byte_tokens("hello"), {...});
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/client.h"
 #include "engine/runtime.h"
+#include "engine/stepper.h"
 #include "model/tiny.h"
 
 namespace quire {
@@ -58,6 +60,13 @@ inline std::vector<TokenId> byte_tokens(std::string_view text) {
   std::vector<TokenId> tokens;
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
+}
+
+// Through an engine of its own.
+inline Result<GenerateResult> client_generate(Runtime& runtime, std::span<const TokenId> prompt,
+                                              const GenerateOptions& options,
+                                              const GenerateEvents& events = {}) {
+  return Client(runtime).generate(prompt, options, events);
 }
 
 }  // namespace quire

@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/generate.h"
+#include "engine/client.h"
 #include "engine/testing.h"
 #include "model/tiny_cases.h"
 
@@ -36,7 +36,7 @@ double error_of(Runtime& runtime, const std::vector<TokenId>& prompt, const Json
                 const Json& expected) {
   Sequence s = std::move(runtime.empty_sequence(static_cast<std::uint32_t>(prompt.size())).value());
   const StepItem item{&s, prompt, Logits::all};
-  const auto logits = runtime.step({&item, 1});
+  const auto logits = Stepper(runtime).run({&item, 1});
   EXPECT_TRUE(logits.ok());
   const std::uint32_t vocabulary = runtime.config().vocabulary;
   double difference = 0, scale = 0;
@@ -86,9 +86,9 @@ TEST_P(TinyReference, GreedyContinuationIsThatOfTransformers) {
   ASSERT_GT(case_["least_margin"].get<double>(), 1e-3);
   TinyRuntime runtime(GetParam().options, {.activations = Activations::int16, .kv_format = "f32"});
   const auto expected = case_["greedy"].get<std::vector<TokenId>>();
-  const auto got =
-      generate(*runtime, prompt_,
-               {.tokens_max = static_cast<std::uint32_t>(expected.size()), .ignore_end = true});
+  const auto got = client_generate(
+      *runtime, prompt_,
+      {.tokens_max = static_cast<std::uint32_t>(expected.size()), .ignore_end = true});
   ASSERT_TRUE(got.ok()) << got.error().message;
   EXPECT_EQ(got.value().answers[0].tokens, expected);
 }

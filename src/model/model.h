@@ -26,13 +26,12 @@
 #include "kernels/linear.h"
 #include "kernels/storage.h"
 #include "model/config.h"
+#include "model/executor.h"
 #include "model/page_reads.h"
 #include "model/tap.h"
 #include "model/weights_source.h"
 
 namespace quire {
-
-enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 // How weights lie on a GPU: decoded to bf16, or packed as the codes of the file, which takes a third
 // of that for types of 4 bits (model/weight_codes.h). Both mean the same numbers, and give the same
@@ -69,15 +68,6 @@ struct StepRows {
 };
 
 class DeviceModel;
-
-// What sealing lost in pages looked at now and then, one of each step: sums of squares.
-struct SealError {
-  struct Side {
-    double error = 0, power = 0;
-    double relative() const { return power > 0 ? error / power : 0; }
-  } keys, values;
-  std::uint64_t pages = 0;
-};
 
 class Model {
  public:

@@ -1,0 +1,147 @@
+// engine/program.h - what the policies of a request do with one sequence, as hooks.
+//
+// A program belongs to one answer and goes with every step of its sequence (StepItem::program). The
+// engine asks it what comes next and knows no policy by name. Programs: Retaining (kv.budget),
+// Selecting (kv.select), Blending (kv.reuse: approximate), Converting (kv.convert). A request with
+// several has a ProgramList. engine/combine.h says which go together.
+//
+//   ProgramList programs = make_programs(runtime, request, root);
+//   programs.open(options);                            // before the sequence is opened
+//   stepper.submit({{{&s, tokens, Logits::last, &programs}}});
+//
+// Adding a policy: one class with the hooks it needs, one line in programs.cc, one in combine.cc.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kv/cache.h"
+#include "model/page_reads.h"
+#include "model/tap.h"
+
+namespace quire {
+
+class Stepper;
+
+// How a sequence may give way when memory is short.
+enum class Yield : std::uint8_t {
+  either,     // whatever costs less
+  recompute,  // it starts over: reset() is called
+  park,       // what it holds cannot be computed again
+};
+
+// What a program held and read, for the answer's report.
+struct ProgramReport {
+  std::uint64_t bytes_beside = 0;                    // held besides the cache
+  std::uint64_t bytes_read = 0, bytes_readable = 0;  // by answers that choose what they read
+  std::uint32_t approximate_tokens = 0;              // reused without being computed
+  bool converted = false;  // the sequence began with blocks encoded from others
+
+  void add(const ProgramReport& o) {
+    bytes_beside += o.bytes_beside;
+    bytes_read += o.bytes_read;
+    bytes_readable += o.bytes_readable;
+    approximate_tokens += o.approximate_tokens;
+    converted |= o.converted;
+  }
+};
+
+class Program {
+ public:
+  virtual ~Program() = default;
+  virtual std::unique_ptr<Program> fork() const = 0;  // of a fork of the sequence
+
+  // What the sequence is opened with.
+  virtual void open(SequenceOptions&) const {}
+  // The sequence is attached for the first time; nothing: as any other. `options` are those it was
+  // opened with.
+  virtual std::optional<Attached> attach(Stepper&, Sequence&, const SequenceOptions&) { return {}; }
+  // It has been attached.
+  virtual void attached(Stepper&, Sequence&, const SequenceOptions&) {}
+
+  // Work that is to be done before the sequence's next rows, about `rows` rows of it at a time.
+  enum class Work : std::uint8_t {
+    none,        // nothing to do
+    done,        // did the last of it now
+    unfinished,  // there is more: no rows of the sequence in this step
+  };
+  virtual Work work(Stepper&, Sequence&, [[maybe_unused]] std::uint32_t rows) { return Work::none; }
+  // The prompt has been read as far as the program looks at it: what can be done now is done.
+  // `forks`: other answers will share what is there.
+  virtual void settle(Stepper&, Sequence&, [[maybe_unused]] bool forks) {}
+  // Does what is due before the sequence's next rows. No room (exhausted): it can be tried again.
+  virtual Status before_step(Stepper&, Sequence&) { return {}; }
+
+  // Rows that the next step may read after `past` tokens.
+  virtual std::uint32_t rows_max([[maybe_unused]] std::uint32_t past) const { return 0xffffffffu; }
+  // Where the part of a step's rows ends that begins at `first`: parts choose pages by themselves.
+  virtual std::uint32_t part_end([[maybe_unused]] std::uint32_t first, std::uint32_t end) const {
+    return end;
+  }
+  virtual std::optional<PageReads> reads([[maybe_unused]] std::uint32_t first) { return {}; }
+  // A token's position is its index less this.
+  virtual std::uint32_t position_shift() const { return 0; }
+  // What is to be written down about the next rows; null: nothing.
+  virtual Tap* tap([[maybe_unused]] std::uint32_t past, [[maybe_unused]] std::uint32_t rows) {
+    return nullptr;
+  }
+  // The step's rows are part of the sequence.
+  virtual void after_step(Stepper&, Sequence&) {}
+
+  virtual Yield yield(const Sequence&) const { return Yield::either; }
+  // The sequence lost all that it held and is computed again from its first token. What the program
+  // did before, it does again at the same places.
+  virtual void reset(Sequence&) {}
+  // The sequence is rolled back to so many tokens; an error says why it cannot be.
+  virtual Status truncate([[maybe_unused]] std::uint32_t length) { return {}; }
+  // Whether the next step may be planned before this one's tokens are known.
+  virtual bool plans_ahead() const { return false; }
+
+  // What stands at this moment is the same for every text that begins with the sequence's tokens and
+  // asks for the same: the name of that state. Nothing: it is not, or the program has no such states.
+  virtual std::optional<std::string> snapshot_name(const Sequence&) const { return {}; }
+  // Names of states that the program may start from, for a prompt of so many tokens.
+  virtual std::optional<std::string> wanted_snapshot() const { return {}; }
+
+  virtual void report(ProgramReport&) const {}
+};
+
+// The programs of one answer: each hook asks them all.
+class ProgramList final : public Program {
+ public:
+  ProgramList() = default;
+  ProgramList(ProgramList&&) = default;
+  ProgramList& operator=(ProgramList&&) = default;
+
+  void add(std::unique_ptr<Program> program) { list_.push_back(std::move(program)); }
+  bool empty() const { return list_.empty(); }
+  ProgramList fork_list() const;
+
+  std::unique_ptr<Program> fork() const override;
+  void open(SequenceOptions& options) const override;
+  std::optional<Attached> attach(Stepper&, Sequence&, const SequenceOptions&) override;
+  void attached(Stepper&, Sequence&, const SequenceOptions&) override;
+  Work work(Stepper&, Sequence&, std::uint32_t rows) override;
+  void settle(Stepper&, Sequence&, bool forks) override;
+  Status before_step(Stepper&, Sequence&) override;
+  std::uint32_t rows_max(std::uint32_t past) const override;
+  std::uint32_t part_end(std::uint32_t first, std::uint32_t end) const override;
+  std::optional<PageReads> reads(std::uint32_t first) override;
+  std::uint32_t position_shift() const override;
+  Tap* tap(std::uint32_t past, std::uint32_t rows) override;
+  void after_step(Stepper&, Sequence&) override;
+  Yield yield(const Sequence&) const override;
+  void reset(Sequence& s) override;
+  Status truncate(std::uint32_t length) override;
+  bool plans_ahead() const override;
+  std::optional<std::string> snapshot_name(const Sequence&) const override;
+  std::optional<std::string> wanted_snapshot() const override;
+  void report(ProgramReport&) const override;
+
+ private:
+  std::vector<std::unique_ptr<Program>> list_;
+};
+
+}  // namespace quire

@@ -1,0 +1,13 @@
+// engine/programs.h - the programs that a request asks for: the list of all there are.
+#pragma once
+
+#include "engine/program.h"
+#include "engine/request.h"
+
+namespace quire {
+
+class Runtime;
+
+ProgramList make_programs(const Runtime& runtime, const Request& request, RootId root);
+
+}  // namespace quire

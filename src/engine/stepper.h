@@ -1,0 +1,160 @@
+// engine/stepper.h - one step of some sequences: planned, room reserved, submitted, completed,
+// committed. The Engine drives it; the lab and tests use it where they compute without requests.
+//
+//   Stepper stepper(runtime);
+//   TRY(Step step, stepper.submit(items));            // room for all of them, or nothing changed
+//   TRY(StepResult result, stepper.complete(step));   // rows in the order of the items
+//   stepper.commit(step, i, accepted);                // of item i; the rest is given back
+//
+//   TRY(std::span<float> logits, stepper.run(items)); // all of it, every token accepted
+//
+// One thread at a time.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/program.h"
+#include "engine/runtime.h"
+
+namespace quire {
+
+// By first token of what chose together (a token, or a block of a prompt), by lane.
+using ChosenPages = std::map<std::uint32_t, std::vector<std::vector<std::uint32_t>>>;
+
+enum class Logits : std::uint8_t { none, last, all };
+
+// One sequence's part of a step: these tokens come after what it holds.
+struct StepItem {
+  Sequence* sequence;
+  std::span<const TokenId> tokens;
+  Logits logits = Logits::last;
+  Program* program = nullptr;
+  Tap* tap = nullptr;                // where no program brings one
+  std::uint32_t position_shift = 0;  // where no program says: a position is an index less this
+  ChosenPages* chosen = nullptr;     // for tests: what was chosen
+
+  std::size_t wanted() const {  // rows whose result is wanted
+    return logits == Logits::all ? tokens.size() : logits == Logits::last ? 1 : 0;
+  }
+};
+
+// What is wanted of the rows, and whose best tokens they read.
+struct StepAsk {
+  StepWant want = StepWant::logits;
+  Draws draws = {};
+  // By item: which item's best token of the step before it reads, instead of its own token. Items
+  // have one token each then, and that step is submitted and not completed.
+  std::span<const std::uint32_t> from = {};
+};
+
+// A step on its way. What was not committed when it ends is given back.
+class Step {
+ public:
+  Step(Step&&) = default;
+  Step& operator=(Step&&) = delete;
+
+ private:
+  friend class Stepper;
+  Step(Reservation r, StepWant w, Nanoseconds now) : room(std::move(r)), want(w), submitted(now) {}
+
+  Reservation room;
+  StepWant want;
+  Nanoseconds submitted;
+  std::span<const StepItem> items;  // until it is completed
+  std::size_t wanted = 0;
+  bool queued = false;  // submitted to the executor; else run when it is completed
+  StepTicket ticket{};
+  std::size_t plan = 0;  // which of the stepper's plans
+  Draws draws;
+};
+
+class Stepper {
+ public:
+  explicit Stepper(Runtime& runtime) : runtime_(runtime) {}
+  Stepper(const Stepper&) = delete;
+
+  Runtime& runtime() { return runtime_; }
+  Executor& executor() { return runtime_.executor(); }
+  KvCache& cache() { return runtime_.cache(); }
+  std::uint32_t rows_max() const { return runtime_.executor().traits().rows_max; }
+
+  // Does what programs have due, reserves room and submits. Items must stay until complete().
+  // Exhausted: there is no room, and nothing changed.
+  Result<Step> submit(std::span<const StepItem> items, const StepAsk& ask = {});
+  // Results of the wanted rows, in the order of the items. Steps complete in the order they were
+  // submitted. A sequence whose numbers are not finite is marked as faulted. Valid until the next.
+  Result<StepResult> complete(Step& step);
+  // The first `accepted` tokens of item i became part of its sequence. Items commit in any order.
+  void commit(Step& step, std::span<const StepItem> items, std::size_t i, std::uint32_t accepted);
+  void commit(Step& step, std::span<const StepItem> items);  // all tokens of all items
+
+  // The three together. Logits are [wanted rows][vocabulary], valid until the next step.
+  Result<std::span<float>> run(std::span<const StepItem> items);
+  Result<std::span<const BestToken>> run_best(std::span<const StepItem> items);
+
+  // Computes tokens that a sequence holds already once more, in the layers up to `last_layer`, from
+  // what is there now: ascending, rows of one step. Their blocks are the sequence's alone, and exact.
+  Status compute_again(Sequence& s, std::span<const std::uint32_t> tokens,
+                       std::uint32_t last_layer);
+
+  // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
+  // `chunk` rows. `progress` is called between steps and may stop it by returning false
+  // (Code::cancelled).
+  Status prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk = 0,
+                 const std::function<bool(std::uint32_t done)>& progress = {},
+                 Program* program = nullptr);
+  // Rows that a step of a prompt may have: in a sparse layout, whole blocks.
+  std::uint32_t chunk_rows(const Sequence& s, std::uint32_t chunk) const;
+  // The same to the end of what it knows, and the logits of its last token.
+  Result<std::span<float>> read(Sequence& s, std::uint32_t chunk = 0,
+                                const std::function<bool(std::uint32_t done)>& progress = {},
+                                Program* program = nullptr);
+
+  Nanoseconds forward_time() const { return forward_time_; }  // in the executor, over all steps
+
+ private:
+  // What one StepPlan points to. Kept, so that a step allocates nothing once they have grown.
+  struct Plan {
+    std::vector<TokenId> tokens;
+    std::vector<std::uint32_t> positions, wanted;
+    std::vector<std::vector<KvSequenceView>> sequences;  // by group
+    std::vector<KvView> views;
+    std::vector<Tap*> taps;
+    std::deque<PageReads> page_reads;
+    std::vector<const PageReads*> reads;
+    bool tapped = false;
+
+    void clear(std::size_t group_count);
+  };
+
+  Status check_items(std::span<const StepItem> items) const;
+  const Geometry& geometry(const StepItem& item) const {
+    return runtime_.cache().geometry(item.sequence->root());
+  }
+  // Lays out the items that are stored in this way.
+  StepPlan plan(Plan& to, const Reservation& room, std::span<const StepItem> items,
+                const Geometry& g, const StepAsk& ask);
+  void add_item(Plan& to, const Reservation& room, std::span<const StepItem> items, std::size_t i,
+                const Geometry& g, const StepAsk& ask);
+  void set_views(Plan& to, const Geometry& g) const;
+  Result<StepResult> run_apart(Step& step);
+  void mark_faulted(const Step& step, const StepResult& result) const;
+
+  Runtime& runtime_;
+  SteadyClock clock_;
+  Nanoseconds forward_time_ = 0, completed_ = 0;  // when the last step was
+  std::uint32_t turn_ = 0;
+  Plan plans_[3];  // of two steps on their way, and of compute_again
+  std::vector<StepNeed> needs_;
+  std::vector<const Geometry*> geometries_;
+  std::vector<float> logits_;  // these three: of steps whose sequences are stored in several ways
+  std::vector<BestToken> best_;
+  std::vector<Drawn> drawn_;
+};
+
+}  // namespace quire

@@ -1,0 +1,85 @@
+#include "model/cuda_executor.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace quire {
+namespace {
+
+StepRows rows_of_plan(const StepPlan& plan) {
+  StepRows rows{.tokens = plan.tokens,
+                .positions = plan.positions,
+                .groups = plan.groups,
+                .logit_rows = plan.wanted};
+  if (plan.want == StepWant::drawn) rows.draws = &plan.draws;
+  return rows;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaExecutor>> CudaExecutor::load(const ModelSource& source,
+                                                         const ModelOptions& options) {
+  TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
+  return std::unique_ptr<CudaExecutor>(new CudaExecutor(std::move(device)));
+}
+
+CudaExecutor::CudaExecutor(std::unique_ptr<DeviceModel> device)
+    : device_(std::move(device)),
+      traits_{.device = DeviceKind::cuda,
+              .numerics = device_->numerics_id(),
+              .rows_max = device_->options().rows_max,
+              .in_flight = 2,
+              .ahead = true,
+              .draws = device_->config().logit_softcap == 0} {}
+
+// A device has no scratch for rows: with one block kept, all of them have a place in the cache.
+Geometry CudaExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
+  StoragePolicy here = policy;
+  if (policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
+  return make_geometry(config(), tokens_per_block, here);
+}
+
+Result<StepTicket> CudaExecutor::submit(const StepPlan& plan) {
+  CHECK(submitted_ - completed_ < 2 && plan.tokens.size() <= traits_.rows_max);
+  Queued& queued = queue_[submitted_ % 2];
+  queued.plan = plan;
+  if (plan.want == StepWant::best) {
+    // What was submitted before it and is not on the device yet would run after it.
+    CHECK(submitted_ == completed_ || queue_[completed_ % 2].plan.want == StepWant::best);
+    if (best_.size() < plan.wanted.size()) best_.resize(plan.wanted.size());
+    StepRows rows = rows_of_plan(plan);
+    rows.greedy = best_.data();
+    rows.ticket = &queued.ticket;
+    TRY_STATUS(device_->forward(*plan.geometry, rows, nullptr));
+  }
+  return static_cast<StepTicket>(submitted_++);
+}
+
+Result<StepResult> CudaExecutor::complete(StepTicket ticket) {
+  CHECK(static_cast<std::uint32_t>(ticket) == completed_ && completed_ < submitted_);
+  const Queued& queued = queue_[completed_++ % 2];
+  const StepPlan& plan = queued.plan;
+  const std::size_t wanted = plan.wanted.size();
+  if (plan.want == StepWant::best) {
+    if (best_.size() < wanted) best_.resize(wanted);
+    TRY_STATUS(device_->finish(queued.ticket, {best_.data(), wanted}));
+    return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}};
+  }
+  const std::size_t floats = wanted * config().vocabulary;
+  if (logits_size_ < floats)
+    logits_ = std::make_unique_for_overwrite<float[]>(logits_size_ = floats);
+  StepRows rows = rows_of_plan(plan);
+  if (plan.want == StepWant::drawn) {
+    drawn_.assign(wanted, {});
+    rows.drawn = drawn_.data();
+  }
+  TRY_STATUS(device_->forward(*plan.geometry, rows, logits_.get()));
+  return StepResult{.logits = {logits_.get(), floats}, .best = {}, .drawn = drawn_};
+}
+
+void CudaExecutor::copy_block(std::byte* to, const std::byte* from, std::size_t bytes) {
+  CHECK(device_->device().api->copy_on_device(to, from, bytes, device_->stream()) == 0);
+}
+
+}  // namespace quire
