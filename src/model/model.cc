@@ -16,16 +16,21 @@
 namespace quire {
 namespace {
 
-// What a layer needs that the kernels of a CPU do not compute; null: nothing.
-const char* cpu_lacks(const LayerSpec& l, const ModelConfig& c) {
+// What a layer needs that no kernel computes; null: nothing.
+const char* all_lack(const LayerSpec& l, const ModelConfig& c) {
   if (l.attn.value_dim != l.attn.key_dim) return "values of another size than keys";
   if (l.attn.query_heads != c.query_heads) return "other query heads than the first layer";
   return nullptr;
 }
 
+const char* cpu_lacks(const LayerSpec& l, const ModelConfig& c) {
+  if (l.attn.key_dim % 16 != 0) return "heads of no multiple of 16";
+  return all_lack(l, c);
+}
+
 const char* cuda_lacks(const LayerSpec& l, const ModelConfig& c) {
   const Attention& a = l.attn;
-  if (const char* what = cpu_lacks(l, c)) return what;
+  if (const char* what = all_lack(l, c)) return what;
   if (a.key_dim > 256) return "heads of more than 256";
   if (a.group() > 8) return "more than 8 query heads for a KV head";
   if (c.ropes[a.rope].dimensions != a.key_dim) return "rotation of a part of a head";
@@ -63,7 +68,7 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool
   if (options.weights != WeightStorage::automatic)
     return Error{Code::unsupported,
                  "--weights is for --device cuda: a CPU computes with the file's own codes"};
-  TRY_STATUS(check_layers(source, cpu_lacks, "which is not supported"));
+  TRY_STATUS(check_layers(source, cpu_lacks, "which the CPU's kernels do not compute"));
   TRY(PackedWeights weights, load_packed_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
   TRY_STATUS(state->scratch.size(source.config(), options, state->weights.kinds, pool.size()));

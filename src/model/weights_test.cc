@@ -113,6 +113,9 @@ TEST_F(TinyFile, WhatADeviceDoesNotComputeIsRefusedByName) {
   EXPECT_NE(refusal(open({.feed_forward = 64, .query_heads = 16, .kv_heads = 1}), DeviceKind::cuda)
                 .find("layer 0 needs more than 8 query heads"),
             std::string::npos);
+  EXPECT_NE(refusal(open({.head_dim = 8}), DeviceKind::cpu)
+                .find("layer 0 needs heads of no multiple of 16"),
+            std::string::npos);
   // The same file with one number changed.
   open({});
   std::string bytes = read_file(path_).value();
