@@ -34,17 +34,15 @@ struct CrowdMember {
   std::string name;
   std::uint32_t copies = 1;
   std::vector<TokenId> prompt;
-  SamplingOptions sampling = {};
+  float temperature = 0;
   std::uint32_t choices = 1, beams = 0;
   std::shared_ptr<const RetainPolicy> retain = {};
 
   Request request() const {
-    Request made{.prompt = prompt,
-                 .sampling = sampling,
-                 .tokens_max = 12,
-                 .ignore_end = true,
-                 .choices = choices,
-                 .beams = beams};
+    Request made{
+        .prompt = prompt, .tokens_max = 12, .ignore_end = true, .choices = choices, .beams = beams};
+    made.sampling.temperature = temperature;
+    made.sampling.seed = 7;
     made.kv.retain = retain;
     return made;
   }
@@ -84,14 +82,11 @@ class Crowd {
 std::vector<CrowdMember> crowd_members(const Runtime& runtime, std::span<const TokenId> prompt) {
   const std::vector<TokenId> whole(prompt.begin(), prompt.end()),
       half(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(prompt.size() / 2 + 3));
-  std::vector<CrowdMember> all{{.name = "the most likely tokens", .copies = 3, .prompt = whole},
-                               {.name = "three drawn answers",
-                                .copies = 2,
-                                .prompt = whole,
-                                .sampling = drawn,
-                                .choices = 3},
-                               {.name = "beam search", .prompt = whole, .choices = 2, .beams = 4},
-                               {.name = "half of the prompt", .copies = 2, .prompt = half}};
+  std::vector<CrowdMember> all{
+      {.name = "the most likely tokens", .copies = 3, .prompt = whole},
+      {.name = "three drawn answers", .copies = 2, .prompt = whole, .temperature = 1, .choices = 3},
+      {.name = "beam search", .prompt = whole, .choices = 2, .beams = 4},
+      {.name = "half of the prompt", .copies = 2, .prompt = half}};
   if (!runtime.executor().traits().page_work) return all;
   for (const char* how : {"streaming:40%", "snapkv:50%"})
     if (auto policy = parse_retain_policy(how);
