@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -12,10 +14,51 @@
 #include "model/state.h"
 
 namespace quire {
+namespace {
+
+// What a layer needs that no kernel computes; null: nothing.
+const char* all_lack(const LayerSpec& l, const ModelConfig& c) {
+  if (l.attn.value_dim != l.attn.key_dim) return "values of another size than keys";
+  if (l.attn.query_heads != c.query_heads) return "other query heads than the first layer";
+  return nullptr;
+}
+
+const char* cpu_lacks(const LayerSpec& l, const ModelConfig& c) {
+  if (l.attn.key_dim % 16 != 0) return "heads of no multiple of 16";
+  return all_lack(l, c);
+}
+
+const char* cuda_lacks(const LayerSpec& l, const ModelConfig& c) {
+  const Attention& a = l.attn;
+  if (const char* what = all_lack(l, c)) return what;
+  if (a.key_dim > 256) return "heads of more than 256";
+  if (a.group() > 8) return "more than 8 query heads for a KV head";
+  if (c.ropes[a.rope].dimensions != a.key_dim) return "rotation of a part of a head";
+  if (!l.pre_a || !l.pre_f) return "no norm before attention or feed-forward";
+  for (const Norm& norm : {l.pre_a, l.post_a, l.pre_f, l.post_f})
+    if (norm && norm.epsilon != c.output_norm.epsilon) return "norms of different epsilons";
+  if (c.hidden % 64 != 0 || c.hidden > 8192) return "a width of no multiple of 64, or over 8192";
+  if (l.ffn.width % 64 != 0) return "an inner width of no multiple of 64";
+  if (c.vocabulary % 16 != 0) return "a vocabulary of no multiple of 16";
+  return nullptr;
+}
+
+// So that a walker never meets a spec that it cannot compute.
+Status check_layers(const ModelSource& source, decltype(cpu_lacks)* lacks, std::string_view help) {
+  for (std::uint32_t i = 0; i < source.config().layers; ++i)
+    if (const char* what = lacks(source.config().per_layer[i], source.config()))
+      return Error{Code::unsupported,
+                   fmt::format("{}: layer {} needs {}, {}", source.path(), i, what, help)};
+  return {};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool,
                                            ModelOptions options) {
   if (options.device == DeviceKind::cuda) {
+    TRY_STATUS(check_layers(source, cuda_lacks,
+                            "which the CUDA kernels do not compute; use --device cpu"));
     TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
     return std::unique_ptr<Model>(new Model(nullptr, std::move(device)));
   }
@@ -25,9 +68,10 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool
   if (options.weights != WeightStorage::automatic)
     return Error{Code::unsupported,
                  "--weights is for --device cuda: a CPU computes with the file's own codes"};
-  TRY(Weights weights, load_weights(source, pool));
+  TRY_STATUS(check_layers(source, cpu_lacks, "which the CPU's kernels do not compute"));
+  TRY(PackedWeights weights, load_packed_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
-  TRY_STATUS(state->size_scratch());
+  TRY_STATUS(state->scratch.size(source.config(), options, state->weights.kinds, pool.size()));
   return std::unique_ptr<Model>(new Model(std::move(state), nullptr));
 }
 
@@ -44,9 +88,7 @@ std::uint64_t Model::weight_bytes() const {
 }
 bool Model::weights_packed() const { return device_ && device_->packed(); }
 
-RopeView Model::rope(std::uint32_t layer) const {
-  return state_->ropes[config().per_layer[layer].rope].view();
-}
+RopeView Model::rope(std::uint32_t layer) const { return state_->rope_of(layer).view(); }
 
 EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, std::uint32_t kv_head,
                                Side side, std::uint32_t position) const {
@@ -144,7 +186,7 @@ void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, cons
                          .queries = tap.query(layer, first) + std::size_t{head} * tap.head_dim(),
                          .stride = std::size_t{tap.query_heads()} * tap.head_dim(),
                          .count = ask.rows,
-                         .scale = state_->config.attention_scale,
+                         .scale = state_->config.per_layer[group.layers[layer]].attn.scale,
                          .reach = ask.repeat
                                       ? MassReach{ask.sinks, ask.begin, ask.end, ask.own, own_end}
                                       : MassReach{.own_end = own_end}};
@@ -156,31 +198,31 @@ void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, cons
 
 void Model::rotate_keys(std::uint32_t layer, std::int32_t delta, std::uint32_t rows, float* keys) {
   CHECK(state_);
-  RopeTable& rope = state_->ropes[config().per_layer[layer].rope];
+  RopeTable& rope = state_->rope_of(layer);
   const auto size = static_cast<std::uint32_t>(delta < 0 ? -delta : delta);
   rope.cover(size + 1);
   std::vector<float> sines(rope.sines(size), rope.sines(size) + rope.half());
   if (delta < 0)
     for (float& s : sines) s = -s;
   for (std::uint32_t i = 0; i < rows; ++i)
-    state_->vector.rope(keys + std::size_t{i} * config().head_dim, 2 * rope.half(),
-                        rope.cosines(size), sines.data());
+    state_->vector.rope(keys + std::size_t{i} * config().per_layer[layer].attn.key_dim,
+                        2 * rope.half(), rope.cosines(size), sines.data());
 }
 
 std::span<const double> Model::rotation(std::uint32_t layer) const {
   CHECK(state_);
-  return state_->ropes[config().per_layer[layer].rope].frequencies();
+  return state_->rope_of(layer).frequencies();
 }
 
 Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
                        const StoragePolicy& policy) {
   std::vector<LayerShape> layers;
-  for (const LayerConfig& layer : config.per_layer)
-    layers.push_back({.kind = layer.window ? GroupKind::window : GroupKind::full,
-                      .kv_heads = config.kv_heads,
-                      .key_dim = config.head_dim,
-                      .value_dim = config.head_dim,
-                      .window = layer.window});
+  for (const LayerSpec& layer : config.per_layer)
+    layers.push_back({.kind = layer.attn.window ? GroupKind::window : GroupKind::full,
+                      .kv_heads = layer.attn.kv_heads,
+                      .key_dim = layer.attn.key_dim,
+                      .value_dim = layer.attn.value_dim,
+                      .window = layer.attn.window});
   return build_geometry(layers, tokens_per_block, policy);
 }
 
