@@ -6,6 +6,11 @@
 #include "engine/plan.h"
 
 namespace quire {
+namespace {
+
+constexpr std::size_t kRootNamesMax = 4096;  // then they are looked up again
+
+}  // namespace
 
 Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log, const Clock& clock)
     : runtime_(runtime),
@@ -40,13 +45,14 @@ Result<RootId> Engine::root_of(const Job& job) {
   std::string name = kv.tenant;
   if (kv.storage) name += '\0' + kv.storage->name();
   const auto it = roots_.find(name);
-  if (it != roots_.end()) return it->second;
+  if (it != roots_.end() && runtime_.cache().alive(it->second)) return it->second;
   TRY(const RootId root, runtime_.tenant_root(kv.tenant, kv.storage.get()));
-  roots_.emplace(std::move(name), root);
-  if (!kv.storage && tenant_roots_.size() < ServiceStats::kTenantsMax) {
-    tenant_roots_.push_back(root);
+  if (roots_.size() >= kRootNamesMax) roots_.clear();
+  roots_.insert_or_assign(std::move(name), root);
+  if (std::ranges::find(*stats_.tenants, kv.tenant) == stats_.tenants->end() &&
+      stats_.tenants->size() < ServiceStats::kTenantsMax) {
     auto names = *stats_.tenants;
-    names.push_back(job.request.kv.tenant);
+    names.push_back(kv.tenant);
     stats_.tenants = std::make_shared<const std::vector<std::string>>(std::move(names));
   }
   return root;
@@ -57,7 +63,10 @@ void Engine::submit(std::unique_ptr<Job> owned) {
   CHECK(jobs_.emplace(job.id, std::move(owned)).second);
   now_ = clock_.now();
   const Result<RootId> root = root_of(job);
-  if (root.ok()) job.root = root.value();
+  if (root.ok()) {
+    job.root = root.value();
+    job.root_hold = RootHold(runtime_.cache(), job.root);
+  }
   job.entry = {line_.tenant(job.request.kv.tenant), job.request.priority, job.submitted};
   job.record.number = static_cast<std::uint64_t>(job.id);
   job.record.submitted = job.submitted;
@@ -384,8 +393,8 @@ const ServiceStats& Engine::stats() {
   const CacheStats& c = stats_.cache;
   stats_.kv_usage = std::min(1.0, static_cast<double>(c.referenced_bytes + c.pinned_bytes) /
                                       static_cast<double>(c.budget_bytes));
-  for (std::size_t i = 0; i < tenant_roots_.size(); ++i)
-    stats_.tenant_bytes[i] = runtime_.cache().cached_bytes(tenant_roots_[i]);
+  for (std::size_t i = 0; i < stats_.tenants->size(); ++i)
+    stats_.tenant_bytes[i] = runtime_.cache().tenant_bytes((*stats_.tenants)[i]);
   return stats_;
 }
 

@@ -2,7 +2,7 @@
 //
 // The engine thread calls it; nothing here locks, blocks or knows a model. The life of a request:
 //
-//   RootId root = cache.root(identity, geometry).value();       // once per model x policy x tenant
+//   RootId root = cache.root(identity, geometry).value();       // of a model x policy x tenant
 //   Sequence s = cache.open({.root = root, .token_capacity = 4096});
 //   Attached a = cache.attach(s, prompt);                       // a.tokens of it need not be
 //   computed while (...) {
@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -56,6 +57,9 @@ struct CacheOptions {
   std::uint32_t node_capacity = 0;      // nodes of the prefix index; 0: a million
   std::uint32_t sequences_max = 4096;   // open at once, placed and closing ones included
   std::uint32_t steps_max = 4;          // reservations alive at once
+  // Roots, and what they need: layouts and sizes of blocks. Those that nobody uses make way for others,
+  // and a tenant has to make do with its own.
+  std::uint32_t roots_max = 4096, tenant_roots_max = 64, layouts_max = 256, size_classes_max = 128;
   std::uint32_t step_items_max = 1024;  // sequences in one of them
   std::uint32_t ghost_capacity = 65536;
   std::uint32_t journal_capacity = 16384;
@@ -142,7 +146,7 @@ struct LeaseInfo {
 // One node of the prefix index, as `tree` shows it.
 struct NodeInfo {
   BlockKey key, parent;  // parent is zero at a root
-  RootId root;
+  std::string_view tenant;
   std::uint32_t depth_tokens;  // from the root, this block included
   std::span<const TokenId> tokens;
   std::uint32_t children, hits, sequences;  // sequences that hold it now
@@ -184,15 +188,45 @@ struct CacheStats {
   std::array<std::uint64_t, 3> ghost_hits;  // tokens a cache of 2x, 4x, 8x would have served too
 };
 
+class KvCache;
+
+// Keeps a root while it lives, though nothing of it is open or cached: its id and its geometry stay
+// good. Sequences do the same. It ends before its cache.
+class RootHold {
+ public:
+  RootHold() = default;
+  RootHold(KvCache& cache, RootId root);
+  RootHold(RootHold&& o) noexcept : core_(std::exchange(o.core_, nullptr)), root_(o.root_) {}
+  RootHold& operator=(RootHold&& o) noexcept {
+    std::swap(core_, o.core_);
+    std::swap(root_, o.root_);
+    return *this;
+  }
+  ~RootHold();
+
+ private:
+  CacheCore* core_ = nullptr;
+  RootId root_{};
+};
+
 class KvCache {
  public:
   KvCache(const CacheOptions& options, std::unique_ptr<Memory> memory, const Clock& clock);
   ~KvCache();
   KvCache(const KvCache&) = delete;
 
-  // Interns: the same identity and geometry give the same root. Geometries share the arena.
+  // Interns: the same identity and geometry give the same root. Geometries share the arena. A root
+  // that no sequence and no RootHold has may be forgotten when another one is made; its id then opens
+  // nothing and finds nothing. An error: there is no place for another.
   Result<RootId> root(const RootIdentity& identity, const Geometry& geometry);
+  // The same without making one, for those who only look.
+  std::optional<RootId> find_root(const RootIdentity& identity, const Geometry& geometry) const;
+  bool alive(RootId root) const;
+  // Of roots that are alive. The geometry stays where it is as long.
   const Geometry& geometry(RootId root) const;
+  // Never given twice: an address may come to hold another geometry, so whatever is remembered of one
+  // is remembered by this.
+  std::uint64_t geometry_serial(RootId root) const;
   const BlockKey& root_key(RootId root) const;  // where key chains of this root start
   std::byte* arena() const;                     // base of every ArenaOffset
 
@@ -264,7 +298,9 @@ class KvCache {
   CacheStats stats() const;
   const BlockTimes& block_times() const;
   std::uint64_t bytes(const Sequence& s) const;   // of all that it holds, shared blocks included
-  std::uint64_t cached_bytes(RootId root) const;  // of its blocks in the index, in use or not
+  // Of blocks in the index, in use or not: of one root, or of all that a tenant has.
+  std::uint64_t cached_bytes(RootId root) const;
+  std::uint64_t tenant_bytes(std::string_view tenant) const;
   const Journal& journal() const;
   void note(
       JournalRecord record);  // a decision about a request, taken outside; stamped with the time

@@ -1,6 +1,7 @@
 // kv/core.h - the inside of KvCache: what its files share. See kv/cache.h for what it does.
 //
-//   cache.cc    roots, opening and closing, forwarding
+//   cache.cc    opening and closing, forwarding
+//   roots.cc    roots, layouts and sizes of blocks: made, found, and forgotten for others
 //   attach.cc   prompts meet the index: place, peek, attach, preempt, fork, truncate
 //   step.cc     reserve, commit, publish
 //   reclaim.cc  making room: eviction, slabs, parked sequences, resizing
@@ -35,10 +36,14 @@ class CacheCore {
     RootIdentity identity;
     BlockKey key;
     NodeId node;
-    const CacheLayout* layout;
+    CacheLayout* layout;  // none: the place is free
+    std::uint32_t generation;
+    std::uint32_t users;  // open sequences and RootHolds
+    Nanoseconds last_used;
   };
   struct Item {
     SequenceState* sequence;
+    RootId root;  // of the sequence, which may be closed meanwhile
     std::uint32_t serial, base, count;
     bool done;
   };
@@ -57,8 +62,23 @@ class CacheCore {
 
   Nanoseconds tick();  // the time, told to everything that keeps it
 
-  // cache.cc
+  // roots.cc
   Result<RootId> root(const RootIdentity& identity, const Geometry& geometry);
+  std::optional<RootId> find_root(const RootIdentity& identity, const BlockKey& key) const;
+  RootIdentity whole_identity(const RootIdentity& identity, const Geometry& geometry,
+                              const Digest& layout) const;
+  RootId id_of(std::uint32_t slot) const;
+  const Root* find_root(RootId id) const;  // none: it is not alive
+  Root& at(RootId id);                     // of one that is
+  const Root& at(RootId id) const;
+  void leave_root(RootId id);  // a user of it ends
+  Result<CacheLayout*> layout_for(const Geometry& geometry, const Digest& digest);
+  std::optional<SizeClass> class_for(std::size_t bytes, const CacheLayout& making);
+  enum class RootsOf : std::uint8_t { tenant, all, lone_layouts };
+  bool forget_root(RootsOf which, const std::string& tenant);
+  void remove_root(std::uint32_t slot);
+
+  // cache.cc
   Result<SequenceState*> open(const SequenceOptions& options);
   void close(SequenceState& s);
 
@@ -142,6 +162,8 @@ class CacheCore {
 
   std::vector<std::unique_ptr<CacheLayout>> layouts;
   std::vector<Root> roots;
+  std::vector<std::uint32_t> free_roots;
+  std::unordered_multimap<BlockKey, std::uint32_t, BlockKeyHash> root_slots;
   std::vector<std::unique_ptr<SequenceState>> sequences;
   std::vector<std::uint32_t> free_sequences;
   std::uint32_t open_sequences = 0, parked_count = 0;

@@ -17,7 +17,7 @@ NodeInfo CacheCore::node_info(NodeId n) const {
     if (store.has(n, g)) readers = std::max(readers, pool.readers(store.block_id(n, g)));
   return {.key = index.key(n),
           .parent = index.is_root(above) ? BlockKey{} : index.key(above),
-          .root = static_cast<RootId>(node.root),
+          .tenant = roots[node.root].identity.tenant,
           .depth_tokens = index.depth(n) * options.tokens_per_block,
           .tokens = index.tokens(n),
           .children = index.children(n),
@@ -159,6 +159,9 @@ void CacheCore::check() const {
     }
   }
   CHECK(open == open_sequences && parked == parked_count);
+  std::uint32_t layouts_used = 0;
+  for (const auto& layout : layouts) layouts_used += layout->roots;
+  CHECK(layouts_used == root_slots.size() && layouts_used + free_roots.size() == roots.size());
   std::uint64_t referenced = 0;
   for (const auto& [block, count] : readers) {
     CHECK(pool.readers(pool.id_at(block)) == count);
@@ -177,7 +180,8 @@ void CacheCore::check() const {
 
 Attached KvCache::lookup(RootId root, std::span<const TokenId> prompt,
                          std::span<const BlockKey> keys) const {
-  const CacheCore::Root& r = core_->roots[static_cast<std::size_t>(root)];
+  if (!alive(root)) return {.reason = Reason::never_seen};
+  const CacheCore::Root& r = core_->at(root);
   Cursor cursor;
   cursor.root = r.node;
   cursor.chain = {keys, prompt, {}};
@@ -197,7 +201,8 @@ Attached KvCache::lookup(RootId root, std::span<const TokenId> prompt,
 void KvCache::tree(const std::function<void(const NodeInfo&)>& visit) const {
   const PrefixIndex& index = core_->store.index();
   std::vector<NodeId> next;
-  for (const CacheCore::Root& r : core_->roots) next.push_back(r.node);
+  for (const CacheCore::Root& r : core_->roots)
+    if (r.layout) next.push_back(r.node);
   while (!next.empty()) {
     const NodeId n = next.back();
     next.pop_back();
@@ -218,6 +223,7 @@ Evicted KvCache::clear(bool force, bool dry_run) {
   poll();
   Evicted all;
   for (const CacheCore::Root& r : core_->roots) {
+    if (!r.layout) continue;
     const PrefixStore::Swept s =
         core_->store.sweep(r.node, Reason::evicted_cleared, force, dry_run);
     all.blocks += s.blocks;
@@ -231,7 +237,14 @@ Evicted KvCache::clear(bool force, bool dry_run) {
 CacheStats KvCache::stats() const { return core_->stats(); }
 const BlockTimes& KvCache::block_times() const { return core_->store.stats().times; }
 std::uint64_t KvCache::cached_bytes(RootId root) const {
-  return core_->store.root_bytes(static_cast<std::uint32_t>(root));
+  return alive(root) ? core_->store.root_bytes(static_cast<std::uint32_t>(root)) : 0;
+}
+std::uint64_t KvCache::tenant_bytes(std::string_view tenant) const {
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = 0; i < core_->roots.size(); ++i)
+    if (core_->roots[i].layout && core_->roots[i].identity.tenant == tenant)
+      sum += core_->store.root_bytes(i);
+  return sum;
 }
 void KvCache::check() const { core_->check(); }
 

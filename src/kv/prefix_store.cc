@@ -40,8 +40,8 @@ void PrefixStore::add_class(SizeClass c) {
 }
 
 NodeId PrefixStore::add_root(std::uint32_t root, const CacheLayout& layout) {
+  if (index_.full() && !evict_any(Reason::evicted_capacity)) return kNoNode;
   const NodeId n = index_.add_root();
-  if (n == kNoNode) return n;
   if (raw(n) >= nodes_.size()) {
     nodes_.resize(raw(n) + 1);
     blocks_.resize(nodes_.size() * kGroupsMax);
@@ -54,6 +54,12 @@ NodeId PrefixStore::add_root(std::uint32_t root, const CacheLayout& layout) {
                     .holds = 1};
   if (root >= root_bytes_.size()) root_bytes_.resize(root + 1);
   return n;
+}
+
+void PrefixStore::remove_root(NodeId n) {
+  CHECK(nodes_[raw(n)].cursors == nullptr && root_bytes_[nodes_[raw(n)].root] == 0);
+  nodes_[raw(n)] = {};
+  index_.remove_root(n);
 }
 
 NodeId PrefixStore::need(NodeId parent, const BlockKey& key, std::uint64_t change,

@@ -50,7 +50,7 @@ struct CacheNode {
   const CacheLayout* layout = nullptr;
   Cursor* cursors = nullptr;
   std::uint64_t realm = 0;      // of its root and of every change up to it: who may read it
-  std::uint32_t root = 0;       // RootId
+  std::uint32_t root = 0;       // its place among the roots
   std::uint32_t holds = 0;      // running sequences whose last node this is: it stays
   std::uint32_t computing = 0;  // running sequences that are to compute it
   std::uint32_t stocked = 0;    // children that hold a block
@@ -98,7 +98,9 @@ class PrefixStore final : public PoolListener {
   void set_cost(const RecomputeCost& cost) { cost_ = cost; }
   void add_class(SizeClass c);  // an evictor for it
 
+  // kNoNode when the index is full and nothing can leave it.
   NodeId add_root(std::uint32_t root, const CacheLayout& layout);
+  void remove_root(NodeId n);  // that has nothing below it
   // The node for these tokens below `parent`, made if need be; kNoNode when the index is full and
   // nothing can leave it.
   NodeId need(NodeId parent, const BlockKey& key, std::uint64_t change, const TokenId* tokens);

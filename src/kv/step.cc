@@ -139,7 +139,7 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
     }
     s.reserved += need.count;
     ++s.steps;
-    step.items.push_back({&s, s.serial, base, need.count, false});
+    step.items.push_back({&s, s.options.root, s.serial, base, need.count, false});
   }
   taken.clear();
   step.ticket = pool.submit_step();

@@ -16,6 +16,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint32_t kDeviceNumerics = 4;  // bumped when the bits of an answer may change
+constexpr std::size_t kGraphsMax = 1024;      // then all are made anew as they are needed
 }  // namespace
 
 Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source,
@@ -370,7 +371,8 @@ Status DeviceModel::run(const Geometry& geometry, const Step& step) {
                            stream_));
 }
 
-Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, float* logits) {
+Status DeviceModel::forward(const Geometry& geometry, std::uint64_t serial, const StepRows& step,
+                            float* logits) {
   const auto rows = static_cast<std::uint32_t>(step.tokens.size()),
              wanted = static_cast<std::uint32_t>(step.logit_rows.size());
   CHECK(geometry.tokens_per_block == kCudaPage);
@@ -412,8 +414,12 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
   TRY_STATUS(upload(step, as));
   if (step.draws) TRY_STATUS(start_draws(*step.draws));
   if (as.decode_only) {
-    const GraphKey key{&geometry, as.rows, as.logit_rows, as.greedy, as.merge, as.tiles};
+    const GraphKey key{serial, &geometry, as.rows, as.logit_rows, as.greedy, as.merge, as.tiles};
     auto found = graphs_.find(key);
+    if (found == graphs_.end() && graphs_.size() >= kGraphsMax) {
+      TRY_STATUS(check(device_.api->wait(stream_)));
+      forget_graphs();
+    }
     if (found == graphs_.end()) {
       TRY_STATUS(
           run(geometry, as));  // once for real: what is set up on first use cannot be captured

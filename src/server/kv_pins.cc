@@ -69,7 +69,9 @@ Result<LeaseId> lease_cached(EngineView& e, const std::vector<TokenId>& tokens,
                              const std::vector<BlockKey>& keys, const KvPolicy& policy,
                              Nanoseconds ttl) {
   KvCache& cache = e.runtime.cache();
-  TRY(const RootId root, e.runtime.tenant_root(policy.tenant, policy.storage.get()));
+  const auto known = e.runtime.find_root(policy.tenant, policy.storage.get());
+  if (!known) return Error{Code::not_found, "nothing of this tenant is cached"};
+  const RootId root = *known;
   const std::uint32_t p = e.runtime.geometry().tokens_per_block;
   const Attached found = cache.lookup(root, tokens, keys);
   const std::uint32_t whole = found.tokens / p * p;

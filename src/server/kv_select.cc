@@ -66,21 +66,19 @@ Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool for
     return cache.clear(force, dry_run);
   }
   BlockKey node;
-  std::optional<RootId> root;
   if (selector.kind == Selector::Kind::node) {
     TRY(node, find_node(cache, selector.node));
   } else if (selector.kind == Selector::Kind::tokens) {
     node = selector.keys.back();
   } else if (selector.kind == Selector::Kind::tenant) {
-    TRY(root, e.runtime.tenant_root(selector.tenant));
-    if (!dry_run) e.drop_snapshots(root);
+    if (!dry_run) e.drop_snapshots();
   }
   std::unordered_set<BlockKey, BlockKeyHash> selected;
   std::vector<BlockKey> tops;
   cache.tree([&](const NodeInfo& n) {
     const bool below = selected.contains(n.parent);
     const bool named =
-        (selector.kind == Selector::Kind::tenant && n.root == *root) ||
+        (selector.kind == Selector::Kind::tenant && n.tenant == selector.tenant) ||
         (selector.kind == Selector::Kind::older_than && n.last_used < e.now - selector.age) ||
         n.key == node;
     if (!below && !named) return;

@@ -35,14 +35,8 @@ struct Copy {
 
 Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool text) {
   Copy out{.now = e.now};
-  std::optional<RootId> only;
-  if (tenant) {
-    const auto root = e.runtime.tenant_root(*tenant);
-    if (!root.ok()) return out;
-    only = root.value();
-  }
   e.runtime.cache().tree([&](const NodeInfo& n) {
-    if (only && n.root != *only) return;
+    if (tenant && n.tenant != *tenant) return;
     if (out.blocks.size() >= kBlocksMax) {
       out.truncated = true;
       return;
