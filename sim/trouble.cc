@@ -16,7 +16,10 @@ void Simulator::relieve(bool faults) {
   }
   if (!victim) return;
   if (faults && random_.chance(0.3)) victim = pick(false);
-  if (running == 1 && pending_.empty() && !faults) return;
+  if (running == 1 && pending_.empty() && !faults) {
+    cache_->waive_shares();
+    return;
+  }
   ++report_.preempted;
   cache_->preempt(victim->sequence,
                   random_.chance(0.5) && faults ? Preempt::park : Preempt::recompute);
@@ -163,7 +166,7 @@ void Simulator::leases() {
 }
 
 void Simulator::memory_events() {
-  switch (random_.below(6)) {
+  switch (random_.below(7)) {
     case 0:
     case 1: {
       const std::uint64_t budget = kPage * (4 + random_.below(20));
@@ -184,6 +187,14 @@ void Simulator::memory_events() {
       } else if (Live* l = pick(random_.chance(0.5)); l && !l->keys.empty()) {
         (void)cache_->evict(l->keys[random_.below(l->keys.size())]).ok();
       }
+      break;
+    }
+    case 6: {
+      const std::string tenant = "tenant " + std::to_string(random_.below(trees_.size()));
+      CHECK(cache_
+                ->set_limits(tenant, {.bytes = random_.chance(0.5) ? kPage * random_.below(6) : 0,
+                                      .leases = static_cast<std::uint32_t>(random_.below(4))})
+                .ok());
       break;
     }
     case 5:

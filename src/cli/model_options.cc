@@ -197,7 +197,9 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
                    .kv_skip_layers = o.kv.skip_layers,
                    .tokens_per_block = o.block_size,
                    .context = o.context,
-                   .rows_max = o.batch_rows};
+                   .rows_max = o.batch_rows,
+                   .pin_budget = o.pin_budget,
+                   .tenant_pin_share = o.tenant_pin_share};
   if (o.threads > 1024) return Error{Code::invalid, "--threads must be at most 1024"};
   if (!o.isa.empty()) {
     const auto isa = find_isa(o.isa);

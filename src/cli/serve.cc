@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -25,7 +26,8 @@ struct ServeOptions {
   ModelOptionsCli model;
   ServiceOptions service;
   std::vector<std::string> names, cors;
-  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB";
+  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB",
+              pin_budget = "50%";
   std::uint16_t port = 8080;
   std::uint32_t connections = 8192;
   double drain = 30;
@@ -36,6 +38,16 @@ std::string default_name(const std::string& path) {
   std::filesystem::path p(path);
   if (!p.has_filename()) p = p.parent_path();
   return p.extension() == ".gguf" ? p.stem().string() : p.filename().string();
+}
+
+// "50%", or 50: a share of the cache.
+Result<double> parse_share(const std::string& text) {
+  double percent = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, percent);
+  const bool whole = rest == end || (rest + 1 == end && *rest == '%');
+  if (error == std::errc() && whole && percent >= 0 && percent <= 100) return percent / 100;
+  return Error{Code::invalid, "--pin-budget: '" + text + "' is not a share like 50%"};
 }
 
 // Signals are taken by sigtimedwait alone, so that no handler runs on the engine's thread.
@@ -100,13 +112,18 @@ int serve(const ServeOptions& o) {
   if (!path.ok()) return fail(path.error());
   const auto body = parse_size(o.max_body);
   if (!body.ok()) return fail(body.error());
+  const auto pins = parse_share(o.pin_budget);
+  if (!pins.ok()) return fail(pins.error());
   auto traces = TracerOptions::from_environment(std::getenv, o.otlp);
   if (!traces.ok()) return fail(traces.error());
   const sigset_t signals = block_signals();  // before any thread is there
   allow_descriptors();
 
   const auto began = std::chrono::steady_clock::now();
-  auto runtime = open_runtime(o.model);
+  ModelOptionsCli model = o.model;
+  model.pin_budget = pins.value();
+  if (!o.api_key_file.empty()) model.tenant_pin_share = 0.5;
+  auto runtime = open_runtime(model);
   if (!runtime.ok()) return fail(runtime.error());
   ServiceOptions service_options = o.service;
   if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())
@@ -200,6 +217,10 @@ std::function<int()> declare_serve(CLI::App& app) {
       ->group(kRare);
   app.add_option("--max-body", o->max_body, "longest request (32MiB)")->group(kRare);
   app.add_option("--max-connections", o->connections, "open at once (8192)")->group(kRare);
+  app.add_option(
+         "--pin-budget", o->pin_budget,
+         "share of the cache that pins may hold; with keys a tenant may have half of it (50%)")
+      ->group(kRare);
   app.add_option("--explain-keep", o->service.requests_kept, "requests that explain remembers")
       ->group(kRare);
   app.add_flag("--strict-fields", o->strict, "refuse JSON fields that are not known")->group(kRare);

@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -80,8 +82,16 @@ void Engine::submit(std::unique_ptr<Job> owned) {
   ++stats_.requests_submitted;
   stats_.request_choices.add(job.request.choices);
   stats_.request_tokens_max.add(job.request.tokens_max);
-  if (root.ok()) return;
-  fail(job, FailureKind::no_room, root.error().message);
+  if (!root.ok()) {
+    fail(job, FailureKind::no_room, root.error().message);
+  } else if (const std::uint64_t quota =
+                 runtime_.cache().tenant(job.request.kv.tenant).limits.bytes,
+             need = sequence_bytes(geometry(job), job.request.prompt.size());
+             quota > 0 && need > quota) {
+    fail(job, FailureKind::quota,
+         fmt::format("the prompt takes {} bytes of KV cache, the quota of its tenant is {} bytes",
+                     need, quota));
+  }
   sweep();
 }
 
@@ -186,7 +196,8 @@ void Engine::prompt_read(Job& job) {
                                                        .end_token = keep.end_token,
                                                        .ttl = keep.ttl,
                                                        .priority = keep.priority,
-                                                       .pin = keep.pin});
+                                                       .pin = keep.pin,
+                                                       .label = keep.label});
     if (lease.ok())
       job.leases.push_back(lease.value());
     else
@@ -393,8 +404,11 @@ const ServiceStats& Engine::stats() {
   const CacheStats& c = stats_.cache;
   stats_.kv_usage = std::min(1.0, static_cast<double>(c.referenced_bytes + c.pinned_bytes) /
                                       static_cast<double>(c.budget_bytes));
-  for (std::size_t i = 0; i < stats_.tenants->size(); ++i)
-    stats_.tenant_bytes[i] = runtime_.cache().tenant_bytes((*stats_.tenants)[i]);
+  for (std::size_t i = 0; i < stats_.tenants->size(); ++i) {
+    const TenantInfo tenant = runtime_.cache().tenant((*stats_.tenants)[i]);
+    stats_.tenant_bytes[i] = tenant.bytes;
+    stats_.tenant_quotas[i] = tenant.limits.bytes;
+  }
   return stats_;
 }
 

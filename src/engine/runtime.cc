@@ -170,6 +170,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                      .evictor = options.evictor,
                                                      .secret = r->secret_,
                                                      .pin_budget = options.pin_budget,
+                                                     .tenant_pin_share = options.tenant_pin_share,
                                                      .sequences_max = std::max(4096u, 4 * rows),
                                                      .step_items_max = std::max(1024u, rows)},
                                         std::move(memory), r->clock_);

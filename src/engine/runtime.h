@@ -59,6 +59,7 @@ struct RuntimeOptions {
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
   double pin_budget = 0.5;             // share of the cache that pinned prefixes may hold
+  double tenant_pin_share = 1;         // of that, what one tenant may
   ModelSource::Progress loading = {};  // told how many bytes of the weights are loaded
 };
 

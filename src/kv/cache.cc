@@ -26,6 +26,7 @@ PrefixStoreOptions store_options(const CacheOptions& o, std::uint64_t reserved_b
           .tokens_per_block = o.tokens_per_block,
           .blocks_max = blocks_max(reserved_bytes),
           .ghost_capacity = o.ghost_capacity,
+          .tenants_max = 2 * o.roots_max,  // half of them with limits and nothing else
           .policy = policy.value()};
 }
 
@@ -41,6 +42,8 @@ CacheCore::CacheCore(const CacheOptions& o, std::unique_ptr<Memory> memory, cons
       steps(o.steps_max),
       lease_expiry(kLeasesMax) {
   for (Step& s : steps) s.items.reserve(o.step_items_max);
+  wants.reserve(std::size_t{o.step_items_max} * kGroupsMax);
+  store.tenants().set_budget(o.budget_bytes);
   free_sequences.reserve(o.sequences_max);
   sequences.reserve(o.sequences_max);
 }
@@ -57,8 +60,7 @@ Nanoseconds CacheCore::tick() {
 }
 
 Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
-  if (!find_root(o.root))
-    return Error{Code::invalid, "no such root in this cache"};
+  if (!find_root(o.root)) return Error{Code::invalid, "no such root in this cache"};
   if (o.token_capacity == 0)
     return Error{Code::invalid, "a sequence needs room for at least one token"};
   if (free_sequences.empty()) {
@@ -74,6 +76,7 @@ Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
   ++open_sequences;
   Root& root = at(o.root);
   ++root.users;
+  store.tenants().add_user(store.tenant(root.node));
   const std::uint32_t block_capacity =
       (o.token_capacity + options.tokens_per_block - 1) / options.tokens_per_block;
   s.core = this;
@@ -131,6 +134,7 @@ void CacheCore::close(SequenceState& s) {
   s.phase = Phase::closed;
   ++s.serial;
   --open_sequences;
+  store.tenants().remove_user(store.tenant(s.cursor.root));
   leave_root(s.options.root);
   free_sequences.push_back(s.slot);
 }

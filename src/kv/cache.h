@@ -42,6 +42,7 @@
 #include "kv/memory.h"
 #include "kv/reason.h"
 #include "kv/sequence.h"
+#include "kv/tenants.h"
 
 namespace quire {
 
@@ -53,10 +54,12 @@ struct CacheOptions {
   std::uint32_t tokens_per_block = 32;  // P, of every layout in this cache
   std::string evictor = "cost";
   KeySecret secret = KeySecret::random();
-  double pin_budget = 0.5;              // share of the budget that pins may hold
-  std::uint32_t node_capacity = 0;      // nodes of the prefix index; 0: a million
-  std::uint32_t sequences_max = 4096;   // open at once, placed and closing ones included
-  std::uint32_t steps_max = 4;          // reservations alive at once
+  double pin_budget = 0.5;      // share of the budget that pins may hold
+  double tenant_pin_share = 1;  // of that, what one tenant may
+  std::uint32_t tenant_leases_max = 4096;
+  std::uint32_t node_capacity = 0;     // nodes of the prefix index; 0: a million
+  std::uint32_t sequences_max = 4096;  // open at once, placed and closing ones included
+  std::uint32_t steps_max = 4;         // reservations alive at once
   // Roots, and what they need: layouts and sizes of blocks. Those that nobody uses make way for others,
   // and a tenant has to make do with its own.
   std::uint32_t roots_max = 4096, tenant_roots_max = 64, layouts_max = 256, size_classes_max = 128;
@@ -128,13 +131,15 @@ struct LeaseRequest {
                 end_token = 0xffffffffu;  // of the sequence; cut to whole published blocks
   Nanoseconds ttl = 0;                    // 0: until released
   std::uint8_t priority = 50;             // 0-100
-  bool pin = false;  // never dropped while it lives; counted against the pin budget
+  bool pin = false;             // never dropped while it lives; counted against the pin budget
+  std::string_view label = {};  // for people
 };
 
 enum class LeaseId : std::uint64_t {};
 
 struct LeaseInfo {
   LeaseId id;
+  std::string tenant, label;
   BlockKey node;
   std::uint32_t tokens;
   std::uint64_t bytes;
@@ -143,9 +148,17 @@ struct LeaseInfo {
   bool pin;
 };
 
+// What a tenant may have, and has.
+struct TenantInfo {
+  TenantLimits limits;
+  std::uint64_t bytes = 0, share_bytes = 0, pinned_bytes = 0;
+  std::uint32_t leases = 0, roots = 0;
+};
+
 // One node of the prefix index, as `tree` shows it.
 struct NodeInfo {
   BlockKey key, parent;  // parent is zero at a root
+  RootId root;
   std::string_view tenant;
   std::uint32_t depth_tokens;  // from the root, this block included
   std::span<const TokenId> tokens;
@@ -281,6 +294,17 @@ class KvCache {
   Status release(LeaseId id);
   Status extend(LeaseId id, Nanoseconds ttl);
   Result<LeaseInfo> lease_info(LeaseId id) const;
+  // Of one tenant, or all: at most `limit`, those after the one named, in an order of their own.
+  std::vector<LeaseInfo> leases(std::optional<std::string_view> tenant, LeaseId after,
+                                std::size_t limit) const;
+
+  // Tenants (kv/tenants.h). Limits hold from now on: what is over the quota leaves if it may.
+  Status set_limits(std::string_view tenant, const TenantLimits& limits);
+  TenantInfo tenant(std::string_view name) const;
+  std::uint64_t sheltered_bytes(RootId root) const;  // idle, of others, and safe from its tenant
+  // The next step may take from anybody's share: for what could not go on otherwise. False: that
+  // would not help.
+  bool waive_shares();
 
   // Looking and clearing. None of the const ones touches the order of eviction.
   Attached lookup(RootId root, std::span<const TokenId> prompt,
@@ -298,9 +322,7 @@ class KvCache {
   CacheStats stats() const;
   const BlockTimes& block_times() const;
   std::uint64_t bytes(const Sequence& s) const;   // of all that it holds, shared blocks included
-  // Of blocks in the index, in use or not: of one root, or of all that a tenant has.
-  std::uint64_t cached_bytes(RootId root) const;
-  std::uint64_t tenant_bytes(std::string_view tenant) const;
+  std::uint64_t cached_bytes(RootId root) const;  // of its blocks in the index, in use or not
   const Journal& journal() const;
   void note(
       JournalRecord record);  // a decision about a request, taken outside; stamped with the time

@@ -58,6 +58,7 @@ class CacheCore {
     Nanoseconds expires = 0;
     std::uint8_t priority = 0;
     bool pin = false, live = false;
+    std::string label = {};
   };
 
   Nanoseconds tick();  // the time, told to everything that keeps it
@@ -118,10 +119,11 @@ class CacheCore {
   void release_blocks(SequenceState& s);
 
   // reclaim.cc
-  BlockRef take(SizeClass c);  // evicting what it must; empty when all is in use
-  bool make_room(SizeClass c);
-  bool evict_elsewhere(SizeClass c);
-  bool empty_slab(std::optional<SizeClass> for_class, Reason reason,
+  // For the sequence, evicting what it must; empty when all is in use.
+  BlockRef take(SizeClass c, const SequenceState& s);
+  bool make_room(SizeClass c, TenantSlot by);
+  bool evict_elsewhere(SizeClass c, TenantSlot by);
+  bool empty_slab(std::optional<SizeClass> for_class, Reason reason, TenantSlot by,
                   double worth = std::numeric_limits<double>::infinity());
   bool feasible(std::span<const std::uint32_t> need) const;  // by SizeClass
   bool unpark_one();
@@ -133,7 +135,8 @@ class CacheCore {
   Result<LeaseId> lease(const SequenceState& s, const LeaseRequest& request);
   Status release(LeaseId id);
   Status extend(LeaseId id, Nanoseconds ttl);
-  Result<LeaseInfo> lease_info(LeaseId id) const;
+  Status may_lease(const Lease& lease, TenantSlot tenant, std::uint64_t request);
+  LeaseInfo lease_info(std::uint32_t slot) const;
   const Lease* find_lease(LeaseId id) const;
   template <class F>
   void for_each_node(const Lease& lease, F&& f) const;
@@ -173,7 +176,14 @@ class CacheCore {
   std::vector<BlockRef>
       taken;  // scratch of reserve: blocks for the step, in the order they will be used
   std::vector<std::uint32_t> needed;  // scratch of reserve: blocks by SizeClass
-  std::vector<BlockId> slab_blocks;   // scratch of empty_slab
+  struct Want {
+    SequenceState* sequence;
+    SizeClass size_class;
+    std::uint32_t blocks;
+  };
+  std::vector<Want> wants;           // scratch of reserve: the same by sequence
+  bool shares_waived = false;        // until a step finds room
+  std::vector<BlockId> slab_blocks;  // scratch of empty_slab
   std::uint64_t evictions_since_balance = 0;
   std::vector<Lease> leases;
   std::vector<std::uint32_t> free_leases;

@@ -17,6 +17,7 @@ NodeInfo CacheCore::node_info(NodeId n) const {
     if (store.has(n, g)) readers = std::max(readers, pool.readers(store.block_id(n, g)));
   return {.key = index.key(n),
           .parent = index.is_root(above) ? BlockKey{} : index.key(above),
+          .root = id_of(node.root),
           .tenant = roots[node.root].identity.tenant,
           .depth_tokens = index.depth(n) * options.tokens_per_block,
           .tokens = index.tokens(n),
@@ -239,12 +240,29 @@ const BlockTimes& KvCache::block_times() const { return core_->store.stats().tim
 std::uint64_t KvCache::cached_bytes(RootId root) const {
   return alive(root) ? core_->store.root_bytes(static_cast<std::uint32_t>(root)) : 0;
 }
-std::uint64_t KvCache::tenant_bytes(std::string_view tenant) const {
-  std::uint64_t sum = 0;
-  for (std::uint32_t i = 0; i < core_->roots.size(); ++i)
-    if (core_->roots[i].layout && core_->roots[i].identity.tenant == tenant)
-      sum += core_->store.root_bytes(i);
-  return sum;
+Status KvCache::set_limits(std::string_view tenant, const TenantLimits& limits) {
+  poll();
+  Tenants& tenants = core_->store.tenants();
+  TRY_STATUS(tenants.set_limits(tenant, limits));
+  if (tenants.find(tenant)) core_->store.keep_quota(tenants.intern(tenant).value(), 0);
+  return {};
+}
+TenantInfo KvCache::tenant(std::string_view name) const {
+  const Tenants& tenants = core_->store.tenants();
+  const Tenants::Tenant* t = tenants.find(name);
+  if (t == nullptr) return {};
+  return {.limits = t->limits,
+          .bytes = t->bytes,
+          .share_bytes = tenants.share(*t),
+          .pinned_bytes = t->pinned_bytes,
+          .leases = t->leases,
+          .roots = t->roots};
+}
+std::uint64_t KvCache::sheltered_bytes(RootId root) const {
+  return core_->store.tenants().sheltered(core_->store.tenant(core_->at(root).node));
+}
+bool KvCache::waive_shares() {
+  return core_->store.tenants().active() > 1 && !std::exchange(core_->shares_waived, true);
 }
 void KvCache::check() const { core_->check(); }
 

@@ -94,9 +94,9 @@ Result<RootId> CacheCore::root(const RootIdentity& identity, const Geometry& geo
     at(*known).last_used = clock.now();
     return *known;
   }
-  const auto of_tenant = std::ranges::count_if(
-      roots, [&](const Root& r) { return r.layout && r.identity.tenant == whole.tenant; });
-  if (of_tenant >= options.tenant_roots_max && !forget_root(RootsOf::tenant, whole.tenant))
+  const Tenants::Tenant* owner = store.tenants().find(whole.tenant);
+  if (owner && owner->roots >= options.tenant_roots_max &&
+      !forget_root(RootsOf::tenant, whole.tenant))
     return no_place("way of storing what this tenant caches", options.tenant_roots_max);
   if (root_slots.size() >= options.roots_max && !forget_root(RootsOf::all, whole.tenant))
     return no_place("tenant or way of storing", options.roots_max);
@@ -106,10 +106,13 @@ Result<RootId> CacheCore::root(const RootIdentity& identity, const Geometry& geo
     roots.push_back({});
   }
   const std::uint32_t slot = free_roots.back();
-  const NodeId node = store.add_root(slot, *layout);
+  const Result<TenantSlot> tenant = store.tenants().intern(whole.tenant);
+  const NodeId node = tenant.ok() ? store.add_root(slot, tenant.value(), *layout) : kNoNode;
   if (node == kNoNode) {
     if (layout->roots == 0)
       std::erase_if(layouts, [&](const auto& l) { return l.get() == layout; });
+    if (!tenant.ok()) return tenant.error();
+    store.tenants().forget_if_unused(tenant.value());
     return Error{Code::exhausted, "the prefix index is full of what is in use or pinned"};
   }
   free_roots.pop_back();
@@ -192,9 +195,6 @@ bool CacheCore::forget_root(RootsOf which, const std::string& tenant) {
       kept[root_slot(step.items[i].root)] = true;
   for (const Lease& l : leases)
     if (l.live) kept[store.node(l.node).root] = true;
-  std::unordered_map<std::string_view, std::size_t> owned;
-  for (const Root& r : roots)
-    if (r.layout) ++owned[r.identity.tenant];
 
   using Rank = std::tuple<bool, std::size_t, Nanoseconds, std::uint32_t>;  // least goes first
   std::vector<Rank> candidates;
@@ -204,7 +204,8 @@ bool CacheCore::forget_root(RootsOf which, const std::string& tenant) {
     if (which == RootsOf::tenant && r.identity.tenant != tenant) continue;
     if (which == RootsOf::lone_layouts && r.layout->roots > 1) continue;
     candidates.emplace_back(store.index().children(r.node) > 0,
-                            roots.size() - owned[r.identity.tenant], r.last_used, i);
+                            roots.size() - store.tenants().at(store.tenant(r.node)).roots,
+                            r.last_used, i);
   }
   std::ranges::sort(candidates);
   for (const Rank& candidate : candidates) {
@@ -240,8 +241,7 @@ Result<RootId> KvCache::root(const RootIdentity& identity, const Geometry& geome
 }
 std::optional<RootId> KvCache::find_root(const RootIdentity& identity,
                                          const Geometry& geometry) const {
-  const RootIdentity whole =
-      core_->whole_identity(identity, geometry, layout_digest(geometry));
+  const RootIdentity whole = core_->whole_identity(identity, geometry, layout_digest(geometry));
   return core_->find_root(whole, quire::root_key(core_->options.secret, whole));
 }
 bool KvCache::alive(RootId root) const { return core_->find_root(root) != nullptr; }

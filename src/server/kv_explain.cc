@@ -168,8 +168,7 @@ void post_kv_explain(Server& server, std::shared_ptr<Call> call) {
         [request, keys, compare, caller = call->caller](EngineView& e) {
           Explained out{.now = e.now};
           Attached attached;
-          if (const auto root =
-                  e.runtime.find_root(request->kv.tenant, request->kv.storage.get()))
+          if (const auto root = e.runtime.find_root(request->kv.tenant, request->kv.storage.get()))
             attached = e.runtime.cache().lookup(*root, request->prompt, keys);
           const RequestRecord* other =
               compare.empty() ? nullptr : find_record(e.log, compare, caller);

@@ -110,7 +110,9 @@ Json Server::statistics() const {
   Json tenants = Json::array();
   for (std::size_t i = 0; i < s.tenants->size(); ++i)
     tenants.push_back(
-        {{"id", (*s.tenants)[i]}, {"used_bytes", s.tenant_bytes[i]}, {"quota_bytes", nullptr}});
+        {{"id", (*s.tenants)[i]},
+         {"used_bytes", s.tenant_bytes[i]},
+         {"quota_bytes", s.tenant_quotas[i] > 0 ? Json(s.tenant_quotas[i]) : Json()}});
   const auto rate = [](double hit, double asked) { return asked > 0 ? hit / asked : 0; };
   const HitHistory::Rates rates = hits_.rates(SteadyClock().now(), c.tokens_queried, c.tokens_hit);
   return {

@@ -21,7 +21,6 @@
 #include "server/grammar.h"
 #include "server/hit_history.h"
 #include "server/metrics.h"
-#include "server/pin_book.h"
 #include "server/report.h"
 #include "server/router.h"
 #include "server/tracer.h"
@@ -99,7 +98,6 @@ class Server {
   std::int64_t model_created() const { return model_created_; }
   HttpCounters http_counters() const { return http_->counters(); }
   ServerCounts counts() const;
-  PinBook& pins() { return pins_; }
   EventPump& events() { return *events_; }
   bool serves(std::string_view model) const;
   ParseContext parse_context(Call& call) const;
@@ -143,7 +141,6 @@ class Server {
   std::int64_t model_created_ = 0;
   std::atomic<std::uint32_t> under_way_{0};
   HitHistory hits_;
-  PinBook pins_;
   mutable std::mutex counts_mutex_;
   AnswerCounts answers_;
   std::unique_ptr<Mailbox> mailbox_;
