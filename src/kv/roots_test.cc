@@ -29,6 +29,7 @@ class RootsTest : public CacheTest {
     geometry = g;
     cache->attach(s, tokens_from(1, 2 * kBlock));
     prefill(s);
+    clock.advance(1000);
   }
 };
 
@@ -44,7 +45,7 @@ TEST_F(RootsTest, WhatNobodyUsesMakesWay) {
 
 TEST_F(RootsTest, CachedRootsMakeWayLast) {
   start_small({.roots_max = 4, .tenant_roots_max = 4});
-  const Geometry first = windowed(100);
+  const Geometry first = windowed(200);
   const RootId kept = of("t", first).value();
   fill(kept, first);
   for (std::uint32_t i = 1; i <= 100; ++i) ASSERT_TRUE(of("t", windowed(i)).ok());

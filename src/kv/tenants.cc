@@ -47,9 +47,24 @@ void Tenants::forget_if_unused(TenantSlot slot) {
 }
 
 std::uint64_t Tenants::share(const Tenant& t) const {
-  const std::uint64_t even = budget_ / std::max(active_, 1u);
   const std::uint64_t quota = t.limits.bytes;
-  return quota > 0 ? std::min(quota, even) : even;
+  return quota > 0 ? std::min(quota, even_) : even_;
+}
+
+// All get the same, but for those that have pinned more than that.
+void Tenants::divide() {
+  for (std::uint64_t level = budget_ / std::max(active_, 1u);;) {
+    even_ = level;
+    std::uint64_t left = budget_;
+    std::uint32_t others = active_;
+    for (const Tenant& t : all_) {
+      if (!t.active || t.pinned_bytes <= even_) continue;
+      left -= std::min(left, t.pinned_bytes);
+      --others;
+    }
+    level = left / std::max(others, 1u);
+    if (level >= even_) return;
+  }
 }
 
 std::uint64_t Tenants::excess(TenantSlot slot) const {
@@ -68,9 +83,19 @@ std::uint64_t Tenants::sheltered(TenantSlot from) const {
 
 void Tenants::update(Tenant& t) {
   const bool now = t.bytes > 0 || t.users > 0;
-  if (now && !t.active) ++active_;
-  if (!now && t.active) --active_;
+  if (now == t.active) return;
   t.active = now;
+  now ? ++active_ : --active_;
+  divide();
+}
+
+void Tenants::add_pinned(TenantSlot t, std::uint64_t bytes) {
+  of(t).pinned_bytes += bytes;
+  divide();
+}
+void Tenants::remove_pinned(TenantSlot t, std::uint64_t bytes) {
+  of(t).pinned_bytes -= bytes;
+  divide();
 }
 
 void Tenants::remove_root(TenantSlot t) {

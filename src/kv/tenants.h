@@ -1,7 +1,7 @@
 // kv/tenants.h - who owns what is cached, and how much of it is safe from the others.
 //
 // A tenant's share is the budget divided by the tenants that have or use anything, or its quota if that
-// is less. Whoever has more than its share makes room with its own blocks; whoever has less takes from
+// is less. What somebody has pinned beyond its share is not there to be divided. Whoever has more than its share makes room with its own blocks; whoever has less takes from
 // those that have more. So nothing of a tenant leaves for another while it has no more than its share.
 // Blocks that may leave lie on shelves of their tenant, the least recently used in front. PrefixStore
 // keeps all this up to date. Engine thread only.
@@ -63,7 +63,10 @@ class Tenants {
   std::size_t size() const { return all_.size(); }  // slots; some may not be live
   Status set_limits(std::string_view name, const TenantLimits& limits);
 
-  void set_budget(std::uint64_t bytes) { budget_ = bytes; }
+  void set_budget(std::uint64_t bytes) {
+    budget_ = bytes;
+    divide();
+  }
   std::uint32_t active() const { return active_; }
   std::uint64_t share(const Tenant& t) const;
   std::uint64_t excess(TenantSlot t) const;  // bytes beyond its share
@@ -82,8 +85,8 @@ class Tenants {
   void remove_bytes(TenantSlot t, std::uint64_t bytes);
   void add_idle(TenantSlot t, std::uint64_t bytes) { of(t).idle_bytes += bytes; }
   void remove_idle(TenantSlot t, std::uint64_t bytes) { of(t).idle_bytes -= bytes; }
-  void add_pinned(TenantSlot t, std::uint64_t bytes) { of(t).pinned_bytes += bytes; }
-  void remove_pinned(TenantSlot t, std::uint64_t bytes) { of(t).pinned_bytes -= bytes; }
+  void add_pinned(TenantSlot t, std::uint64_t bytes);
+  void remove_pinned(TenantSlot t, std::uint64_t bytes);
 
   // Shelves.
   void shelve(TenantSlot t, Shelf shelf, std::uint32_t block, bool front);
@@ -95,9 +98,10 @@ class Tenants {
  private:
   Tenant& of(TenantSlot t) { return all_[static_cast<std::size_t>(t)]; }
   void update(Tenant& t);  // whether it is active
+  void divide();           // the budget
 
   std::uint32_t tenants_max_;
-  std::uint64_t budget_ = 0;
+  std::uint64_t budget_ = 0, even_ = 0;  // share of one without a quota
   std::uint32_t active_ = 0;
   std::vector<Tenant> all_;
   std::vector<std::uint32_t> free_;

@@ -121,11 +121,15 @@ Result<NodePath> path_to(const KvCache& cache, std::string_view hex, const Calle
     if (caller.admin || n.tenant == caller.tenant)
       steps[n.key] = {n.parent, n.root, {n.tokens.begin(), n.tokens.end()}};
   });
+  std::vector<decltype(steps)::const_iterator> up;
+  for (auto at = steps.find(node); at != steps.end(); at = steps.find(at->second.parent))
+    up.push_back(at);
   NodePath path;
-  for (auto at = steps.find(node); at != steps.end(); at = steps.find(at->second.parent)) {
-    path.root = at->second.root;
-    path.keys.insert(path.keys.begin(), at->first);
-    path.tokens.insert(path.tokens.begin(), at->second.tokens.begin(), at->second.tokens.end());
+  for (auto at = up.rbegin(); at != up.rend(); ++at) {
+    const auto& [key, step] = **at;
+    path.root = step.root;
+    path.keys.push_back(key);
+    path.tokens.insert(path.tokens.end(), step.tokens.begin(), step.tokens.end());
   }
   if (path.keys.empty())
     return Error{Code::not_found, "no cached node begins with " + std::string(hex)};
