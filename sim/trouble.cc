@@ -1,11 +1,11 @@
-// Everything that can come between a request and its end.
+// Everything that can go wrong for a request.
 #include <algorithm>
 
 #include "sim/world.h"
 
 namespace quire {
 
-// A step did not fit: somebody has to give way.
+// A step did not fit: a sequence must be preempted.
 void Simulator::relieve(bool faults) {
   Live* victim = nullptr;
   std::size_t running = 0;
@@ -17,7 +17,7 @@ void Simulator::relieve(bool faults) {
   if (!victim) return;
   if (faults && random_.chance(0.3)) victim = pick(false);
   if (running == 1 && pending_.empty() && !faults) {
-    cache_->waive_shares();
+    waived_ = waived_ || cache_->waive_shares();
     return;
   }
   ++report_.preempted;
@@ -99,7 +99,7 @@ void Simulator::cancel() {
   close(l);
 }
 
-// A retainer: every lane keeps a choice of its own, and what comes after reads less.
+// A retainer: every lane keeps tokens of its own choice; later tokens read only these.
 void Simulator::compact() {
   Live* l = pick(false);
   if (!l) return;
@@ -156,17 +156,20 @@ void Simulator::leases() {
   Result<LeaseId> id = cache_->lease(l->sequence, r);
   if (!id.ok()) return;
   ++report_.pins;
+  const TenantInfo tenant = cache_->tenant(tenant_name(l->root));
+  if (tenant.limits.leases > 0) CHECK(tenant.leases <= tenant.limits.leases);
+  if (tenant.limits.pin_bytes > 0 && r.pin) CHECK(tenant.pinned_bytes <= tenant.limits.pin_bytes);
   const LeaseInfo info = cache_->lease_info(id.value()).value();
   Pin pin{id.value(), {}, r.pin, info.expires};
   for (std::uint32_t b = r.first_token / kBlock; b < r.first_token / kBlock + info.tokens / kBlock;
        ++b)
     pin.keys.push_back(l->keys[b].prefix());
-  CHECK(pin.keys.back() == info.node.prefix());
+  CHECK(pin.keys.back() == info.node.prefix() && info.tenant == tenant_name(l->root));
   pins_.push_back(std::move(pin));
 }
 
 void Simulator::memory_events() {
-  switch (random_.below(7)) {
+  switch (random_.below(6)) {
     case 0:
     case 1: {
       const std::uint64_t budget = kPage * (4 + random_.below(20));
@@ -187,14 +190,6 @@ void Simulator::memory_events() {
       } else if (Live* l = pick(random_.chance(0.5)); l && !l->keys.empty()) {
         (void)cache_->evict(l->keys[random_.below(l->keys.size())]).ok();
       }
-      break;
-    }
-    case 6: {
-      const std::string tenant = "tenant " + std::to_string(random_.below(trees_.size()));
-      CHECK(cache_
-                ->set_limits(tenant, {.bytes = random_.chance(0.5) ? kPage * random_.below(6) : 0,
-                                      .leases = static_cast<std::uint32_t>(random_.below(4))})
-                .ok());
       break;
     }
     case 5:

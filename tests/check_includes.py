@@ -1,7 +1,7 @@
 """Fails when a module includes one above it, or when an instruction-set file includes more than plain headers.
 
 The order is the order of quire_module(...) lines in src/CMakeLists.txt; each line's USES must name what it includes.
-lab/ measures the product: of the modules only cli/, which has the commands of both, may use it.
+lab/ measures the product: only cli/, which has the commands of both, may use it.
 """
 import pathlib
 import re

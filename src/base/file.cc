@@ -15,7 +15,7 @@ namespace {
 Error system_error(const std::string& path, const char* verb) {
   const int e = errno;
   const Code code = e == ENOENT ? Code::not_found : Code::unavailable;
-  if (path.empty()) return Error{code, "no file is named, where one is needed"};
+  if (path.empty()) return Error{code, "a file name is needed, but it is empty"};
   return Error{code, path + ": cannot " + verb + ": " + std::strerror(e)};
 }
 
@@ -71,7 +71,7 @@ Result<std::string> read_file(const std::string& path) {
 }
 
 Status write_file(const std::string& path, std::string_view bytes) {
-  if (path.empty()) return Error{Code::invalid, "no file is named, where one is needed"};
+  if (path.empty()) return Error{Code::invalid, "a file name is needed, but it is empty"};
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
   {
     const Descriptor file{

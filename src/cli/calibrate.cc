@@ -3,13 +3,13 @@
 #include <fmt/core.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/progress_line.h"
 #include "lab/formats/calibrate.h"
-#include "lab/speed/timing.h"
 
 namespace quire::cli {
 namespace {
@@ -38,13 +38,12 @@ int run_calibrate(CalibrateOptions o) {
                             "most {}",
                             tokens.size(), o.tokens, r.context()));
   tokens.resize(o.tokens);
-  const lab::Stopwatch watch;
   CalibrationQuestion question{.codec = codec.value(), .window = o.window};
-  const auto made = [&] {
-    ProgressLine line("fitted", "lanes");
-    question.progress = [&](std::size_t done, std::size_t all) { line.at(done, all); };
-    return calibrate(r, question, tokens);
-  }();
+  std::optional<ProgressLine> line(std::in_place, "fitted", "lanes");
+  question.progress = [&](std::size_t done, std::size_t all) { line->at(done, all); };
+  const auto made = calibrate(r, question, tokens);
+  const double seconds = line->seconds();
+  line.reset();
   if (!made.ok()) return fail(made.error());
   const std::string file = o.out.empty() ? calibration_path(path.value(), o.format) : o.out;
   std::error_code ignored;
@@ -52,8 +51,7 @@ int run_calibrate(CalibrateOptions o) {
   const std::string bytes = serialize_calibration(made.value());
   if (const Status ok = write_file(file, bytes); !ok.ok()) return fail(ok.error());
   fmt::print("{} calibrated on {} tokens in {}: {} lanes, {} bytes, kept in {}\n", o.format,
-             tokens.size(), in_words(watch.seconds()), made.value().lanes.size(), bytes.size(),
-             file);
+             tokens.size(), in_words(seconds), made.value().lanes.size(), bytes.size(), file);
   return kOk;
 }
 

@@ -14,6 +14,7 @@
 #include "cli/model_options.h"
 #include "cli/prompt.h"
 #include "cli/sampling_options.h"
+#include "cli/template_option.h"
 #include "engine/chat.h"
 #include "engine/client.h"
 #include "engine/sampling_defaults.h"
@@ -22,6 +23,7 @@ namespace quire::cli {
 namespace {
 
 struct ChatOptions {
+  TemplateOption chat_template;
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
   std::string system;
@@ -44,9 +46,11 @@ constexpr const char* kHelp =
 
 class Chat {
  public:
-  Chat(Runtime& runtime, GenerateOptions options, const ChatOptions& asked)
+  Chat(Runtime& runtime, GenerateOptions options, const ChatOptions& asked,
+       const ChatTemplate* chat_template)
       : runtime_(runtime),
         client_(runtime),
+        chat_template_(chat_template),
         options_(std::move(options)),
         sampling_(asked.sampling),
         system_(asked.system) {}
@@ -74,7 +78,7 @@ class Chat {
 
   void answer(const std::string& message) {
     turns_.push_back({{"role", "user"}, {"content", message}});
-    const auto prompt = render_chat(runtime_, messages(), {});
+    const auto prompt = render_chat(runtime_, messages(), {.chat_template = chat_template_});
     if (!prompt.ok()) {
       turns_.erase(turns_.size() - 1);
       fail(prompt.error());
@@ -241,6 +245,7 @@ class Chat {
 
   Runtime& runtime_;
   Client client_;
+  const ChatTemplate* chat_template_;
   Prompt prompt_{history_file()};
   GenerateOptions options_;
   SamplingOptionsCli sampling_;  // what of it was asked for
@@ -248,12 +253,15 @@ class Chat {
   Json turns_ = Json::array();
 };
 
-int run_chat(const ChatOptions& o) {
+int run_chat(ChatOptions& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
-  if (runtime.value()->chat_template() == nullptr)
-    return fail(kUsage, "this model has no chat template",
-                "use `quire run --raw` to continue a text with it");
+  const auto chat_template = o.chat_template.find(*runtime.value());
+  if (!chat_template.ok()) return fail(chat_template.error());
+  if (chat_template.value() == nullptr)
+    return fail(
+        kUsage, "this model has no chat template",
+        "give one with --chat-template, or use `quire run --raw` to continue a text with it");
   SamplingDefaults drawn = sampling_defaults(runtime.value()->source());
   auto options = o.sampling.generate_options(drawn.options);
   if (!options.ok()) return fail(options.error());
@@ -262,7 +270,7 @@ int run_chat(const ChatOptions& o) {
   fmt::print("{} · context {} · {} · {} threads · /help\n",
              r.config().name.empty() ? r.source().path() : r.config().name, r.context(),
              drawn.text(), r.threads());
-  return Chat(*runtime.value(), std::move(options.value()), o).run();
+  return Chat(*runtime.value(), std::move(options.value()), o, chat_template.value()).run();
 }
 
 std::function<int()> declare_chat(CLI::App& app) {
@@ -270,6 +278,7 @@ std::function<int()> declare_chat(CLI::App& app) {
   add_model_options(app, o->model);
   add_retention_options(app, o->model);
   app.add_option("--system", o->system, "system message");
+  o->chat_template.add(app);
   o->sampling.add(app, true);
   return [o] { return run_chat(*o); };
 }

@@ -68,6 +68,9 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
       ->group(kRare);
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
+  app.add_option("--pin-budget", o.pin_budget, "share of the cache that pins may hold (0.5)")
+      ->group(kRare)
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")
       ->group(kRare)
       ->check(CLI::IsMember({16, 32, 64}));

@@ -3,13 +3,13 @@
 #include <fmt/core.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/progress_line.h"
 #include "lab/formats/probe.h"
-#include "lab/speed/timing.h"
 
 namespace quire::cli {
 namespace {
@@ -66,12 +66,11 @@ int run_probe(ProbeOptions o) {
   tokens.resize(o.tokens);
 
   ProbeQuestion question{.keys = keys.value(), .values = values.value(), .window = o.window};
-  const lab::Stopwatch watch;
-  const auto probe = [&] {
-    ProgressLine line("measured", "formats of layers");
-    question.progress = [&](std::size_t done, std::size_t all) { line.at(done, all); };
-    return probe_storage(r, question, tokens);
-  }();
+  std::optional<ProgressLine> line(std::in_place, "measured", "formats of layers");
+  question.progress = [&](std::size_t done, std::size_t all) { line->at(done, all); };
+  const auto probe = probe_storage(r, question, tokens);
+  const double seconds = line->seconds();
+  line.reset();
   if (!probe.ok()) return fail(probe.error());
   const StoragePolicy uniform = like.value();
   const Geometry g = r.geometry(&uniform);
@@ -100,14 +99,14 @@ int run_probe(ProbeOptions o) {
                 {"budget_bytes_per_token", budget},
                 {"bytes_per_token", bytes},
                 {"plan", plan_json(plan.by_layer)},
-                {"seconds", watch.seconds()},
+                {"seconds", seconds},
                 {"file", o.dry_run ? Json() : Json(file)}});
     return kOk;
   }
   print_costs("keys", probe.value().keys, probe.value().key_cost);
   print_costs("values", probe.value().values, probe.value().value_cost);
   fmt::print("\n  plan of {:.0f} bytes per token (budget {:.0f}), measured in {}:\n", bytes, budget,
-             in_words(watch.seconds()));
+             in_words(seconds));
   for (std::size_t l = 0; l < plan.by_layer.size(); ++l)
     fmt::print("  {:>5}  {}\n", l, plan.by_layer[l]->name);
   if (!o.dry_run) fmt::print("\n  kept in {}: --kv-format planned --allow-lossy uses it\n", file);

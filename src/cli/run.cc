@@ -13,6 +13,7 @@
 #include "cli/help.h"
 #include "cli/model_options.h"
 #include "cli/sampling_options.h"
+#include "cli/template_option.h"
 #include "engine/chat.h"
 #include "engine/client.h"
 #include "engine/sampling_defaults.h"
@@ -21,6 +22,7 @@ namespace quire::cli {
 namespace {
 
 struct RunOptions {
+  TemplateOption chat_template;
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
   std::string prompt, prompt_option, tokens, system;
@@ -82,15 +84,15 @@ Result<std::string> prompt_text(const std::string& given) {
   return blank ? given : given + "\n\n" + piped;
 }
 
-Result<std::vector<TokenId>> prompt_tokens(const RunOptions& o, const std::string& text,
+Result<std::vector<TokenId>> prompt_tokens(RunOptions& o, const std::string& text,
                                            const Runtime& runtime) {
   if (!o.tokens.empty()) return parse_tokens(o.tokens);
-  if (o.raw || runtime.chat_template() == nullptr)
-    return runtime.tokenizer().encode(text, {.add_special = true});
+  TRY(const ChatTemplate* chat, o.chat_template.find(runtime));
+  if (o.raw || chat == nullptr) return runtime.tokenizer().encode(text, {.add_special = true});
   Json messages = Json::array();
   if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
-  return render_chat(runtime, messages, {});
+  return render_chat(runtime, messages, {.chat_template = chat});
 }
 
 // MODEL, PROMPT, -m and -p, in whatever order: what is the model, and what is to be answered.
@@ -179,6 +181,7 @@ std::function<int()> declare_run(CLI::App& app) {
   app.add_option("-p,--prompt", o->prompt_option, "the same as PROMPT")->group(kRare);
   app.add_option("--tokens", o->tokens, "prompt as token numbers: 1,2,3 or @FILE (JSON)");
   app.add_option("--system", o->system, "system message");
+  o->chat_template.add(app);
   app.add_flag("--raw", o->raw, "do not use the chat template: continue the text");
   app.add_flag("--json", o->json, "print one JSON object");
   o->sampling.add(app);

@@ -1,10 +1,10 @@
 // cli/serve.cc - `quire serve`: the model over HTTP.
 #include <fmt/core.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -25,12 +25,12 @@ namespace {
 struct ServeOptions {
   ModelOptionsCli model;
   ServiceOptions service;
-  std::vector<std::string> names, cors;
-  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB",
-              pin_budget = "50%";
+  std::vector<std::string> names, cors, hosts;
+  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB";
   std::uint16_t port = 8080;
-  std::uint32_t connections = 8192;
+  std::uint32_t connections = 8192, connections_per_address = 0;
   double drain = 30;
+  bool no_special = false, trust_templates = false;
   bool strict = false, no_text = false, no_metrics = false, metrics_auth = false, dry_run = false;
 };
 
@@ -38,16 +38,6 @@ std::string default_name(const std::string& path) {
   std::filesystem::path p(path);
   if (!p.has_filename()) p = p.parent_path();
   return p.extension() == ".gguf" ? p.stem().string() : p.filename().string();
-}
-
-// "50%", or 50: a share of the cache.
-Result<double> parse_share(const std::string& text) {
-  double percent = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, percent);
-  const bool whole = rest == end || (rest + 1 == end && *rest == '%');
-  if (error == std::errc() && whole && percent >= 0 && percent <= 100) return percent / 100;
-  return Error{Code::invalid, "--pin-budget: '" + text + "' is not a share like 50%"};
 }
 
 // Signals are taken by sigtimedwait alone, so that no handler runs on the engine's thread.
@@ -67,11 +57,27 @@ void allow_descriptors() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// What large requests took goes back to the system when they end, instead of staying with the
+// thread that worked on them.
+void return_memory() {
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+  mallopt(M_ARENA_MAX, 2);
+}
+
 // The next signal, or 0 when none came in time.
 int next_signal(const sigset_t& set, std::chrono::milliseconds limit) {
   const timespec time{limit.count() / 1000, limit.count() % 1000 * 1'000'000};
   const int signal = sigtimedwait(&set, nullptr, &time);
   return signal > 0 ? signal : 0;
+}
+
+// A grammar that is being compiled cannot be interrupted: then the process ends under it.
+int stop_now(Server& server, int code) {
+  server.stop();
+  if (server.quiet_within(std::chrono::milliseconds(500))) return code;
+  std::fflush(nullptr);
+  std::_Exit(code);
 }
 
 // Runs until told to end; then lets what is running finish.
@@ -95,13 +101,9 @@ int watch(Server& server, const sigset_t& signals, double drain_seconds) {
                    std::chrono::milliseconds(static_cast<std::int64_t>(drain_seconds * 1000));
   while (!server.idle() && std::chrono::steady_clock::now() < end) {
     const int signal = next_signal(signals, std::chrono::milliseconds(20));
-    if (signal == SIGINT || signal == SIGTERM) {
-      server.stop();
-      return kInterrupted;
-    }
+    if (signal == SIGINT || signal == SIGTERM) return stop_now(server, kInterrupted);
   }
-  server.stop();
-  return kOk;
+  return stop_now(server, kOk);
 }
 
 int serve(const ServeOptions& o) {
@@ -112,16 +114,50 @@ int serve(const ServeOptions& o) {
   if (!path.ok()) return fail(path.error());
   const auto body = parse_size(o.max_body);
   if (!body.ok()) return fail(body.error());
-  const auto pins = parse_share(o.pin_budget);
-  if (!pins.ok()) return fail(pins.error());
   auto traces = TracerOptions::from_environment(std::getenv, o.otlp);
   if (!traces.ok()) return fail(traces.error());
   const sigset_t signals = block_signals();  // before any thread is there
   allow_descriptors();
+  return_memory();
+
+  ServerOptions options;
+  options.http = {.host = o.host,
+                  .port = o.port,
+                  .connections_max = o.connections,
+                  .connections_per_address_max = o.connections_per_address > 0
+                                                     ? o.connections_per_address
+                                                     : std::max(1u, o.connections / 4 * 3),
+                  .body_bytes_max = body.value()};
+  options.models = o.names.empty() ? std::vector{default_name(path.value())} : o.names;
+  options.model_path = path.value();
+  options.version = QUIRE_VERSION;
+  options.api_key_file = o.api_key_file;
+  options.cors_origins = o.cors;
+  options.allowed_hosts = o.hosts;
+  options.access_log = o.access_log;
+  options.strict_fields = o.strict;
+  options.parse_special = !o.no_special;
+  options.trust_templates = o.trust_templates;
+  options.show_text = !o.no_text;
+  options.metrics = !o.no_metrics;
+  options.metrics_auth = o.metrics_auth;
+  options.traces = std::move(traces.value());
+  // What is wrong with keys or port is said before the model is read, and whoever comes meanwhile
+  // is told that it loads.
+  auto keys = load_keys(options);
+  if (!keys.ok()) return fail(keys.error());
+  options.keys = std::move(keys.value());
+  std::unique_ptr<Door> door;
+  if (!o.dry_run) {
+    auto opened = Door::open(options.http);
+    if (!opened.ok())
+      return opened.error().code == Code::unavailable ? fail(kCannotBind, opened.error().message)
+                                                      : fail(opened.error());
+    door = std::move(opened.value());
+  }
 
   const auto began = std::chrono::steady_clock::now();
   ModelOptionsCli model = o.model;
-  model.pin_budget = pins.value();
   if (!o.api_key_file.empty()) model.tenant_pin_share = 0.5;
   auto runtime = open_runtime(model);
   if (!runtime.ok()) return fail(runtime.error());
@@ -132,22 +168,6 @@ int serve(const ServeOptions& o) {
   if (!service.ok()) return fail(service.error());
   const Runtime& r = service.value()->runtime();
 
-  ServerOptions options;
-  options.http = {.host = o.host,
-                  .port = o.port,
-                  .connections_max = o.connections,
-                  .body_bytes_max = body.value()};
-  options.models = o.names.empty() ? std::vector{default_name(path.value())} : o.names;
-  options.model_path = path.value();
-  options.version = QUIRE_VERSION;
-  options.api_key_file = o.api_key_file;
-  options.cors_origins = o.cors;
-  options.access_log = o.access_log;
-  options.strict_fields = o.strict;
-  options.show_text = !o.no_text;
-  options.metrics = !o.no_metrics;
-  options.metrics_auth = o.metrics_auth;
-  options.traces = std::move(traces.value());
   const std::string name = options.models.front();
   const std::string kv = fmt::format("{}, {} in blocks of {} tokens", r.kv_format(),
                                      human_bytes(static_cast<double>(r.kv_cache_bytes())),
@@ -162,10 +182,8 @@ int serve(const ServeOptions& o) {
     service.value()->stop();
     return kOk;
   }
-  auto server = Server::start(std::move(service.value()), std::move(options));
-  if (!server.ok())
-    return server.error().code == Code::unavailable ? fail(kCannotBind, server.error().message)
-                                                    : fail(server.error());
+  auto server = Server::start(std::move(service.value()), std::move(options), std::move(door));
+  if (!server.ok()) return fail(server.error());
   const std::string url = fmt::format("http://{}:{}", o.host, server.value()->port());
   fmt::print(stderr, "listening on {} model={} kv={}{}\n", url, name, kv, weights);
   if (isatty(STDERR_FILENO)) {
@@ -215,11 +233,23 @@ std::function<int()> declare_serve(CLI::App& app) {
   app.add_option("--cors-origins", o->cors, "origins of web pages that may call")
       ->delimiter(',')
       ->group(kRare);
+  app.add_option("--allowed-host", o->hosts,
+                 "names by which clients call a server without keys, besides localhost")
+      ->delimiter(',')
+      ->group(kRare);
   app.add_option("--max-body", o->max_body, "longest request (32MiB)")->group(kRare);
-  app.add_option("--max-connections", o->connections, "open at once (8192)")->group(kRare);
-  app.add_option(
-         "--pin-budget", o->pin_budget,
-         "share of the cache that pins may hold; with keys a tenant may have half of it (50%)")
+  app.add_option("--max-connections", o->connections, "open at once (8192)")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kRare);
+  app.add_option("--max-connections-per-address", o->connections_per_address,
+                 "of one client address (three quarters of all)")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kRare);
+  app.add_flag("--trust-request-templates", o->trust_templates,
+               "requests may bring a chat_template")
+      ->group(kRare);
+  app.add_flag("--no-parse-special", o->no_special,
+               "text of /v1/completions never becomes control tokens")
       ->group(kRare);
   app.add_option("--explain-keep", o->service.requests_kept, "requests that explain remembers")
       ->group(kRare);

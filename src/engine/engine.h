@@ -7,11 +7,13 @@
 //   engine.submit(std::move(job));
 //   while (engine.has_jobs()) engine.step();
 //
-//   engine.cc         jobs: submitted, admitted, finished, failed
-//   engine_batch.cc   a step's rows, and room for them: admission, preemption
+//   engine.cc         jobs: submitted, admitted, ended; the step
+//   engine_batch.cc   which rows a step has
+//   engine_room.cc    room for them: admission, preemption
+//   engine_draw.cc    what is wanted of the rows, and submitting them
+//   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
 //   engine_sample.cc  from logits to tokens, told to the sinks
-//   engine_draw.cc    the part of it that a GPU does
-//   engine_ahead.cc   a step behind another one that still runs
+//   engine_report.cc  what it cost
 #pragma once
 
 #include <cstdint>
@@ -154,8 +156,8 @@ class Engine {
   std::vector<Job*> running_;  // in order of admission
   std::set<std::pair<Nanoseconds, JobId>> deadlines_;
   std::unordered_map<std::string, RootId> roots_;  // as last found; some may be gone
-  std::vector<JobId> over_;           // to be swept
-  std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
+  std::vector<JobId> over_;                        // to be swept
+  std::uint32_t placed_ = 0;                       // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
   bool worked_ = false;  // for a job that has no rows in the step yet

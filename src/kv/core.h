@@ -2,12 +2,12 @@
 //
 //   cache.cc    opening and closing, forwarding
 //   roots.cc    roots, layouts and sizes of blocks: made, found, and forgotten for others
-//   attach.cc   prompts meet the index: place, peek, attach, preempt, fork, truncate
+//   attach.cc   prompts in the index: place, peek, attach, preempt, fork, truncate
 //   step.cc     reserve, commit, publish
 //   reclaim.cc  making room: eviction, slabs, parked sequences, resizing
 //   lease.cc    pins and leases
 //   compact.cc  lanes that keep different tokens
-//   text.cc     blocks found by what they say
+//   text.cc     blocks found by their own tokens
 //   inspect.cc  stats, tree, evict, clear, check
 #pragma once
 

@@ -1,6 +1,7 @@
 // Who leaves: what the policy names, unless that would take from a tenant what is its own share.
 #include <algorithm>
 
+#include "kv/planted.h"
 #include "kv/prefix_store.h"
 
 namespace quire {
@@ -10,13 +11,13 @@ TenantSlot PrefixStore::tenant_of(std::uint32_t block) const {
 }
 
 bool PrefixStore::may_take(NodeId n, TenantSlot by) const {
-  return by == kNoTenant || tenant(n) == by || tenants_.excess(tenant(n)) >= bytes(n);
+  return by == kNoTenant || planted(Bug::take_shares) || tenant(n) == by || tenants_.excess(tenant(n)) >= bytes(n);
 }
 
 // The block of this kind that leaves for `by`: its own if it has more than its share, else of the
 // tenant that has most above its own. `best` is what the policy would take.
 std::uint32_t PrefixStore::fair(Tenants::Shelf shelf, TenantSlot by, std::uint32_t best) const {
-  if (by == kNoTenant || tenants_.active() <= 1) return best;
+  if (by == kNoTenant || tenants_.active() <= 1 || planted(Bug::take_shares)) return best;
   const TenantSlot owner = tenant_of(best);
   const bool own_first = tenants_.excess(by) > 0;
   if (own_first) {
@@ -69,7 +70,7 @@ bool PrefixStore::evict_own(TenantSlot t, Reason reason, bool leased) {
 }
 
 bool PrefixStore::keep_quota(TenantSlot t, std::uint64_t more) {
-  const std::uint64_t most = tenants_.at(t).limits.bytes;
+  const std::uint64_t most = planted(Bug::exceed_quota) ? 0 : tenants_.at(t).limits.bytes;
   while (most > 0 && tenants_.at(t).bytes + more > most)
     if (!evict_own(t, Reason::evicted_quota, true)) return false;
   return true;

@@ -1,7 +1,8 @@
-// Pins and leases: what was asked to stay.
+// Pins and leases: blocks that were asked to stay.
 #include <fmt/format.h>
 
 #include "kv/core.h"
+#include "kv/planted.h"
 
 namespace quire {
 namespace {
@@ -33,6 +34,7 @@ void CacheCore::for_each_node(const Lease& l, F&& f) const {
 
 // Whether the tenant may have it: neither the table of leases nor the pin budget is one tenant's alone.
 Status CacheCore::may_lease(const Lease& l, TenantSlot slot, std::uint64_t request) {
+  if (planted(Bug::exceed_leases)) return {};
   const Tenants::Tenant& t = store.tenants().at(slot);
   const std::uint32_t most = t.limits.leases ? t.limits.leases : options.tenant_leases_max;
   if (t.leases >= most)
@@ -52,12 +54,13 @@ Status CacheCore::may_lease(const Lease& l, TenantSlot slot, std::uint64_t reque
   journal.add(
       {.time = tick(), .request = request, .bytes = more, .reason = Reason::refused_pin_budget});
   if (pinned + more > all)
-    return Error{Code::exhausted,
-                 fmt::format("pinning {} bytes more would pass the pin budget of {} bytes ({} are "
-                             "pinned); release pins or raise --pin-budget",
-                             more, all, pinned)};
+    return Error{
+        Code::exhausted,
+        fmt::format("pinning {} more bytes would exceed the pin budget of {} bytes ({} are "
+                    "pinned); release pins or raise --pin-budget",
+                    more, all, pinned)};
   return Error{Code::exhausted,
-               fmt::format("pinning {} bytes more would pass what one tenant may pin: {} of {} "
+               fmt::format("pinning {} more bytes would exceed what one tenant may pin: {} of {} "
                            "bytes are pinned; release pins",
                            more, t.pinned_bytes, own)};
 }
@@ -178,7 +181,7 @@ std::vector<LeaseInfo> KvCache::leases(std::optional<std::string_view> tenant, L
   const std::uint32_t first = after == LeaseId{} ? 0 : slot_of(after) + 1;
   for (std::uint32_t i = first; i < core_->leases.size() && all.size() < limit; ++i) {
     const CacheCore::Lease& l = core_->leases[i];
-    if (!l.live) continue;
+    if (!l.live || (planted(Bug::unlisted_lease) && l.expires == 0)) continue;
     if (tenant && core_->store.tenants().at(core_->store.tenant(l.node)).name != *tenant) continue;
     all.push_back(core_->lease_info(i));
   }

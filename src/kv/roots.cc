@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// Compared in full: a key only finds things, it proves nothing.
+// Compared in full, because different roots may have equal keys.
 bool same(const RootIdentity& a, const RootIdentity& b) {
   return a.weights == b.weights && a.adapter == b.adapter && a.layout == b.layout &&
          a.position_scheme == b.position_scheme && a.tokens_per_block == b.tokens_per_block &&
@@ -200,7 +200,7 @@ bool CacheCore::forget_root(RootsOf which, const std::string& tenant) {
   std::vector<Rank> candidates;
   for (std::uint32_t i = 0; i < roots.size(); ++i) {
     const Root& r = roots[i];
-    if (!r.layout || r.users > 0 || kept[i]) continue;
+    if (!r.layout || kept[i] || (r.users > 0 && !planted(Bug::forget_used_root))) continue;
     if (which == RootsOf::tenant && r.identity.tenant != tenant) continue;
     if (which == RootsOf::lone_layouts && r.layout->roots > 1) continue;
     candidates.emplace_back(store.index().children(r.node) > 0,

@@ -91,11 +91,12 @@ void Tenants::update(Tenant& t) {
 
 void Tenants::add_pinned(TenantSlot t, std::uint64_t bytes) {
   of(t).pinned_bytes += bytes;
-  divide();
+  if (of(t).pinned_bytes > even_) divide();
 }
 void Tenants::remove_pinned(TenantSlot t, std::uint64_t bytes) {
+  const bool counted = of(t).pinned_bytes > even_;
   of(t).pinned_bytes -= bytes;
-  divide();
+  if (counted) divide();
 }
 
 void Tenants::remove_root(TenantSlot t) {

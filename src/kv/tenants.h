@@ -1,10 +1,11 @@
 // kv/tenants.h - who owns what is cached, and how much of it is safe from the others.
 //
-// A tenant's share is the budget divided by the tenants that have or use anything, or its quota if that
-// is less. What somebody has pinned beyond its share is not there to be divided. Whoever has more than its share makes room with its own blocks; whoever has less takes from
-// those that have more. So nothing of a tenant leaves for another while it has no more than its share.
-// Blocks that may leave lie on shelves of their tenant, the least recently used in front. PrefixStore
-// keeps all this up to date. Engine thread only.
+// A tenant's share is the budget divided by the tenants that have or use anything, or its quota if
+// that is less. Bytes that somebody pinned beyond its share are taken off the budget before it is
+// divided. A tenant that has more than its share makes room with its own blocks; one that has less
+// takes from those that have more. So a tenant never loses a block to another one while it has no
+// more than its share. Blocks that may leave lie on shelves of their tenant, the least recently used
+// in front. PrefixStore keeps all this up to date. Engine thread only.
 //
 //   TRY(const TenantSlot t, tenants.intern("acme"));
 //   tenants.add_bytes(t, block_bytes);

@@ -85,7 +85,9 @@ TEST_F(TenantsTest, WhatCouldNotGoOnOtherwiseMayTakeShares) {
   while (bytes("modest") > kBudget / 8) {  // it grows until only the other's share is left
     const StepNeed need{&s, s.length() == 0 ? 8u : kBlock};
     if (!cache->reserve({&need, 1}).ok()) {
-      if (!refused) EXPECT_GT(bytes("modest"), kBudget / 4);
+      if (!refused) {
+        EXPECT_GT(bytes("modest"), kBudget / 4);
+      }
       refused = true;
       ASSERT_TRUE(cache->waive_shares());
       EXPECT_FALSE(cache->waive_shares());  // once will do

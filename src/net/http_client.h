@@ -1,8 +1,8 @@
 // net/http_client.h - many HTTP requests at once over non-blocking sockets, in the caller's thread.
 //
-// The server sends traces with it (server/tracer.h), the load generator its load. It has one epoll
-// and no thread of its own, so that measuring a server takes little of the processor which that
-// server runs on. Connections are kept and used again.
+// The server sends traces with it (server/tracer.h), and the load generator sends requests. A
+// client has one epoll and no thread of its own, so that measuring a server takes little of the
+// processor on which that server runs. Connections are kept open and used again.
 //
 //   HttpClient client(endpoint, listener);
 //   client.post(7, endpoint.path("/completions"), body);
@@ -42,11 +42,11 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   ~HttpClient();
 
-  // Begins now; what goes wrong is told to the listener by a later poll().
+  // Starts a request. A later poll() tells the listener how it ended.
   void post(std::uint64_t request, std::string_view path, std::string_view body);
   void get(std::uint64_t request, std::string_view path);
 
-  // Waits up to `ms_max` for something to happen, and handles all that has.
+  // Waits up to `ms_max` for events and handles all that are there.
   void poll(int ms_max);
   // Ends requests older than `age`.
   void expire(Nanoseconds age);

@@ -23,13 +23,12 @@ class ResponseReader {
   using OnEvent = std::function<void(std::string_view data)>;
 
   State feed(std::string_view bytes, const OnEvent& on_event);
-  // The peer closed: that ends a body without a length, and breaks any other.
+  // The peer closed the connection. This ends a body without a length; any other is incomplete.
   State end_of_input(const OnEvent& on_event);
 
   State state() const { return state_; }
   int status() const { return status_; }
   bool keep_alive() const { return keep_alive_; }
-  bool untouched() const { return state_ == State::head && line_.empty() && status_ == 0; }
   const std::string& body() const { return body_; }  // empty for event streams
 
  private:

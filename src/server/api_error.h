@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/json.h"
+#include "base/stop.h"
 #include "engine/request.h"
 #include "net/http.h"
 
@@ -27,6 +29,10 @@ ApiError not_found(std::string message, std::string code = "not_found");
 ApiError not_implemented(std::string what, std::string param = {});
 ApiError forbidden(std::string message);
 ApiError shutting_down();
+ApiError internal_error();
+// Why work on a request was stopped; none where it was not.
+std::optional<ApiError> stopped(const Stop& stop);
+std::optional<ApiError> stopped();              // of what this thread works on
 ApiError from_failure(const Failure& failure);  // of a request in the engine
 ApiError from_error(const Error& error, std::string param = {});
 

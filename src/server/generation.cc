@@ -19,6 +19,8 @@ Json format_json(const StoragePolicy& s) {
 }
 
 constexpr std::size_t kFlushBytes = 16 << 10;
+constexpr std::size_t kLogprobsMax = 1 << 18;   // in one answer
+constexpr std::size_t kLogprobsMuch = 1 << 11;  // some milliseconds of work
 
 double ms(double seconds) { return seconds * 1e3; }
 
@@ -215,9 +217,9 @@ void Generation::handle(Event event) {
   } else if (auto* done = std::get_if<Done>(&event.what)) {
     part.done = std::move(*done);
     part.admitted.cached_tokens = part.done->cached_tokens;
-    for (std::uint32_t c = 0; c < part.choices.size(); ++c)
+    for (std::uint32_t c = 0; c < part.choices.size() && !over_; ++c)
       finish_choice(part, c, Finish::length);  // those that only scored their prompt
-    if (++parts_done_ == parts_.size()) complete();
+    if (++parts_done_ == parts_.size() && !over_) complete();
   } else if (auto* failure = std::get_if<Failure>(&event.what)) {
     if (failure->kind != FailureKind::cancelled) fail(from_failure(*failure));
   }
@@ -241,6 +243,14 @@ void Generation::handle_token(Part& part, std::uint32_t choice, Choice token) {
   std::string text;
   if (asked.return_token_ids) c.ids.push_back(token.token);
   const bool stopped = c.answer.add(token, text);
+  if (!asked.stream && asked.logprobs)
+    if ((logprobs_held_ += 1 + token.alternatives.size()) > kLogprobsMax)
+      return fail(
+          {.message = fmt::format("an answer sent whole holds at most {} log-probabilities; "
+                                  "stream it, or ask for fewer",
+                                  kLogprobsMax),
+           .code = "response_too_large",
+           .param = "logprobs"});
   if (asked.logprobs || asked.return_token_ids) c.unshown.push_back(std::move(token));
   if (stopped) {
     c.finish = FinishReason::stop;
@@ -252,6 +262,10 @@ void Generation::handle_token(Part& part, std::uint32_t choice, Choice token) {
 void Generation::finish_choice(Part& part, std::uint32_t choice, Finish how) {
   ChoiceState& c = part.choices[choice];
   if (c.finish) return;
+  if (how == Finish::mask && start_.mask && start_.mask->too_slow)
+    return fail({.message = "the grammar takes too long for each token; nest repetitions less",
+                 .code = "grammar_too_expensive",
+                 .param = start_.asked.grammar.param});
   std::string text;
   c.answer.finish(text);
   c.finish = c.answer.stopped() ? FinishReason::stop : reason_of(how);
@@ -351,6 +365,7 @@ Json Generation::kv_report() const {
     sum.computed_tokens += d.computed_tokens;
     sum.written_tokens += d.written_tokens;
     sum.approximate_tokens += d.approximate_tokens;
+    sum.converted |= d.converted;
     sum.kv_bytes += d.kv_bytes;
     sum.preemptions += d.preemptions;
     sum.saved_prefill_seconds += d.saved_prefill_seconds;
@@ -376,6 +391,9 @@ Json Generation::kv_report() const {
     kv["budget"] = {{"policy", asked.policy.retain->text()}, {"bytes_whole", whole}};
   }
   if (asked.policy.blend) kv["approximate_tokens"] = sum.approximate_tokens;
+  // The answer depends on what was cached: it may be another one next time.
+  if (asked.policy.blend || asked.policy.convert)
+    kv["approximate"] = sum.converted || sum.approximate_tokens > 0;
   if (asked.policy.select) {
     std::uint64_t read = 0, readable = 0;
     for (const auto& part : parts_) {
@@ -440,12 +458,31 @@ void Generation::complete() {
     flush();
     exchange_->end();
   } else {
-    const std::vector<WholeAnswer> all = answers();
-    HttpResponse response = json_response(start_.writer->whole(all, prompts_, total, kv));
-    std::ranges::copy(headers(), std::back_inserter(response.headers));
-    exchange_->respond(std::move(response));
+    return respond_whole(answers(), total, kv);
   }
   over(200, "");
+}
+
+// Much JSON is made away from the thread that every stream needs.
+void Generation::respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv) {
+  std::size_t logprobs = logprobs_held_;
+  for (const PromptInfo& p : prompts_)
+    if (!p.logprobs.empty())
+      logprobs += p.logprobs.size() * (1 + p.logprobs.back().alternatives.size()) * answers.size();
+  auto make = [self = shared_from_this(), answers = std::move(answers), total, kv = std::move(kv)] {
+    auto response = std::make_shared<HttpResponse>(
+        json_response(self->start_.writer->whole(answers, self->prompts_, total, kv)));
+    self->exchange_->post([self, response] {
+      if (self->over_) return;
+      std::ranges::copy(self->headers(), std::back_inserter(response->headers));
+      self->exchange_->respond(std::move(*response));
+      self->over(200, "");
+    });
+  };
+  if (logprobs > kLogprobsMuch && start_.elsewhere)
+    start_.elsewhere(std::move(make));
+  else
+    make();
 }
 
 void Generation::fail(const ApiError& error) {

@@ -22,6 +22,7 @@
 #include "net/http.h"
 #include "server/dialect/dialect.h"
 #include "server/generation_request.h"
+#include "server/grammar.h"
 #include "server/prompt.h"
 
 namespace quire {
@@ -65,6 +66,9 @@ struct GenerationStart {
   const Dialect* dialect = nullptr;
   std::unique_ptr<AnswerWriter> writer = {};
   std::string request_id = {};
+  std::shared_ptr<const MaskState> mask = {};  // where answers have a grammar
+  // Runs what takes long on another thread than the connection's; none: there.
+  std::function<void(std::function<void()>)> elsewhere = {};
   std::function<void(const GenerationSummary&)> ended = {};
 };
 
@@ -106,6 +110,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void begin_stream();
   void fail(const ApiError& error);
   void complete();
+  void respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv);
   void client_gone();
   void over(int status, std::string error_code);
   void cancel_all();
@@ -130,6 +135,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::deque<Event> backlog_;  // what a slow client made wait
   std::string pending_;        // bytes to be sent together
   std::size_t parts_admitted_ = 0, parts_done_ = 0;
+  std::size_t logprobs_held_ = 0;  // of an answer that is sent whole
   bool started_ = false, paused_ = false, streaming_ = false, over_ = false;
 };
 

@@ -105,7 +105,7 @@ struct GenerationRequest {
   AnswerGrammar grammar;
   KvRequest kv;
   std::int32_t priority = 0;
-  std::string family, request_id;
+  std::string family;
   Json extras =
       Json::object();  // what a dialect's parser leaves for its writer; nobody else reads it
 };

@@ -99,9 +99,7 @@ class KeptExchange final : public Exchange {
 class GenerationTest : public ::testing::Test {
  protected:
   // One answer of four tokens, as its client sees it.
-  std::shared_ptr<KeptExchange> answer(bool stream, std::size_t prompt_tokens = 6) {
-    auto exchange = std::make_shared<KeptExchange>();
-    Mailbox mailbox([&](std::function<void()> f) { exchange->post(std::move(f)); });
+  KeptExchange& answer(bool stream, std::size_t prompt_tokens = 6) {
     GenerationStart start;
     start.asked.stream = stream;
     start.asked.tokens_max = 4;
@@ -114,40 +112,43 @@ class GenerationTest : public ::testing::Test {
     start.writer = std::make_unique<LineWriter>();
     start.request_id = "req_7";
     start.ended = [&](const GenerationSummary& s) { summary_ = s; };
-    std::make_shared<Generation>(*service_, mailbox, exchange, std::move(start))->submit();
-    exchange->wait_until([&] { return summary_.has_value(); });
-    exchange->gone = exchange->drained = nullptr;
-    return exchange;
+    std::make_shared<Generation>(*service_, mailbox_, exchange_, std::move(start))->submit();
+    exchange_->wait_until([&] { return summary_.has_value(); });
+    exchange_->gone = exchange_->drained = nullptr;
+    return *exchange_;
   }
 
+  std::shared_ptr<KeptExchange> exchange_ = std::make_shared<KeptExchange>();
+  Mailbox mailbox_{[this](std::function<void()> f) { exchange_->post(std::move(f)); }};
+  std::optional<GenerationSummary> summary_;
   TinyFile file_{TinyOptions{.layers = 2, .context = 128}};
+  // Last: its thread rings the mailbox.
   std::unique_ptr<Service> service_ = std::move(
       Service::start(std::move(Runtime::open(file_.path(), {.threads = 1}).value()), {}).value());
-  std::optional<GenerationSummary> summary_;
 };
 
 TEST_F(GenerationTest, AStreamIsWhatTheWriterMakesOfIt) {
-  const auto seen = answer(true);
-  EXPECT_EQ(seen->header("Content-Type"), "application/x-ndjson");
-  EXPECT_EQ(seen->header("x-lines"), "yes");
-  EXPECT_EQ(seen->header("x-kv-prompt-tokens"), "6");
-  EXPECT_TRUE(seen->text_.starts_with("admitted 6\npiece\n")) << seen->text_;
-  EXPECT_TRUE(seen->text_.ends_with("last\nend 4\n\n")) << seen->text_;
+  const KeptExchange& seen = answer(true);
+  EXPECT_EQ(seen.header("Content-Type"), "application/x-ndjson");
+  EXPECT_EQ(seen.header("x-lines"), "yes");
+  EXPECT_EQ(seen.header("x-kv-prompt-tokens"), "6");
+  EXPECT_TRUE(seen.text_.starts_with("admitted 6\npiece\n")) << seen.text_;
+  EXPECT_TRUE(seen.text_.ends_with("last\nend 4\n\n")) << seen.text_;
   EXPECT_EQ(summary_->response_id, "line-1");
 }
 
 TEST_F(GenerationTest, AWholeAnswerIsOneBody) {
-  const auto seen = answer(false);
-  EXPECT_EQ(seen->head_.body, R"({"answers":1,"tokens":4})");
-  EXPECT_EQ(seen->header("x-lines"), "yes");
-  EXPECT_EQ(seen->text_, "");
+  const KeptExchange& seen = answer(false);
+  EXPECT_EQ(seen.head_.body, R"({"answers":1,"tokens":4})");
+  EXPECT_EQ(seen.header("x-lines"), "yes");
+  EXPECT_EQ(seen.text_, "");
 }
 
 TEST_F(GenerationTest, AnErrorBeforeTheFirstByteLooksAsTheDialectSays) {
-  const auto seen = answer(true, 500);
-  EXPECT_EQ(seen->head_.status, 400);
-  EXPECT_EQ(seen->head_.body, "req_7 context_length_exceeded");
-  EXPECT_FALSE(seen->began());
+  const KeptExchange& seen = answer(true, 500);
+  EXPECT_EQ(seen.head_.status, 400);
+  EXPECT_EQ(seen.head_.body, "req_7 context_length_exceeded");
+  EXPECT_FALSE(seen.began());
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 // requests that need it are refused (501) and everything else works.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -14,6 +16,11 @@
 
 namespace quire {
 
+// What became of a mask, for whoever reads the answer.
+struct MaskState {
+  std::atomic<bool> too_slow{false};  // it took more than its share of a step, and ended the answer
+};
+
 class GrammarMaker {
  public:
   using Made = Result<std::unique_ptr<TokenMask>>;
@@ -21,7 +28,10 @@ class GrammarMaker {
   virtual ~GrammarMaker() = default;  // those that wait are told unavailable
   // Worker thread. `then` runs at once where the grammar is known, and otherwise on a thread that
   // may take its time. Code::invalid: the schema, regex or grammar is wrong, or asks for too much.
-  virtual void make(const AnswerGrammar& grammar, std::function<void(Made)> then) = 0;
+  virtual void make(const AnswerGrammar& grammar, std::shared_ptr<MaskState> state,
+                    std::function<void(Made)> then) = 0;
+  // Whether no grammar is being made; waits at most so long for it.
+  virtual bool idle_within(std::chrono::milliseconds limit) = 0;
 };
 
 // The grammar of an answer to a request with tools, for a model with this chat template: forced

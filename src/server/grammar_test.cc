@@ -60,7 +60,8 @@ class GrammarMasksTest : public testing::Test {
   }
   GrammarMaker::Made make(const AnswerGrammar& asked) {
     std::promise<GrammarMaker::Made> promise;
-    masks_->make(asked, [&](GrammarMaker::Made made) { promise.set_value(std::move(made)); });
+    masks_->make(asked, std::make_shared<MaskState>(),
+                 [&](GrammarMaker::Made made) { promise.set_value(std::move(made)); });
     return promise.get_future().get();
   }
 
@@ -113,7 +114,7 @@ TEST_F(GrammarMasksTest, ManyMayAskAtOnceAndAShutdownAnswersAll) {
   std::atomic<int> answered = 0;
   for (int i = 0; i < 200; ++i)
     masks_->make({.kind = AnswerGrammar::Kind::regex, .text = "a{1," + std::to_string(i + 1) + "}"},
-                 [&](GrammarMaker::Made made) {
+                 std::make_shared<MaskState>(), [&](GrammarMaker::Made made) {
                    EXPECT_TRUE(made.ok() || made.error().code == Code::unavailable);
                    ++answered;
                  });

@@ -326,7 +326,7 @@ void parse_kv(Fields& body, std::string_view header, const KvRules& rules, KvReq
   kv.policy.select = rules.select;
   Json merged = nullptr;
   if (!header.empty()) {
-    auto parsed = parse_json(header, 16);
+    auto parsed = parse_json(header, {.depth_max = 16});
     if (!parsed.ok() || !parsed.value().is_object())
       return body.refuse(bad_value("x-kv-policy", "must be a JSON object"));
     merged = std::move(parsed.value());

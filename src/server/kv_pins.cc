@@ -37,6 +37,11 @@ struct Seen {
   Nanoseconds now = 0;
 };
 
+std::optional<std::string> tenant_seen_by(const Call& call) {
+  if (call.caller.admin) return std::nullopt;  // all of them
+  return call.caller.tenant;
+}
+
 bool may_see(const Caller& caller, const LeaseInfo& lease) {
   return caller.admin || caller.tenant == lease.tenant;
 }
@@ -103,23 +108,23 @@ Result<LeaseId> lease_cached(KvCache& cache, RootId root, const std::vector<Toke
   return cache.lease(s, request);
 }
 
-// The path from the root to a node, which the caller may see.
+// The path from the root to a node; of one tenant, or any.
 struct NodePath {
   RootId root{};
   std::vector<TokenId> tokens;
   std::vector<BlockKey> keys;
 };
-Result<NodePath> path_to(const KvCache& cache, std::string_view hex, const Caller& caller) {
-  TRY(const BlockKey node, find_node(cache, hex));
+Result<NodePath> path_to(const KvCache& cache, std::string_view hex,
+                         const std::optional<std::string>& tenant) {
+  TRY(const BlockKey node, find_node(cache, hex, tenant));
   struct Step {
     BlockKey parent;
     RootId root;
-    std::vector<TokenId> tokens;
+    std::span<const TokenId> tokens;  // the cache stands still meanwhile
   };
   std::unordered_map<BlockKey, Step, BlockKeyHash> steps;
   cache.tree([&](const NodeInfo& n) {
-    if (caller.admin || n.tenant == caller.tenant)
-      steps[n.key] = {n.parent, n.root, {n.tokens.begin(), n.tokens.end()}};
+    if (!tenant || n.tenant == *tenant) steps[n.key] = {n.parent, n.root, n.tokens};
   });
   std::vector<decltype(steps)::const_iterator> up;
   for (auto at = steps.find(node); at != steps.end(); at = steps.find(at->second.parent))
@@ -131,10 +136,14 @@ Result<NodePath> path_to(const KvCache& cache, std::string_view hex, const Calle
     path.keys.push_back(key);
     path.tokens.insert(path.tokens.end(), step.tokens.begin(), step.tokens.end());
   }
-  if (path.keys.empty())
-    return Error{Code::not_found, "no cached node begins with " + std::string(hex)};
   path.tokens.push_back(0);  // the last token is never served
   return path;
+}
+
+Result<LeaseId> lease_node(KvCache& cache, std::string_view hex,
+                           const std::optional<std::string>& tenant, const LeaseRequest& request) {
+  TRY(const NodePath path, path_to(cache, hex, tenant));
+  return lease_cached(cache, path.root, path.tokens, path.keys, request);
 }
 
 void show_made(Server& server, const std::shared_ptr<Call>& call, LeaseId id) {
@@ -172,15 +181,15 @@ void post_pins(Server& server, std::shared_ptr<Call> call) {
       show_made(server, call, lease.value());
     };
     if (node)
-      return server.with_engine(
+      return server.with_walk(
           call,
-          [node = *node, ttl, label, caller = call->caller](EngineView& e) -> Result<LeaseId> {
-            KvCache& cache = e.runtime.cache();
-            TRY(const NodePath path, path_to(cache, node, caller));
-            return lease_cached(cache, path.root, path.tokens, path.keys,
-                                {.ttl = ttl, .pin = true, .label = label});
+          [node = *node, ttl, label, tenant = tenant_seen_by(*call)](EngineView& e) {
+            return lease_node(e.runtime.cache(), node, tenant,
+                              {.ttl = ttl, .pin = true, .label = label});
           },
-          kept);
+          [call, kept](const Result<LeaseId>& lease) {
+            call->exchange->post([lease, kept] { kept(lease); });
+          });
     GenerationRequest asked;
     Prompt prompt;
     if (auto error = named_prompt(server, *call, body, asked, prompt))
@@ -220,11 +229,9 @@ void get_pins(Server& server, std::shared_ptr<Call> call) {
     std::vector<LeaseInfo> leases;
     Nanoseconds now = 0;
   };
-  server.with_engine(
+  server.with_walk(
       call,
-      [caller = call->caller, after, limit](EngineView& e) {
-        const auto tenant =
-            caller.admin ? std::nullopt : std::optional<std::string_view>(caller.tenant);
+      [tenant = tenant_seen_by(*call), after, limit](EngineView& e) {
         return All{e.runtime.cache().leases(tenant, LeaseId{after.value_or(0)}, limit + 1), e.now};
       },
       [call, limit](const All& all) {
@@ -232,9 +239,9 @@ void get_pins(Server& server, std::shared_ptr<Call> call) {
         for (std::size_t i = 0; i < std::min(limit, all.leases.size()); ++i)
           data.push_back(lease_json(all.leases[i], all.now));
         const Json last = data.empty() ? Json() : data.back()["id"];
-        call->respond({{"data", std::move(data)},
-                       {"has_more", all.leases.size() > limit},
-                       {"last_id", last}});
+        post_answer(call, {{"data", std::move(data)},
+                           {"has_more", all.leases.size() > limit},
+                           {"last_id", last}});
       });
 }
 

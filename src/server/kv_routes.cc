@@ -6,7 +6,7 @@
 #include "engine/explain.h"
 #include "engine/plan.h"
 #include "server/kv_select.h"
-#include "server/prompt_list.h"
+#include "server/prompt.h"
 #include "server/prompt_run.h"
 
 namespace quire {
@@ -73,6 +73,7 @@ std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& bod
     }
     parse_kv(f, context.kv_header, context.kv, asked.kv);
   } else if (const Json* text = f.find("prompt")) {
+    asked.parse_special = context.parse_special;  // as a completion reads it
     if (auto error = parse_prompts(*text, context.vocabulary, asked)) return error;
     parse_kv(f, context.kv_header, context.kv, asked.kv);
   } else {

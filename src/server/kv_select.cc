@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "server/prompt_list.h"
+#include "server/prompt.h"
 
 namespace quire {
 
@@ -46,13 +46,21 @@ Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_de
   return out;
 }
 
-Result<BlockKey> find_node(const KvCache& cache, std::string_view hex) {
+Result<BlockKey> find_node(const KvCache& cache, std::string_view hex,
+                           const std::optional<std::string>& tenant) {
   std::vector<BlockKey> found;
   std::string wanted(hex);
   std::ranges::transform(wanted, wanted.begin(),
                          [](char c) { return c >= 'A' && c <= 'F' ? char(c + 32) : c; });
+  // Most keys differ in their first digit, and spelling all 64 takes long.
+  const auto begins = [&](const BlockKey& key) {
+    const auto first = static_cast<unsigned>(key.bytes[0]) >> 4;
+    return !wanted.empty() && wanted[0] == "0123456789abcdef"[first] &&
+           key.hex().starts_with(wanted);
+  };
   cache.tree([&](const NodeInfo& n) {
-    if (n.key.hex().starts_with(wanted)) found.push_back(n.key);
+    if ((!tenant || n.tenant == *tenant) && found.size() < 2 && begins(n.key))
+      found.push_back(n.key);
   });
   if (found.empty()) return Error{Code::not_found, "no cached node begins with " + wanted};
   if (found.size() > 1) return Error{Code::invalid, "several nodes begin with " + wanted};

@@ -11,7 +11,11 @@ Json tenant_json(const std::string& id, const TenantInfo& t) {
           {"pin_bytes", limit(t.limits.pin_bytes)},
           {"leases", limit(t.limits.leases)},
           {"share_bytes", t.share_bytes},
-          {"used", {{"bytes", t.bytes}, {"pin_bytes", t.pinned_bytes}, {"leases", t.leases}}}};
+          {"used",
+           {{"bytes", t.bytes},
+            {"pin_bytes", t.pinned_bytes},
+            {"leases", t.leases},
+            {"roots", t.roots}}}};
 }
 
 void show_tenant(Server& server, const std::shared_ptr<Call>& call,

@@ -33,10 +33,12 @@ struct Copy {
   bool truncated = false;
 };
 
-Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool text) {
+// All blocks, or one.
+Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool text,
+               const std::optional<BlockKey>& wanted = std::nullopt) {
   Copy out{.now = e.now};
   e.runtime.cache().tree([&](const NodeInfo& n) {
-    if (tenant && n.tenant != *tenant) return;
+    if ((tenant && n.tenant != *tenant) || (wanted && n.key != *wanted)) return;
     if (out.blocks.size() >= kBlocksMax) {
       out.truncated = true;
       return;
@@ -235,7 +237,8 @@ void show_tree(Server& server, const std::shared_ptr<Call>& call, const View& vi
   } else {
     for (std::size_t i = 0; i < runs.size(); ++i)
       if (runs[i].last->key.hex().starts_with(view.root)) level.push_back(i);
-    if (level.empty()) return call->refuse(not_found("no cached node begins with " + view.root));
+    if (level.empty())
+      return post_refusal(call, not_found("no cached node begins with " + view.root));
     base_depth = runs[level.front()].depth - 1;
   }
   const auto order = [&](std::size_t a, std::size_t b) {
@@ -259,15 +262,17 @@ void show_tree(Server& server, const std::shared_ptr<Call>& call, const View& vi
     level = std::move(next);
   }
   if (view.format == "dot" || view.format == "folded")
-    return call->exchange->respond({.headers = {{"Content-Type", "text/plain; charset=utf-8"}},
-                                    .body = view.format == "dot"
-                                                ? as_dot(runs, shown, view, server)
-                                                : as_folded(runs, shown, view, server)});
+    return call->exchange->post([call, text = view.format == "dot"
+                                                  ? as_dot(runs, shown, view, server)
+                                                  : as_folded(runs, shown, view, server)] {
+      call->exchange->respond(
+          {.headers = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = text});
+    });
   Json nodes = Json::array();
   for (const std::size_t i : shown) nodes.push_back(run_json(runs, i, view, server, copy.now));
-  call->respond({{"root", view.root.empty() ? std::string(64, '0') : view.root},
-                 {"nodes", std::move(nodes)},
-                 {"truncated", truncated}});
+  post_answer(call, {{"root", view.root.empty() ? std::string(64, '0') : view.root},
+                     {"nodes", std::move(nodes)},
+                     {"truncated", truncated}});
 }
 
 }  // namespace
@@ -298,7 +303,7 @@ void get_kv_tree(Server& server, std::shared_ptr<Call> call) {
     tenant = call->caller.tenant;
   }
   view.text = server.options().show_text && request.parameter("text").value_or("true") != "false";
-  server.with_engine(
+  server.with_walk(
       call, [tenant, text = view.text](EngineView& e) { return copy_tree(e, tenant, text); },
       [&server, call, view](Copy& copy) { show_tree(server, call, view, copy); });
 }
@@ -311,18 +316,17 @@ void get_kv_block(Server& server, std::shared_ptr<Call> call) {
   };
   std::optional<std::string> tenant;
   if (!call->caller.admin) tenant = call->caller.tenant;
-  server.with_engine(
+  server.with_walk(
       call,
       [hex = call->arguments.front(), tenant](EngineView& e) -> Result<Found> {
         if (hex.size() < 8) return Error{Code::invalid, "give at least 8 hex digits"};
-        TRY(const BlockKey key, find_node(e.runtime.cache(), hex));
-        Copy all = copy_tree(e, tenant, true);
-        for (Block& b : all.blocks)
-          if (b.key == key) return Found{std::move(b), e.now};
-        return Error{Code::not_found, "no cached node begins with " + hex};
+        TRY(const BlockKey key, find_node(e.runtime.cache(), hex, tenant));
+        Copy one = copy_tree(e, tenant, true, key);
+        if (one.blocks.empty()) return Error{Code::not_found, "no cached node begins with " + hex};
+        return Found{std::move(one.blocks.front()), e.now};
       },
       [&server, call](const Result<Found>& found) {
-        if (!found.ok()) return call->refuse(from_error(found.error()));
+        if (!found.ok()) return post_refusal(call, from_error(found.error()));
         const Block& b = *found.value().block;
         const std::string& format = server.runtime().kv_format();
         Json out{{"hash", b.key.hex()},
@@ -338,7 +342,7 @@ void get_kv_block(Server& server, std::shared_ptr<Call> call) {
                  {"pinned", b.pinned},
                  {"last_used", rfc3339(unix_now_ns() + b.last_used - found.value().now)}};
         if (server.options().show_text) out["token_ids"] = b.head;
-        call->respond(out);
+        post_answer(call, std::move(out));
       });
 }
 

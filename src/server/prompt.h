@@ -20,6 +20,10 @@ struct Prompt {
   std::optional<std::uint32_t> breakpoint;  // tokens before the last explicit cache breakpoint
 };
 
+// "prompt" in its four forms: a text, a list of texts, tokens, or lists of tokens.
+std::optional<ApiError> parse_prompts(const Json& prompt, std::uint32_t vocabulary,
+                                      GenerationRequest& asked);
+
 // Runs templates and tokenizers: not for the I/O or the engine thread when prompts are long.
 std::optional<ApiError> make_prompts(const GenerationRequest& asked, const Runtime& runtime,
                                      std::vector<Prompt>& out);

@@ -43,7 +43,6 @@ void add_request(Span& s, const GenerationRequest& a) {
   s.attribute("gen_ai.request.top_p", as_written(a.sampling.top_p));
   if (a.sampling.top_k > 0) s.attribute("gen_ai.request.top_k", a.sampling.top_k);
   if (a.seeded) s.attribute("gen_ai.request.seed", static_cast<std::int64_t>(a.sampling.seed));
-  if (!a.stop.empty()) s.attribute("gen_ai.request.stop_sequences", a.stop);
   if (a.n != 1) s.attribute("gen_ai.request.choice.count", a.n);
   s.attribute("gen_ai.request.stream", a.stream);
   if (a.sampling.frequency_penalty != 0)

@@ -13,7 +13,10 @@ double rounded(float setting) { return std::round(double{setting} * 1e4) / 1e4; 
 
 }  // namespace
 
-void get_health(Server&, std::shared_ptr<Call> call) { call->respond({{"status", "ok"}}); }
+void get_health(Server& server, std::shared_ptr<Call> call) {
+  const std::string_view state = server.health();
+  call->respond({{"status", state}}, state == "ok" || state == "draining" ? 200 : 503);
+}
 
 void get_ready(Server& server, std::shared_ptr<Call> call) {
   if (server.service().draining()) return call->refuse(shutting_down());

@@ -1,6 +1,6 @@
 #include "text/vocab_json_reader.h"
 
-#include "base/json.h"
+#include "base/json_problem.h"
 
 namespace quire {
 namespace {
@@ -141,7 +141,8 @@ Result<TokenizerJson> read_tokenizer_json(std::string_view text, const char* nam
   } catch (const json::exception& e) {
     return Error{Code::corrupt, std::string(name) + " is not JSON" + json_problem(e)};
   }
-  if (!out.rest.is_object()) return Error{Code::corrupt, std::string(name) + " is no JSON object"};
+  if (!out.rest.is_object())
+    return Error{Code::corrupt, std::string(name) + " is not a JSON object"};
   return out;
 }
 

@@ -25,7 +25,7 @@ class Tenants(unittest.TestCase):
         cls.keys.flush()
         os.chmod(cls.keys.name, 0o600)
         cls.server = Server(QUIRE, tiny("f32"), "--api-key-file", cls.keys.name, "--kv-cache-memory", "16MiB",
-                            "--pin-budget", "10%")
+                            "--pin-budget", "0.1")
 
     @classmethod
     def tearDownClass(cls):

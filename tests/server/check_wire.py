@@ -71,7 +71,7 @@ class Http(unittest.TestCase):
     def test_60_wire(self):
         wire = Wire(SERVER)
         for _ in range(100):
-            wire.send("GET /health HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n")
+            wire.send("GET /health HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n")
             self.assertTrue(wire.until(b'{"status":"ok"}').startswith(b"HTTP/1.1 200 OK"))
         wire.close()
         old = Wire(SERVER)
@@ -233,6 +233,7 @@ class Cache(unittest.TestCase):
             deepest = max(server.get("/v1/kv/tree")["nodes"], key=lambda n: n["depth_tokens"])
             for route, select in ("evict", {"node": deepest["hash"]}), ("evict", {"older_than": "1ms"}), ("clear", None):
                 body = {"select": select} if select else {}
+                time.sleep(0.05)  # all of it is older than a millisecond then
                 dry = server.post(f"/v1/kv/{route}", {**body, "dry_run": True})
                 again = server.post(f"/v1/kv/{route}", {**body, "dry_run": True})
                 done = server.post(f"/v1/kv/{route}", body)
@@ -318,7 +319,7 @@ class Cache(unittest.TestCase):
 
     def test_events_can_be_resumed(self):
         wire = Wire(SERVER)
-        wire.send("GET /v1/kv/events?types=stored,hit HTTP/1.1\r\nHost: x\r\n\r\n")
+        wire.send("GET /v1/kv/events?types=stored,hit HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wire.until(b": ready\n\n")
         time.sleep(0.5)
         SERVER.post("/v1/completions", ask(prompt=[207] * 10 + list(range(60, 178))), headers={"x-request-id": "ev-1"})
@@ -329,7 +330,7 @@ class Cache(unittest.TestCase):
         event = [line for line in seen.decode().split("\n") if line.startswith("id: ")][-1]
         number = int(event[4:])
         again = Wire(SERVER)
-        again.send(f"GET /v1/kv/events?since=0 HTTP/1.1\r\nHost: x\r\n\r\n")
+        again.send(f"GET /v1/kv/events?since=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         text = b""
         while f"id: {number}\n".encode() not in text:
             text += again.until(b"\n\n")

@@ -42,7 +42,7 @@ Result<SelectPolicy> make_select_policy(const SelectAsk& ask) {
   SelectPolicy p{.name = ask.policy};
   const bool counts = ask.tokens || ask.ratio, slashes = ask.columns || ask.diagonals;
   const auto odd = [&](std::string_view wants) {
-    return Error{Code::invalid, fmt::format("{}: say {}, and nothing else", p.name, wants)};
+    return Error{Code::invalid, fmt::format("{}: give {}, and nothing else", p.name, wants)};
   };
   if (p.name == "quest") {
     if (slashes || ask.threshold || ask.tokens.has_value() == ask.ratio.has_value())

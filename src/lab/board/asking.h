@@ -1,7 +1,7 @@
-// lab/board/asking.h - questions put to many forks of a context at once, in batched steps.
+// lab/board/asking.h - asks many forks of a context at once, in batched steps.
 //
-// Used by ModelSubject: it adds a question for a row, run() computes all of them, and replies come
-// back in the order in which they were added.
+// ModelSubject adds a question for a row, run() computes all questions, and the replies come back
+// in the order in which the questions were added.
 #pragma once
 
 #include <deque>
@@ -29,15 +29,16 @@ class Asking {
  public:
   explicit Asking(Runtime& runtime) : runtime_(runtime), stepper_(runtime) {}
 
-  // `s` has read the context as the row stores it; `lead` comes first (the last token of the context,
-  // and what of the question was not read yet). `full` is compared with, or filled where `keep`.
+  // `s` has read the context as the row stores it. `lead` is read first: the last token of the
+  // context and the part of the question that was not read yet. If `keep`, `full` is filled;
+  // otherwise the reply is compared with it.
   Status add(Sequence s, std::vector<TokenId> lead, const Question& question,
              std::vector<Distribution>* full, bool keep, Reply* reply,
              const std::optional<Selecting>& select = {});
-  Status run();  // what was added and is not done
+  Status run();  // computes all questions that were added since the last run
 
-  // One long candidate, so many tokens at a time, with what stays decided in between. Returns the
-  // most bytes that the sequence held.
+  // Reads one long candidate in parts; between parts the policy decides which tokens stay. Returns
+  // the most bytes that the sequence held.
   Result<double> stream(Sequence& s, Retaining* retain, const Sample& sample, std::uint32_t rows,
                         std::vector<Distribution>& full, bool keep, Reply& reply);
 

@@ -28,8 +28,8 @@ const Tier kTiers[] = {{"smoke", 4, 1, 0, 512, {"S1", "S3", "S4"}},
                        {"standard", 6, 9, 10, 2048, {}},
                        {"full", 40, 9, 0, 4096, {}}};
 constexpr std::uint32_t kStreams = 2;  // samples of S9: each is long
-// Speeds are the best of so many rounds of all rows: what else a machine does comes and goes, and
-// makes nothing faster.
+// Speeds are the best of this many rounds of all rows: other work on the machine only ever makes a
+// round slower.
 constexpr std::uint32_t kTimedRounds = 3;
 constexpr std::uint32_t kFirstTrial = 1'000'000;  // samples that no row is scored by
 
@@ -44,7 +44,7 @@ struct Cell {  // a task at a level
   const Level* level;
   std::optional<Gate> gate = {};  // where trials have found it
 
-  // Whether context helps at all is seen from the rows themselves.
+  // The rows themselves show whether context helps at all.
   bool tried() const { return task->metric == Metric::accuracy || task->metric == Metric::ranking; }
 };
 

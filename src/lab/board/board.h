@@ -1,8 +1,8 @@
 // lab/board/board.h - a run of the leaderboard: the same samples for every row, resumable.
 //
-// Who can answer is behind Subject: it reads a sample's context once and answers under many rows, so
-// that a prefill is shared. What has been answered is kept in OUT/progress.jsonl and not asked
-// again, as long as the manifest is the same. The result is JSON (lab/board/report.h renders it).
+// A Subject answers the questions: it reads a sample's context once and answers for many rows, so
+// that these share a prefill. Answers are kept in OUT/progress.jsonl and are not asked again as
+// long as the manifest is the same. The result is JSON (lab/board/report.h renders it).
 //
 //   TRY(Json result, run_board(subject, vocabulary, default_rows(), {.out = "board"}));
 #pragma once

@@ -217,7 +217,7 @@ TEST(AddResults, TakesRowsOfTheSameSamplesOnly) {
   EXPECT_FALSE(add_results(base, Json("nonsense")).ok());
 }
 
-// A file that somebody else's program wrote: what the pages would stumble over is refused, by name.
+// A file that another program wrote: rows that the pages could not render are refused, by name.
 TEST(AddResults, RefusesRowsThatPagesCannotShow) {
   const Json base = result_of();
   Json good = base;

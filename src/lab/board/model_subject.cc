@@ -178,7 +178,7 @@ class Reader {
 
   // Every method's scores once, whatever the budgets.
   const Scored& scores(const Way& way, Observer& observer, const Sequence& s, Scores& known) {
-    // Wrappers share a name with what they wrap; what they change is in the row.
+    // A wrapped method has the name of the method inside; the entry's fields tell them apart.
     const std::string name = fmt::format(
         "{} {} {}", way.method->name, static_cast<int>(way.method->rule), way.method->first_stage);
     const auto found = known.find(name);
@@ -339,7 +339,8 @@ Json ModelSubject::machine() const {
           {"build", std::string("quire, ") + __VERSION__}};
 }
 
-// Reads what is scored a block at a time, compacting between blocks: the same as token by token.
+// Reads the scored text a block at a time and compacts between blocks. The result is the same as
+// reading token by token.
 Result<std::vector<Measured>> ModelSubject::stream(const Sample& sample,
                                                    std::span<const RowSpec> rows) {
   const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
@@ -393,7 +394,7 @@ Result<std::vector<Measured>> ModelSubject::answer(const Sample& sample,
     if (way.blends || (!way.selects.empty() && way.selects != "quest"))
       name += ' ' + rows[r].name();
     std::vector<Asked>& list = by_format[name];
-    // What the whole cache says is what all others are compared with.
+    // All rows are compared with the answers of the whole cache.
     const bool first = rows[r].method == "full";
     list.insert(first ? list.begin() : list.end(), {r, std::move(way)});
   }

@@ -1,8 +1,9 @@
 // lab/board/model_subject.h - a real model behind the leaderboard.
 //
-// A context is read once per format; every row that stores it so begins with a fork of that. Signals
-// are gathered once and scores computed once per method: they serve all budgets. The last token of a
-// context is read after compression, so that even the first token of an answer sees what is left.
+// A context is read once per format; every row with that format begins with a fork of it. Signals
+// are gathered once, and scores are computed once per method for all budgets. The last token of a
+// context is read after compression, so that even the first token of an answer sees the compressed
+// cache.
 //
 //   ModelSubject subject(*runtime);
 //   TRY(Vocabulary v, read_vocabulary(*runtime, text));

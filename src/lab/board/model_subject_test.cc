@@ -116,7 +116,8 @@ TEST(ModelSubject, SelectingAndReusingRowsAreWhatTheySay) {
   }
 }
 
-// A stream is read by those who drop tokens as they go, in less memory; speed is that of one answer.
+// Only rows that drop tokens while decoding read a stream, and they need less memory. The speed is
+// that of one answer.
 TEST(ModelSubject, StreamsAndTimes) {
   TinyRuntime runtime(tiny(), {.tokens_per_block = 16});
   ModelSubject subject(*runtime);

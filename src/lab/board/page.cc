@@ -20,7 +20,7 @@ constexpr Kind kKinds[] = {{"format", "formats"},      {"evict", "eviction"},
                            {"merge", "merging"},       {"mixed", "eviction + format"},
                            {"select", "reading less"}, {"reuse", "reuse off the prefix"},
                            {"anchor", "anchors"},      {"other", "others"}};
-// Of the whole cache's bytes. Slack of short contexts puts rows a little above the share they keep.
+// Shares of the whole cache's bytes. Slack of short contexts puts rows a little above their share.
 constexpr int kLimits[] = {60, 45, 35, 25, 20};
 
 std::string row_id(const std::string& track, std::size_t i) {

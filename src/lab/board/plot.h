@@ -1,6 +1,6 @@
 // lab/board/plot.h - a scatter plot as SVG, with its frontier joined and named. Used by lab/board/page.cc.
 //
-// The x axis is logarithmic. A point whose y is far below the others stands at the lower edge.
+// The x axis is logarithmic. A point whose y is far below the others is drawn at the lower edge.
 #pragma once
 
 #include <string>
@@ -19,10 +19,10 @@ struct PlotPoint {
 struct Plot {
   std::string x, y;  // what the axes say
   std::vector<PlotPoint> points;
-  double y_least = -0.25;  // what is below stands at the edge
+  double y_least = -0.25;  // points below are drawn at the edge
 };
 
-// Marks points that no other equals or beats in both: fewer x, more y.
+// Marks the points of the frontier: no other point has at most their x and at least their y.
 void mark_best(Plot& plot);
 std::string plot_svg(const Plot& plot);
 

@@ -19,7 +19,7 @@ Result<Progress> Progress::open(const std::string& folder, const std::string& ma
     std::string line;
     std::getline(lines, line);
     if (line != manifest)
-      return Error{Code::invalid, p.path_ + ": is of another run (" + line.substr(0, 12) +
+      return Error{Code::invalid, p.path_ + ": belongs to another run (" + line.substr(0, 12) +
                                       "); name another folder or delete it"};
     while (std::getline(lines, line)) {
       const auto parsed = parse_json(line);

@@ -1,7 +1,7 @@
-// lab/board/progress.h - what has been answered so far, so that a run that stopped goes on.
+// lab/board/progress.h - the answers so far, so that a run that stopped can go on.
 //
-// Outcomes by sample, kept as lines of JSON behind a first line that names the manifest: those of
-// another run are refused. A last line that a crash cut short is asked again.
+// Outcomes by sample, kept as lines of JSON. The first line names the manifest; a file of another
+// run is refused. A last line that a crash cut short is dropped, and its sample is asked again.
 //
 //   TRY(Progress progress, Progress::open(folder, hash, rows.size()));
 //   if (!progress.find(key)) TRY_STATUS(progress.add(key, outcomes));

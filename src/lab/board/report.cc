@@ -25,7 +25,7 @@ std::string number(const Json& x, const char* form) {
 }  // namespace
 
 void mark_frontier(Json& result) {
-  // No context is no method, and nobody else knows where the answer is.
+  // "none" is not a method, and "oracle" knows what no method can.
   const auto competes = [](const Json& row) {
     return row["mean"].is_number() && row["method"] != "none" && row["method"] != "oracle";
   };
@@ -84,7 +84,7 @@ std::string board_markdown(const Json& result) {
 
 namespace {
 
-// What the pages read of a row; rows of others may have more.
+// The fields of a row that the pages read; rows of other programs may have more.
 Status check_row(const Json& row) {
   constexpr std::pair<const char*, bool (Json::*)() const noexcept> kFields[] = {
       {"method", &Json::is_string}, {"share", &Json::is_number},

@@ -1,7 +1,7 @@
-// lab/board/report.h - the leaderboard as people see it: a Markdown table, one page of HTML, and
-// results of others added to it.
+// lab/board/report.h - renders the leaderboard as a Markdown table and as one page of HTML, and
+// adds results of other runs.
 //
-// Everything is rendered from the JSON alone, so what is published can be rendered again.
+// Everything is rendered from the JSON alone, so published results can be rendered again.
 #pragma once
 
 #include <string>

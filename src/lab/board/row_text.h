@@ -1,5 +1,5 @@
-// lab/board/row_text.h - rows of a result as its pages name and order them. Used by lab/board/report.cc and
-// lab/board/page.cc.
+// lab/board/row_text.h - how the pages name and order the rows of a result. Used by
+// lab/board/report.cc and lab/board/page.cc.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ inline constexpr BoardTrack kBoardTracks[] = {
 };
 
 std::string row_name(const Json& row);  // "snapkv 20 %"
-// What makes a row: "anchor", "format", "evict", "merge", "select", "reuse", "mixed" or "other".
+// The kind of a row: "anchor", "format", "evict", "merge", "select", "reuse", "mixed" or "other".
 std::string row_kind(const Json& row);
 // Rows of a track, best mean first; rows without a mean last.
 std::vector<const Json*> ranked_rows(const Json& result, const std::string& track);

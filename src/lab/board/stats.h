@@ -1,7 +1,7 @@
 // lab/board/stats.h - from answers to numbers that may be compared: scores, gates, intervals.
 //
 // All rows answer the same samples, so differences are taken sample by sample. A task whose gate
-// fails says nothing about compression, and is printed as n/a.
+// fails says nothing about compression and is printed as n/a.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // lab/board/task.h - what the leaderboard asks a model: suite v1, as generators with seeds.
 //
-// A sample is a context, which a method may compress, and questions that come after it. Candidates
-// of a question are ranked by how likely the model finds them; a single candidate is scored token
-// by token. Small models cannot follow instructions, but they copy and look up: so every task is
-// bare text. Generators know no tokenizer; a Vocabulary gives them words that are one token each.
-// The same seed gives the same sample, whatever else was made before it.
+// A sample is a context, which a method may compress, and questions after it. The candidates of a
+// question are ranked by their likelihood under the model; a single candidate is scored token by
+// token. Small models cannot follow instructions, but they can copy and look up, so every task is
+// bare text. Generators know no tokenizer; a Vocabulary gives them words that are one token each. A
+// sample depends only on its seed, not on the samples made before it.
 //
 //   for (const Task& task : suite_tasks())
 //     for (const Level& level : task.levels)

@@ -1,8 +1,8 @@
-// lab/board/way.h - what a row of the leaderboard does to a cache: its method string, understood.
+// lab/board/way.h - parses the method string of a leaderboard row: what the row does to a cache.
 //
-// Parts are joined by '+', in any order: a retention method, a format, a merger; or how the context is
-// read (quest, xattention, vertical-slash) or put together (cacheblend, key-rotation), where the row's
-// share says how much is read, or is not computed again.
+// Parts are joined by '+', in any order: a retention method, a format, a merger; or how the context
+// is read (quest, xattention, vertical-slash) or put together (cacheblend, key-rotation). For the
+// latter two kinds the row's share says how much is read, or how much is not computed again.
 //
 //   TRY(Way way, parse_way("snapkv+hadamard-int4"));
 #pragma once

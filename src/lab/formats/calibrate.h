@@ -1,11 +1,11 @@
-// lab/formats/calibrate.h - what the calibrated codecs (format/calibration.h) must know about a model's
-// lanes, learned from a text.
+// lab/formats/calibrate.h - fits the calibrated codecs (format/calibration.h) to a model's lanes,
+// on a text.
 //
 //   TRY(Calibration c, calibrate(runtime, {.codec = find_codec("kvquant-3").value()}, tokens));
 //   write_file(path, serialize_calibration(c));
 //
-// The text is read in windows with an exact cache; keys are turned back to where they were before
-// RoPE. Every lane is then fitted by itself: minutes for coupled quantization, seconds for KVQuant.
+// The model reads the text in windows with an exact cache, and RoPE is undone for its keys. Every
+// lane is then fitted by itself: minutes for coupled quantization, seconds for KVQuant.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ struct CalibrationQuestion {
   std::function<void(std::size_t done, std::size_t all)> progress = {};  // lanes fitted
 };
 
-// The runtime's cache is of f16. Tokens it holds meanwhile: all of them.
+// The runtime's cache must be f16. It holds all tokens meanwhile.
 Result<Calibration> calibrate(Runtime& runtime, const CalibrationQuestion& question,
                               std::span<const TokenId> tokens);
 

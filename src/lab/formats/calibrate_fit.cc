@@ -21,7 +21,7 @@ class Histogram1 {
     weights_[static_cast<std::size_t>(std::lround(place))] += weight;
   }
 
-  // The levels that are nearest to it all, in squares: begun at equal shares, then Lloyd's steps.
+  // The levels with the least mean square distance: starts at quantiles, then Lloyd's steps.
   std::vector<float> levels(std::size_t count) const {
     std::vector<double> level(count);
     double total = 0, sum = 0;

@@ -111,7 +111,7 @@ Json plan_json(std::span<const Format* const> by_layer) {
 }
 
 Result<std::vector<const Format*>> parse_plan(const Json& json) {
-  const Error wrong{Code::corrupt, "this is no plan of `quire probe`: make it again"};
+  const Error wrong{Code::corrupt, "this is not a plan of `quire probe`; run it again"};
   if (!json.is_object() || json.value("quire_kv_plan", 0) != 1 || !json.contains("layers") ||
       !json["layers"].is_array())
     return wrong;

@@ -1,8 +1,8 @@
-// lab/formats/probe.h - which layers can do with fewer bits: a measured cost for every layer's keys and
-// values in a few codecs, and the cheapest mixture that fits a budget of bytes.
+// lab/formats/probe.h - finds the layers that need fewer bits: measures a cost for every layer's
+// keys and values in a few codecs, and chooses the cheapest mixture that fits a budget of bytes.
 //
-// One layer and side at a time is stored in the codec, everything else in f16, and the text is read:
-// the divergence that this alone causes is its cost. Costs of layers are taken to add up, which they
+// The model reads the text with one layer's keys or values in a codec and everything else in f16.
+// The divergence that this causes is the cost. Costs of layers are assumed to add up, which they
 // nearly do while they are small.
 //
 //   TRY(Probe p, probe_storage(runtime, {.keys = {"int8", "hadamard-int4"}, ...}, tokens));
@@ -36,8 +36,8 @@ struct Probe {
 Result<Probe> probe_storage(Runtime& runtime, const ProbeQuestion& question,
                             std::span<const TokenId> tokens);
 
-// The formats of all layers: from the widest on, what costs least for the bytes it saves is
-// narrowed, until the budget is met or all is as narrow as can be.
+// The formats of all layers. All start as the widest; the one that costs least per byte saved is
+// narrowed next, until the budget is met or all are as narrow as possible.
 std::vector<const Format*> choose_plan(const Probe& probe, double bytes_per_token);
 
 Json plan_json(std::span<const Format* const> by_layer);

@@ -59,7 +59,8 @@ Result<std::vector<Quality>> compare_storage(Runtime& r, const QualityQuestion& 
   const std::uint32_t rows =
       std::min({fit, 128u, r.executor().traits().rows_max / static_cast<std::uint32_t>(ways + 1)});
   if (rows == 0)
-    return Error{Code::invalid, "too many ways at once for one step; raise --batch-rows"};
+    return Error{Code::invalid,
+                 "one step cannot hold so many formats; raise --batch-rows or name fewer"};
 
   std::vector<Tally> tallies(ways);
   std::vector<Row> read;

@@ -1,7 +1,8 @@
-// lab/formats/quality.h - what ways of storing the cache do to a model's answers, on given text.
+// lab/formats/quality.h - how ways of storing the cache change a model's predictions, on given
+// text.
 //
-// Each way reads the text beside the reference, in the same steps of one runtime, and every position
-// is compared: `quire eval formats` prints it, the probe chooses by it.
+// Each way reads the text beside the reference, in the same steps of one runtime, and every
+// position is compared. `quire eval formats` prints the result; the probe (probe.h) chooses by it.
 //
 //   TRY(auto scores, compare_storage(runtime, {.reference = f16, .ways = {int8, mixed}}, tokens));
 //   scores[0].kl_mean;   // KL(reference || way), nats per token

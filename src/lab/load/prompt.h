@@ -1,7 +1,8 @@
 // lab/load/prompt.h - text and token ids to ask with: made up from a seed, of a wanted length.
 //
-// Two seeds share no beginning worth caching; the same seed always makes the same words. How many
-// tokens a word is depends on the server's tokenizer, so it is asked once (Calibration).
+// Texts of different seeds share no beginning worth caching; the same seed always gives the same
+// words. The number of tokens per word depends on the server's tokenizer, so the server is asked
+// once (Calibration).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// lab/load/run.h - sends a workload to a server and writes down what happened, request by request.
+// lab/load/run.h - sends a workload to a server and records what happened, request by request.
 //
 //   Plan plan{.endpoint = server, .ask = {.model = "m"}, .concurrency = 8};
 //   TRY(plan.ask.calibration, calibrate(plan));
@@ -28,7 +28,7 @@ struct Plan {
 // Times are seconds since the run began. Measured at the socket, where bytes arrive.
 struct Record {
   std::uint32_t session = 0, turn = 0;
-  double late_s = 0;  // sent this long after it was due: the generator's own fault
+  double late_s = 0;  // sent this long after it was due: the generator was too slow
   double sent_s = 0, first_s = -1, last_s = -1, end_s = 0;  // first_s < 0: no text came
   std::vector<float> gaps_s = {};                           // between chunks with text
   Usage usage = {};

@@ -62,7 +62,8 @@ Result<Slo> parse_slo(const std::string& text) {
     const auto bad = [&] {
       return Error{
           Code::invalid,
-          fmt::format("'{}' is no limit; write for example ttft=500ms,tpot=40ms,total=10s", item)};
+          fmt::format("'{}' is not a limit; write for example ttft=500ms,tpot=40ms,total=10s",
+                      item)};
     };
     const std::size_t equal = item.find('=');
     if (equal == std::string_view::npos) return bad();

@@ -1,9 +1,9 @@
 // lab/load/workload.h - what is asked, and when: sessions of turns, made up or read from a recording.
 //
-// A session is one client's conversation: a turn is sent when the answer before it is there and
-// `think_s` have passed, and its prompt is everything said so far. A lone request is a session of
-// one turn. Whether sessions begin by the clock (open loop) or as others end (closed loop) is for
-// run_load() to say.
+// A session is one client's conversation. A turn is sent `think_s` seconds after the previous
+// answer has arrived, and its prompt is the whole conversation so far. A lone request is a session
+// of one turn. run_load() decides whether sessions begin by the clock (open loop) or as others end
+// (closed loop).
 //
 //   Workload w = make_workload({.kind = "agent", .sessions = 16, .turns = 6, .prefix = 3000});
 #pragma once
@@ -38,8 +38,7 @@ struct Workload {
 // Measures of a made-up workload, in tokens.
 //   random          independent prompts of `input`
 //   shared-prefix   `groups` prefixes of `prefix`, each followed by an ending of its own of `input`
-//   agent           `sessions` conversations behind one prefix of `prefix`, `turns` turns of
-//   `input`
+//   agent           `sessions` conversations behind one prefix of `prefix`, `turns` turns of `input`
 struct WorkloadShape {
   std::string kind = "random";
   std::uint32_t sessions = 32, turns = 1, input = 256, output = 64, prefix = 0, groups = 1;

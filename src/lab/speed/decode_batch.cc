@@ -10,8 +10,8 @@
 namespace quire::lab {
 namespace {
 
-// Gives a sequence the keys and values of another under tokens of its own: same bytes in blocks of
-// its own, without computing them again.
+// Gives a sequence the keys and values of another sequence, under different tokens: it copies the
+// bytes into new blocks instead of computing them.
 Status copy_context(Runtime& runtime, Sequence& from, Sequence& to, std::uint32_t depth,
                     std::uint64_t salt) {
   const std::vector<TokenId> tokens = filler(runtime, depth, salt);

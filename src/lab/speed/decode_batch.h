@@ -1,5 +1,5 @@
-// lab/speed/decode_batch.h - how fast tokens are made at a depth, with the cache stored in one way or in
-// several, side by side. For `quire bench` and `quire bench retain`.
+// lab/speed/decode_batch.h - measures decoding speed at a depth, with the cache stored in one way
+// or in several ways in turn. For `quire bench` and `quire bench retain`.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,15 @@ class DecodeBatch {
 
   // The first sequence's context is encoded from `like`, or computed; the others get copies.
   Status fill(const StoragePolicy& way, const DecodeBatch* like);
-  // The same, of which a policy keeps only a part.
+  // As above, but a retention policy keeps only a part of the context.
   Status fill_kept(const StoragePolicy& way, std::shared_ptr<const RetainPolicy> policy);
 
-  // Tokens per second that the first `width` make, at most `count` each; then all is as it was.
+  // Decodes at most `count` tokens with each of the first `width` sequences, then rolls them back.
+  // Returns tokens per second.
   Result<double> run(std::uint32_t steps, std::uint32_t width);
   std::uint64_t bytes() const { return r_.cache().bytes(sequences_[0]); }  // that the first holds
   double prefill_s() const { return prefill_s_; }    // of the first, where it was computed
-  double compress_s() const { return compress_s_; }  // what its policy took of and after that
+  double compress_s() const { return compress_s_; }  // time of its policy, during and after prefill
 
  private:
   Result<Sequence> open(const StoragePolicy& way, SequenceOptions options);
@@ -52,11 +53,11 @@ struct DecodeScore {
   std::uint64_t kv_bytes;      // that a step reads
 };
 
-// One score per way. With several, only the first reads its context, the others' is encoded from
-// it: what decoding costs does not depend on the numbers.
+// One score per way. Only the first way computes its context; the others encode it from the first.
+// The cost of decoding does not depend on the numbers.
 Result<std::vector<DecodeScore>> bench_decode(Runtime& runtime, const DecodeQuestion& question);
 
-// Token numbers that no other salt shares a prefix with, so that the prefix cache cannot help.
+// Tokens that share no prefix with those of another salt, so that the prefix cache cannot help.
 std::vector<TokenId> filler(const Runtime& runtime, std::uint32_t count, std::uint64_t salt);
 Status read_all(Runtime& runtime, Sequence& s, std::span<const TokenId> prompt);
 

@@ -1,5 +1,5 @@
-// What a window costs that moves over endless text: each time a block is full the oldest one goes.
-// (`quire bench retain` measures decoding from the part of a prompt that a policy keeps.)
+// The cost of a window that moves over endless text: each time a block is full, the oldest one
+// leaves. (`quire bench retain` measures decoding from the part of a prompt that a policy keeps.)
 //
 //   QUIRE_TEST_MODEL=model.gguf build/release/src/lab_lanes_bench
 //

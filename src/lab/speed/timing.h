@@ -7,7 +7,7 @@
 
 namespace quire::lab {
 
-// Runs from its making on.
+// Runs from its construction on.
 class Stopwatch {
  public:
   double seconds() const {

@@ -38,6 +38,8 @@ struct ParseContext {
   bool strict_fields = false;                     // unknown fields are errors
   std::string model = {};                         // that a request without one means
   SamplingOptions sampling = {.temperature = 1};  // where a request does not say
+  bool parse_special = true;     // raw prompts may spell control tokens (--no-parse-special)
+  bool trust_templates = false;  // a chat_template is taken (--trust-request-templates)
   KvRules kv;
   std::string kv_header;  // x-kv-policy
 };

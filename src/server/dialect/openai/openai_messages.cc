@@ -9,7 +9,7 @@
 namespace quire::openai {
 namespace {
 
-constexpr std::size_t kMessagesMax = 100'000, kToolsMax = 1024;
+constexpr std::size_t kMessagesMax = 4096, kToolsMax = 1024;
 
 struct MessageReader {
   Fields& body;
@@ -90,7 +90,7 @@ struct MessageReader {
     }
     Json arguments = call.value("arguments", Json("{}"));
     if (arguments.is_string()) {
-      auto parsed = parse_json(arguments.get_ref<const std::string&>());
+      auto parsed = parse_json(arguments.get_ref<const std::string&>(), kRequestJson);
       if (parsed.ok()) arguments = std::move(parsed.value());
     }
     return {{"name", call["name"]}, {"arguments", std::move(arguments)}};

@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "server/dialect/openai/openai_messages.h"
-#include "server/prompt_list.h"
+#include "server/prompt.h"
 
 namespace quire::openai {
 namespace {
@@ -172,13 +172,54 @@ void parse_common(Fields& f, const ParseContext& context, GenerationRequest& ask
       asked.priority = -10;
     }
   }
-  if (const auto id = f.text("request_id", 128)) asked.request_id = *id;
+  f.text("request_id", 128);  // x-request-id is what names a request
   if (const Json* metadata = f.find("metadata"))
     if (!metadata->is_object() || metadata->size() > 16)
       f.refuse("metadata", "must be an object of at most 16 keys");
   if (const Json* transfer = f.find("kv_transfer_params"))
     if (transfer->is_object() && transfer->value("do_remote_decode", Json(false)) == true)
       f.refuse(not_implemented("kv_transfer_params.do_remote_decode", "kv_transfer_params"));
+}
+
+// One of four fields that say what the answer must look like; an empty name is not looked for.
+void parse_shape(Fields& f, std::string_view json, std::string_view regex, std::string_view rules,
+                 std::string_view choice, AnswerGrammar& g) {
+  const auto is = [&](AnswerGrammar::Kind kind, std::string_view name) {
+    if (g.kind != AnswerGrammar::Kind::none)
+      return f.refuse(name, "cannot be combined with another shape of the answer");
+    g.kind = kind;
+    if (g.param.empty()) g.param = std::string(name);
+  };
+  if (const Json* schema = f.find(json)) {
+    is(AnswerGrammar::Kind::json_schema, json);
+    g.schema = *schema;
+    if (schema->is_string()) {
+      auto parsed = parse_json(schema->get_ref<const std::string&>(), kRequestJson);
+      if (!parsed.ok()) return f.refuse(json, "must be a JSON schema");
+      g.schema = std::move(parsed.value());
+    }
+    if (!g.schema.is_object() && !g.schema.is_boolean())
+      return f.refuse(json, "must be a JSON schema");
+  }
+  if (!regex.empty())
+    if (auto text = f.text(regex, 64 << 10)) {
+      is(AnswerGrammar::Kind::regex, regex);
+      g.text = std::move(*text);
+    }
+  if (auto text = f.text(rules, 256 << 10); text && !text->empty()) {
+    is(AnswerGrammar::Kind::ebnf, rules);
+    g.text = std::move(*text);
+  }
+  if (choice.empty()) return;
+  if (const Json* choices = f.find(choice)) {
+    is(AnswerGrammar::Kind::choice, choice);
+    if (!choices->is_array() || choices->empty() || choices->size() > 1024)
+      return f.refuse(choice, "must be a list of 1 to 1024 strings");
+    for (const Json& c : *choices) {
+      if (!c.is_string()) return f.refuse(choice, "must be strings");
+      g.choices.push_back(c.get<std::string>());
+    }
+  }
 }
 
 void parse_grammar(Fields& f, GenerationRequest& asked) {
@@ -205,44 +246,39 @@ void parse_grammar(Fields& f, GenerationRequest& asked) {
       format->refuse("type", "must be text, json_object or json_schema");
     }
   }
-  auto outputs = f.object("structured_outputs");
-  if (!outputs) return;
-  g.param = "structured_outputs";
-  if (const Json* schema = outputs->find("json")) {
-    g.kind = AnswerGrammar::Kind::json_schema;
-    g.schema = *schema;
-    if (schema->is_string()) {
-      auto parsed = parse_json(schema->get_ref<const std::string&>());
-      if (!parsed.ok()) return outputs->refuse("json", "must be a JSON schema");
-      g.schema = std::move(parsed.value());
-    }
-  } else if (const auto regex = outputs->text("regex", 64 << 10)) {
-    g.kind = AnswerGrammar::Kind::regex;
-    g.text = *regex;
-  } else if (const auto grammar = outputs->text("grammar", 256 << 10)) {
-    g.kind = AnswerGrammar::Kind::ebnf;
-    g.text = *grammar;
-  } else if (outputs->boolean("json_object").value_or(false)) {
-    g.kind = AnswerGrammar::Kind::json_object;
-  } else if (const Json* choices = outputs->find("choice")) {
-    g.kind = AnswerGrammar::Kind::choice;
-    if (!choices->is_array() || choices->empty() || choices->size() > 1024)
-      return outputs->refuse("choice", "must be a list of 1 to 1024 strings");
-    for (const Json& c : *choices) {
-      if (!c.is_string()) return outputs->refuse("choice", "must be strings");
-      g.choices.push_back(c.get<std::string>());
-    }
+  if (auto outputs = f.object("structured_outputs")) {
+    g = {.param = "structured_outputs"};
+    parse_shape(*outputs, "json", "regex", "grammar", "choice", g);
+    if (g.kind == AnswerGrammar::Kind::none && outputs->boolean("json_object").value_or(false))
+      g.kind = AnswerGrammar::Kind::json_object;
   }
+  // What older clients of vLLM send, and llama-server's.
+  AnswerGrammar other;
+  parse_shape(f, "guided_json", "guided_regex", "guided_grammar", "guided_choice", other);
+  if (other.kind == AnswerGrammar::Kind::none)
+    parse_shape(f, "json_schema", {}, "grammar", {}, other);
+  if (other.kind == AnswerGrammar::Kind::none) return;
+  if (g.kind != AnswerGrammar::Kind::none)
+    return f.refuse(other.param, "cannot be combined with " + g.param);
+  g = std::move(other);
 }
 
-void parse_template_fields(Fields& f, GenerationRequest& asked) {
+void parse_template_fields(Fields& f, const ParseContext& context, GenerationRequest& asked) {
   asked.add_generation_prompt = f.boolean("add_generation_prompt").value_or(true);
   asked.continue_final_message = f.boolean("continue_final_message").value_or(false);
   if (asked.continue_final_message && f.find("add_generation_prompt") != nullptr &&
       asked.add_generation_prompt)
     f.refuse("continue_final_message", "cannot be combined with add_generation_prompt");
   if (asked.continue_final_message) asked.add_generation_prompt = false;
-  if (const auto source = f.text("chat_template", 256 << 10)) asked.chat_template = *source;
+  if (const auto source = f.text("chat_template", 256 << 10)) {
+    if (!context.trust_templates)
+      f.refuse({.status = 403,
+                .message = "requests may bring no chat_template here (--trust-request-templates)",
+                .type = "permission_error",
+                .code = "chat_template_not_trusted",
+                .param = "chat_template"});
+    asked.chat_template = *source;
+  }
   if (auto variables = f.object("chat_template_kwargs"))
     asked.template_variables = *f.find("chat_template_kwargs");
 }
@@ -277,7 +313,7 @@ std::optional<ApiError> parse_chat(const Json& body, const ParseContext& context
   parse_messages(f, asked);
   parse_tools(f, asked);
   parse_common(f, context, asked);
-  parse_template_fields(f, asked);
+  parse_template_fields(f, context, asked);
   parse_grammar(f, asked);
   if (const auto max = f.integer("max_completion_tokens", 1, kTokensMax))
     asked.tokens_max = static_cast<std::uint32_t>(*max);
@@ -319,7 +355,9 @@ std::optional<ApiError> parse_completion(const Json& body, const ParseContext& c
     asked.prompt_logprobs =
         std::max(asked.prompt_logprobs, static_cast<std::int32_t>(asked.top_logprobs));
   if (const auto suffix = f.text("suffix", 32 << 20)) asked.suffix = *suffix;
-  asked.parse_special = f.boolean("parse_special").value_or(false);
+  asked.parse_special = f.boolean("parse_special").value_or(context.parse_special);
+  if (asked.parse_special && !context.parse_special)
+    f.refuse("parse_special", "is off here (--no-parse-special)");
   asked.add_special = f.boolean("add_special_tokens").value_or(true);
   return finish(f, context, asked);
 }
@@ -331,7 +369,7 @@ std::optional<ApiError> parse_conversation(const Json& body, const ParseContext&
   asked.prompt_field = "messages";
   parse_messages(f, asked);
   parse_tools(f, asked);
-  parse_template_fields(f, asked);
+  parse_template_fields(f, context, asked);
   if (f.failed()) return f.error();
   return std::nullopt;
 }

@@ -42,23 +42,65 @@ TEST(OpenAiParse, WhatARequestDoesNotSayIsTheServers) {
   ParseContext context = kContext;
   context.model = "served";
   context.sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f, .repetition_penalty = 1.1f};
-  Asked a;
+  GenerationRequest a;
   ASSERT_FALSE(parse_chat({{"messages", {{{"role", "user"}, {"content", "x"}}}}}, context, a));
   EXPECT_EQ(a.model, "served");
   EXPECT_EQ(a.sampling.temperature, 0.6f);
   EXPECT_EQ(a.sampling.top_k, 20u);
   EXPECT_EQ(a.sampling.top_p, 0.95f);
   EXPECT_EQ(a.sampling.repetition_penalty, 1.1f);
-  Asked b;
+  GenerationRequest b;
   ASSERT_FALSE(parse_chat(chat({{"temperature", 0}, {"top_k", -1}, {"top_p", 1}}), context, b));
   EXPECT_EQ(b.model, "m");
   EXPECT_EQ(b.sampling.temperature, 0);
   EXPECT_EQ(b.sampling.top_k, 0u);
   EXPECT_EQ(b.sampling.top_p, 1);
-  Asked beams;  // ranked by the model's own probabilities
+  GenerationRequest beams;  // ranked by the model's own probabilities
   ASSERT_FALSE(parse_chat(chat({{"use_beam_search", true}, {"n", 2}}), context, beams));
   EXPECT_EQ(beams.sampling.temperature, 0);
   EXPECT_EQ(beams.sampling.repetition_penalty, 1);
+}
+
+TEST(OpenAiParse, ShapesOfAnswersAsOtherServersNameThem) {
+  using Kind = AnswerGrammar::Kind;
+  const Json schema{{"type", "object"}};
+  for (const char* name : {"guided_json", "json_schema"}) {
+    const AnswerGrammar g = good(chat({{name, schema}})).grammar;
+    EXPECT_EQ(g.kind, Kind::json_schema) << name;
+    EXPECT_EQ(g.param, name);
+    EXPECT_EQ(good(chat({{name, schema.dump()}})).grammar.schema, schema) << name;
+  }
+  EXPECT_EQ(good(chat({{"guided_regex", "a+"}})).grammar.kind, Kind::regex);
+  EXPECT_EQ(good(chat({{"guided_grammar", "root ::= \"a\""}})).grammar.kind, Kind::ebnf);
+  EXPECT_EQ(good(chat({{"grammar", "root ::= \"a\""}})).grammar.kind, Kind::ebnf);
+  EXPECT_EQ(good(chat({{"guided_choice", {"a", "b"}}})).grammar.choices.size(), 2u);
+  EXPECT_EQ(good(chat({{"structured_outputs", {{"choice", {"a"}}}}})).grammar.kind, Kind::choice);
+  EXPECT_EQ(good(chat({{"structured_outputs", {{"json_object", true}}}})).grammar.kind,
+            Kind::json_object);
+  EXPECT_EQ(good(chat({{"grammar", ""}})).grammar.kind, Kind::none);
+  EXPECT_EQ(bad(chat({{"guided_json", 3}})), "guided_json 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"guided_choice", {1}}})), "guided_choice 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"guided_json", schema}, {"guided_regex", "a"}})),
+            "guided_regex 400 invalid_value");
+  EXPECT_EQ(bad(chat({{"response_format", {{"type", "json_object"}}}, {"guided_regex", "a"}})),
+            "guided_regex 400 invalid_value");
+}
+
+TEST(OpenAiParse, TemplatesAndControlTokensNeedTrust) {
+  EXPECT_EQ(bad(chat({{"chat_template", "x"}})), "chat_template 403 chat_template_not_trusted");
+  const Json raw{{"model", "m"}, {"prompt", "<s>"}};
+  GenerationRequest asked, plain;
+  ParseContext context = kContext;
+  context.trust_templates = true;
+  EXPECT_FALSE(parse_chat(chat({{"chat_template", "x"}}), context, asked));
+  EXPECT_FALSE(parse_completion(raw, context, asked));
+  EXPECT_TRUE(asked.parse_special);
+  context.parse_special = false;
+  EXPECT_FALSE(parse_completion(raw, context, plain));
+  EXPECT_FALSE(plain.parse_special);
+  Json wants = raw;
+  wants["parse_special"] = true;
+  EXPECT_EQ(parse_completion(wants, context, plain)->param, "parse_special");
 }
 
 TEST(OpenAiParse, ErrorsNameTheParameter) {

@@ -29,7 +29,6 @@ class OpenAiWriter final : public AnswerWriter {
   struct ChoiceState {
     bool begun = false;
     std::uint64_t characters = 0;  // of text so far, for text_offset
-    std::vector<std::string> call_ids;
   };
 
   std::string chunk(std::string_view choices, const Usage* usage, const Json& kv = nullptr) const;
