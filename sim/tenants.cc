@@ -10,10 +10,9 @@ std::string Simulator::tenant_name(std::size_t tree) const {
 }
 
 void Simulator::limit_tenant() {
-  const TenantLimits limits{
-      .bytes = random_.chance(0.5) ? kPage * random_.below(6) : 0,
-      .pin_bytes = random_.chance(0.3) ? kPage * (1 + random_.below(3)) : 0,
-      .leases = static_cast<std::uint32_t>(random_.below(4))};
+  const TenantLimits limits{.bytes = random_.chance(0.5) ? kPage * random_.below(6) : 0,
+                            .pin_bytes = random_.chance(0.3) ? kPage * (1 + random_.below(3)) : 0,
+                            .leases = static_cast<std::uint32_t>(random_.below(4))};
   CHECK(cache_->set_limits(tenant_name(random_.below(trees_.size())), limits).ok());
   ++report_.limits;
 }
@@ -22,10 +21,10 @@ void Simulator::limit_tenant() {
 // for it, and nothing else.
 void Simulator::visit() {
   const auto layers = static_cast<std::uint32_t>(1 + random_.below(8));
-  const Geometry g = toy_geometry(
-      {random_.chance(0.5) ? toy_group(GroupKind::full, layers, 1)
-                           : toy_group(GroupKind::window, 1, 1, 5 + 4 * layers)},
-      kBlock);
+  const Geometry g =
+      toy_geometry({random_.chance(0.5) ? toy_group(GroupKind::full, layers, 1)
+                                        : toy_group(GroupKind::window, 1, 1, 5 + 4 * layers)},
+                   kBlock);
   RootIdentity identity;
   identity.tenant = "visitor " + std::to_string(random_.below(3));
   const Result<RootId> root = cache_->root(identity, g);
@@ -71,7 +70,8 @@ void Simulator::check_limits() {
   before_.resize(have.size(), 0);
   std::size_t counted = 0;
   for (std::size_t i = 0; i < have.size(); ++i) {
-    if (have[i].limits.bytes > 0) CHECK(have[i].bytes <= std::max(have[i].limits.bytes, before_[i]));
+    if (have[i].limits.bytes > 0)
+      CHECK(have[i].bytes <= std::max(have[i].limits.bytes, before_[i]));
     before_[i] = have[i].bytes;
     const std::size_t listed = cache_->leases(tenant_name(i), {}, 1000).size();
     CHECK(listed == have[i].leases);

@@ -110,6 +110,8 @@ class CacheCore {
   void finish_item(Item& item, std::uint32_t accepted);
   void publish(SequenceState& s);
   bool publish_block(SequenceState& s, std::uint32_t i);
+  template <class F>
+  bool fits_quota(TenantSlot t, F missing);
   void announce(SequenceState& s);
   void set_path(SequenceState& s, std::uint32_t blocks);  // keeps the first nodes of its path
   void leave_window(SequenceState& s);

@@ -11,7 +11,8 @@ TenantSlot PrefixStore::tenant_of(std::uint32_t block) const {
 }
 
 bool PrefixStore::may_take(NodeId n, TenantSlot by) const {
-  return by == kNoTenant || planted(Bug::take_shares) || tenant(n) == by || tenants_.excess(tenant(n)) >= bytes(n);
+  return by == kNoTenant || planted(Bug::take_shares) || tenant(n) == by ||
+         tenants_.excess(tenant(n)) >= bytes(n);
 }
 
 // The block of this kind that leaves for `by`: its own if it has more than its share, else of the

@@ -268,13 +268,27 @@ void CacheCore::publish(SequenceState& s) {
     if (!publish_block(s, s.published)) return;
 }
 
+// Makes room in a quota for the bytes that are missing. What leaves for that may be missing then too.
+template <class F>
+bool CacheCore::fits_quota(TenantSlot t, F missing) {
+  for (std::uint64_t more = missing();;) {
+    if (!store.keep_quota(t, more)) return false;
+    const std::uint64_t now = missing();
+    if (now <= more) return true;
+    more = now;
+  }
+}
+
 bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
   std::vector<NodeId>& path = s.cursor.path;
-  std::uint64_t more = 0;
-  for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
-    if (!(s.layout->state >> g & 1) && !(i < path.size() && store.has(path[i], g)))
-      more += s.layout->groups[g].bytes;
-  if (!store.keep_quota(store.tenant(s.cursor.root), more)) {
+  const auto missing = [&] {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
+      if (!(s.layout->state >> g & 1) && !(i < path.size() && store.has(path[i], g)))
+        bytes += s.layout->groups[g].bytes;
+    return bytes;
+  };
+  if (!fits_quota(store.tenant(s.cursor.root), missing)) {
     set_path(s, s.published);  // nobody waits for it
     return false;
   }
@@ -327,10 +341,13 @@ void CacheCore::snapshot(SequenceState& s) {
     return;
   const NodeId n = s.cursor.path[s.published - 1];
   if (!store.ready(n)) return;  // evicted under a compacted sequence
-  std::uint64_t more = 0;
-  for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
-    if (s.layout->state >> g & 1 && !store.has(n, g)) more += s.layout->groups[g].bytes;
-  if (!store.keep_quota(store.tenant(n), more)) return;
+  const auto missing = [&] {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
+      if (s.layout->state >> g & 1 && !store.has(n, g)) bytes += s.layout->groups[g].bytes;
+    return bytes;
+  };
+  if (!fits_quota(store.tenant(n), missing) || !store.ready(n)) return;
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
     if (s.layout->state >> g & 1 && !store.has(n, g)) store.put(n, g, s.tables[g].refs[0].id());
   store.became_ready(n);
