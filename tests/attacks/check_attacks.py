@@ -477,8 +477,8 @@ class Shares(Attacks):
 
         def way(number):
             return {"allow_lossy": True, **(
-                {"window": {"size": 64 + number}} if number % 3 == 0 else
-                {"window": {"size": 64 + number, "sink": 1 + number % 7}} if number % 3 == 1 else
+                {"window": {"size": 64 + number % 3000}} if number % 3 == 0 else
+                {"window": {"size": 64 + number % 3000, "sink": 1 + number // 3000}} if number % 3 == 1 else
                 {"format": {"k": "int8", "v": "int8", "recent_exact": 32 * number}})}
 
         def look():

@@ -24,7 +24,7 @@ class Tenants(unittest.TestCase):
         cls.keys.write(f"{KEYS['a']} tenant=a\n{KEYS['b']} tenant=b\n{KEYS['admin']} admin\n")
         cls.keys.flush()
         os.chmod(cls.keys.name, 0o600)
-        cls.server = Server(QUIRE, tiny("f32"), "--api-key-file", cls.keys.name, "--kv-cache-memory", "16MiB",
+        cls.server = Server(QUIRE, tiny("llama-F32"), "--api-key-file", cls.keys.name, "--kv-cache-memory", "16MiB",
                             "--pin-budget", "0.1")
 
     @classmethod
