@@ -37,7 +37,9 @@ CudaExecutor::CudaExecutor(std::unique_ptr<DeviceModel> device)
 Geometry CudaExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   StoragePolicy here = policy;
   if (policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
-  return make_geometry(config(), tokens_per_block, here);
+  Geometry made = make_geometry(config(), tokens_per_block, here);
+  made.order = PageOrder::cuda;
+  return made;
 }
 
 Result<StepTicket> CudaExecutor::submit(const StepPlan& plan) {

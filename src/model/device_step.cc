@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
+#include "kernels/cuda/pages.h"
 #include "model/device_front.h"
 #include "model/device_model.h"
 
@@ -13,25 +13,15 @@ namespace {
 
 constexpr std::uint32_t kNoPlace = 0xffffffffu;
 
-// Formats with kernels; rows of two bytes are bf16 here, whatever they are on a CPU.
-std::optional<CudaKvFormat> sealed_format(const Format& format) {
-  for (const auto& [name, known] : {std::pair{std::string_view("fp8-e4m3"), CudaKvFormat::fp8},
-                                    {"int8", CudaKvFormat::int8},
-                                    {"hadamard-int4", CudaKvFormat::int4},
-                                    {"hadamard-int2", CudaKvFormat::int2}})
-    if (format.name == name) return known;
-  return {};
-}
-
 }  // namespace
 
 Status DeviceModel::check_storage(const StoragePolicy& storage, const Geometry& geometry) const {
   for (const LayerGroup& group : geometry.groups) {
     const std::string_view name = group.format->name;
-    if (group.sealed() ? !sealed_format(*group.format) : name != "bf16" && !storage.lossy())
+    if (group.sealed() ? !cuda_kv_format(*group.format) : name != "bf16" && !storage.lossy())
       return Error{Code::unsupported,
                    fmt::format("KV format '{}' on a GPU; there are bf16, fp8-e4m3, int8, "
-                               "hadamard-int4 and hadamard-int2",
+                               "hadamard-int4-head and hadamard-int2-head",
                                name)};
     if (group.sealed() && group.key_dim > 128)
       return Error{
@@ -53,7 +43,7 @@ void DeviceModel::plan(const Geometry& geometry, const StepRows& step) {
     const LayerGroup& shape = geometry.groups[g];
     Group& group = groups_[g];
     group.attended = shape.kind != GroupKind::recent;
-    group.format = shape.sealed() ? sealed_format(*shape.format).value() : CudaKvFormat::bf16;
+    group.format = shape.sealed() ? cuda_kv_format(*shape.format).value() : CudaKvFormat::bf16;
     CudaPlanShape how{.query_heads = config_.query_heads,
                       .kv_heads = config_.kv_heads,
                       .head_dim = config_.head_dim,
