@@ -167,10 +167,15 @@ Result<std::span<const BestToken>> Stepper::run_best(std::span<const StepItem> i
 StepPlan Stepper::plan(Plan& to, const Reservation& room, std::span<const StepItem> items,
                        const Geometry& g, const StepAsk& ask) {
   to.clear(g.groups.size());
-  for (std::size_t i = 0; i < items.size(); ++i)
-    if (&geometry(items[i]) == &g) add_item(to, room, items, i, g, ask);
+  std::uint64_t serial = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (&geometry(items[i]) != &g) continue;
+    add_item(to, room, items, i, g, ask);
+    serial = cache().geometry_serial(items[i].sequence->root());
+  }
   set_views(to, g);
   StepPlan made{.geometry = &g,
+                .serial = serial,
                 .tokens = to.tokens,
                 .positions = to.positions,
                 .groups = to.views,

@@ -53,7 +53,7 @@ Result<StepTicket> CudaExecutor::submit(const StepPlan& plan) {
     StepRows rows = rows_of_plan(plan);
     rows.greedy = best_.data();
     rows.ticket = &queued.ticket;
-    TRY_STATUS(device_->forward(*plan.geometry, rows, nullptr));
+    TRY_STATUS(device_->forward(*plan.geometry, plan.serial, rows, nullptr));
   }
   return static_cast<StepTicket>(submitted_++);
 }
@@ -76,7 +76,7 @@ Result<StepResult> CudaExecutor::complete(StepTicket ticket) {
     drawn_.assign(wanted, {});
     rows.drawn = drawn_.data();
   }
-  TRY_STATUS(device_->forward(*plan.geometry, rows, logits_.get()));
+  TRY_STATUS(device_->forward(*plan.geometry, plan.serial, rows, logits_.get()));
   return StepResult{.logits = {logits_.get(), floats}, .best = {}, .drawn = drawn_};
 }
 

@@ -18,6 +18,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint32_t kDeviceNumerics = 4;  // bumped when the bits of an answer may change
+constexpr std::size_t kGraphsMax = 1024;      // then all are made anew as they are needed
 }  // namespace
 
 Result<std::unique_ptr<DeviceModel>> DeviceModel::load(const ModelSource& source,
@@ -137,10 +138,16 @@ Status DeviceModel::cover(std::uint32_t positions) {
   return {};
 }
 
-Status DeviceModel::run_or_replay(const Geometry& geometry, const Step& step) {
-  const GraphKey key{&geometry, step.rows, step.logit_rows, step.greedy, step.merge, step.tiles};
+Status DeviceModel::run_or_replay(const Geometry& geometry, std::uint64_t serial,
+                                  const Step& step) {
+  const GraphKey key{serial,      &geometry,  step.rows, step.logit_rows,
+                     step.greedy, step.merge, step.tiles};
   if (const auto found = graphs_.find(key); found != graphs_.end())
     return check(device_.api->launch(found->second, stream_));
+  if (graphs_.size() >= kGraphsMax) {
+    TRY_STATUS(check(device_.api->wait(stream_)));
+    forget_graphs();
+  }
   TRY_STATUS(run(geometry, step));  // once for real: what is set up on first use cannot be captured
   TRY_STATUS(check(device_.api->wait(stream_)));
   TRY_STATUS(check(device_.api->begin_capture(stream_), "capturing a graph"));
@@ -152,7 +159,8 @@ Status DeviceModel::run_or_replay(const Geometry& geometry, const Step& step) {
   return {};
 }
 
-Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, float* logits) {
+Status DeviceModel::forward(const Geometry& geometry, std::uint64_t serial, const StepRows& step,
+                            float* logits) {
   const auto rows = static_cast<std::uint32_t>(step.tokens.size()),
              wanted = static_cast<std::uint32_t>(step.logit_rows.size());
   CHECK(geometry.tokens_per_block == kCudaPage);
@@ -193,7 +201,7 @@ Status DeviceModel::forward(const Geometry& geometry, const StepRows& step, floa
   TRY_STATUS(grow(tail_x_, logit_rows * config_.hidden * 4, "the scratch of a step"));
   TRY_STATUS(upload(step, as));
   if (step.draws) TRY_STATUS(start_draws(*step.draws));
-  TRY_STATUS(as.decode_only ? run_or_replay(geometry, as) : run(geometry, as));
+  TRY_STATUS(as.decode_only ? run_or_replay(geometry, serial, as) : run(geometry, as));
   if (step.draws) return finish_draws(step, logits);
   if (step.greedy) {
     if (wanted > 0)

@@ -39,7 +39,9 @@ class DeviceModel {
   Status check_storage(const StoragePolicy& storage, const Geometry& geometry) const;
 
   // As Model::forward; a device that fails says so.
-  Status forward(const Geometry& geometry, const StepRows& step, float* logits);
+  // `serial`: StepPlan::serial.
+  Status forward(const Geometry& geometry, std::uint64_t serial, const StepRows& step,
+                 float* logits);
   // Waits for a step that was only queued (StepRows::ticket).
   Status finish(std::uint32_t ticket, std::span<BestToken> best);
 
@@ -65,8 +67,9 @@ class DeviceModel {
     bool greedy, merge, decode_only;
     std::uint32_t tiles;  // of the group with the most, rounded up where a graph is to serve others
   };
-  using GraphKey =
-      std::tuple<const Geometry*, std::uint32_t, std::uint32_t, bool, bool, std::uint32_t>;
+  // A geometry by its serial and its place: those that no cache keeps have no serial.
+  using GraphKey = std::tuple<std::uint64_t, const Geometry*, std::uint32_t, std::uint32_t, bool,
+                              bool, std::uint32_t>;
 
   // One layer of a step: what it computes, and where its pages lie within a block.
   struct Layer {
@@ -84,7 +87,7 @@ class DeviceModel {
   Status cover(std::uint32_t positions);
   void plan(const Geometry& geometry, const StepRows& step);
   Status upload(const StepRows& step, const Step& as);
-  Status run_or_replay(const Geometry& geometry, const Step& step);
+  Status run_or_replay(const Geometry& geometry, std::uint64_t serial, const Step& step);
 
   // device_layer.cc: every kernel of a step is queued.
   Status run(const Geometry& geometry, const Step& step);

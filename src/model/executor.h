@@ -63,6 +63,7 @@ struct LayerGate {
 // points to stays as it is until the step is completed.
 struct StepPlan {
   const Geometry* geometry = nullptr;
+  std::uint64_t serial = 0;  // of the geometry: another one may come to lie at its address
   // kBestOfRow | r: the best token of wanted row r of the step before.
   std::span<const TokenId> tokens;
   std::span<const std::uint32_t> positions;

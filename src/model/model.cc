@@ -134,7 +134,7 @@ Status Model::forward(const Geometry& geometry, const StepRows& step, float* log
         if (view.sequences[s].lanes != nullptr)
           return Error{Code::unsupported,
                        "the CUDA kernels do not read compacted sequences; use --device cpu"};
-    return device_->forward(geometry, step, logits);
+    return device_->forward(geometry, 0, step, logits);
   }
   state_->prepare(geometry, step);
   state_->pool.run(
