@@ -1,5 +1,6 @@
 #include "model/cpu_executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -22,7 +23,8 @@ CpuExecutor::CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool)
               .numerics = model_->numerics_id(),
               .rows_max = model_->options().rows_max,
               .in_flight = 2,
-              .page_work = true} {}
+              .page_work = true,
+              .gates = true} {}
 
 Geometry CpuExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   return model_->geometry(tokens_per_block, policy);
@@ -46,16 +48,25 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
   }
   const std::size_t vocabulary = config().vocabulary, wanted = plan.wanted.size();
   float* const logits = logits_.cover(wanted * vocabulary);
-  const auto forward = [&](const StepPlan& p, float* to) {
-    return model_->forward(*p.geometry,
-                           {.tokens = p.tokens,
-                            .positions = p.positions,
-                            .groups = p.groups,
-                            .logit_rows = p.wanted,
-                            .last_layer = p.last_layer,
-                            .taps = p.taps,
-                            .reads = p.reads},
-                           to);
+  dropped_.assign(plan.gates.size(), 0);
+  broken_.clear();
+  const auto forward = [&](const StepPlan& p, float* to) -> Status {
+    broken_rows_.assign(p.tokens.size(), 0);
+    TRY_STATUS(model_->forward(*p.geometry,
+                               {.tokens = p.tokens,
+                                .positions = p.positions,
+                                .groups = p.groups,
+                                .logit_rows = p.wanted,
+                                .last_layer = p.last_layer,
+                                .taps = p.taps,
+                                .reads = p.reads,
+                                .gates = p.gates,
+                                .sealed = p.sealed,
+                                .dropped = dropped_,
+                                .broken = broken_rows_},
+                               to));
+    note_broken(p.groups[0]);
+    return {};
   };
   if (plan.geometry->by_block()) {
     BlockPasses passes(plan);
@@ -67,10 +78,24 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
   } else {
     TRY_STATUS(forward(plan, logits));
   }
-  if (plan.want == StepWant::logits)
-    return StepResult{.logits = {logits, wanted * vocabulary}, .best = {}, .drawn = {}};
+  StepResult result{.logits = {}, .best = {}, .drawn = {}, .dropped = dropped_, .broken = broken_};
+  if (plan.want == StepWant::logits) {
+    result.logits = {logits, wanted * vocabulary};
+    return result;
+  }
   find_best(wanted);
-  return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}};
+  result.best = {best_.data(), wanted};
+  return result;
+}
+
+void CpuExecutor::note_broken(const KvView& view) {
+  if (std::ranges::find(broken_rows_, 1) == broken_rows_.end()) return;
+  broken_.resize(view.sequence_count);
+  for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
+    const KvSequenceView& rows = view.sequences[s];
+    for (std::uint32_t r = rows.first_row; r < rows.first_row + rows.row_count; ++r)
+      broken_[s] |= broken_rows_[r];
+  }
 }
 
 void CpuExecutor::find_best(std::size_t rows) {

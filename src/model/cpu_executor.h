@@ -46,6 +46,7 @@ class CpuExecutor final : public Executor, public PageWork {
  private:
   CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool);
   void find_best(std::size_t rows);
+  void note_broken(const KvView& view);
 
   // Grows and is never filled: rows that nobody asks for are not touched.
   struct Floats {
@@ -66,6 +67,7 @@ class CpuExecutor final : public Executor, public PageWork {
   std::vector<TokenId> tokens_;                  // of a step that reads what the one before found
   Floats logits_, pass_logits_;
   std::vector<BestToken> best_;
+  std::vector<std::uint8_t> dropped_, broken_, broken_rows_;  // by sequence, and by row of a pass
 };
 
 }  // namespace quire

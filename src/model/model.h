@@ -65,6 +65,14 @@ struct StepRows {
   std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
   // By sequence, null where everything is read; or empty. Not on a device.
   std::span<const PageReads* const> reads = {};
+  // By sequence, null: everything is there; or empty. Not on a device.
+  std::span<LayerGate* const> gates = {};
+  const std::function<void(std::uint32_t layer)>* sealed = nullptr;
+  // Set to 1 for sequences whose gate did not open in time; as long as `gates`.
+  std::span<std::uint8_t> dropped = {};
+  // Set to 1 for rows with keys or values that are not finite or too large; as long as `tokens`, or
+  // empty.
+  std::span<std::uint8_t> broken = {};
 };
 
 class DeviceModel;

@@ -65,6 +65,7 @@ class Pass {
 
   // pass_attention.cc
   void keys_and_values(const Layer& l);
+  void wait_for_gates(std::uint32_t layer);
   void project_qkv(const Layer& l, const ActivationRows& in);
   void finish_head(const Layer& l, std::uint32_t head, Range rows);
   void choose_pages(const Layer& l);

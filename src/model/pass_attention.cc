@@ -1,10 +1,29 @@
 // The first half of a layer: queries, keys and values go to their places, and are attended.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
 #include <cstring>
+#include <thread>
 
+#include "model/executor.h"
 #include "model/pass.h"
 
 namespace quire {
+namespace {
+
+// Beyond this a number becomes infinite in a row of the cache.
+float largest_of(RowType rows) {
+  return rows == RowType::f16 ? 65519.0f : rows == RowType::bf16 ? 0x1.fep127f : 0x1.fffffep127f;
+}
+
+bool all_within(const float* x, std::uint32_t n, float largest) {  // no NaN is
+  std::uint32_t within = 0;
+  for (std::uint32_t i = 0; i < n; ++i) within += std::fabs(x[i]) <= largest;
+  return within == n;
+}
+
+}  // namespace
 
 void Pass::keys_and_values(const Layer& l) {
   const ActivationRows in = (sharing_ == Sharing::few ? own_.hidden : scratch_.hidden).view;
@@ -17,16 +36,34 @@ void Pass::keys_and_values(const Layer& l) {
   }
   meet_after_rows();
   project_qkv(l, in);
-  worker_.barrier();  // every query is there, every key and value of this step is in its page
+  if (worker_.index == 0 && !step_.gates.empty()) wait_for_gates(l.index);
+  // Every query is there, every key and value of this step is in its page, and what tiers bring.
+  worker_.barrier();
   if (!step_.taps.empty()) tap(l);
   const std::uint32_t group = geometry_.places[l.index].group;
   if (!s_.groups[group].seals.empty()) {
     seal(l);
     worker_.barrier();  // and every block that is full is encoded
   }
+  if (step_.sealed && worker_.index == 0) (*step_.sealed)(l.index);
   if (s_.groups.chooses(group)) {
     choose_pages(l);
     worker_.barrier();  // every lane knows what it reads
+  }
+}
+
+// Other layers' blocks may arrive meanwhile: a nap is short beside reading one from a disk.
+void Pass::wait_for_gates(std::uint32_t layer) {
+  for (std::size_t s = 0; s < step_.gates.size(); ++s) {
+    const LayerGate* const gate = step_.gates[s];
+    if (gate == nullptr || step_.dropped[s]) continue;
+    while (gate->layers.load(std::memory_order_acquire) <= layer) {
+      if (SteadyClock().now() >= gate->deadline) {
+        step_.dropped[s] = 1;
+        break;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
 }
 
@@ -59,6 +96,7 @@ void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows) {
   const auto page_of = [&](std::uint32_t index) {
     return (std::size_t{index} * a.kv_heads + kv_head) * group.shape.page_bytes;
   };
+  const float largest = largest_of(group.shape.rows);
   const std::size_t kept_page = page_of(place.index),
                     passing_page = page_of(place.index % geometry_.groups[place.group].together);
 
@@ -67,6 +105,9 @@ void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows) {
     if (a.qkv_bias) s_.vector.add(at, l.w.qkv_bias.data() + std::size_t{head} * d, d);
     const RowPlace& row = group.places[r];
     std::byte* const page = row.block + (row.passing ? passing_page : kept_page);
+    // A row that is not finite here stays so: rotation does not change that.
+    if (!is_query && !step_.broken.empty() && !all_within(at, d, largest))
+      std::atomic_ref(step_.broken[r]).store(1, std::memory_order_relaxed);
     if (is_value) {
       s_.attend.store_value(group.shape, tokens_per_block, at, row.slot, page);
       continue;

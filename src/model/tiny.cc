@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -194,8 +195,11 @@ class TinyModel {
 
   void matrix(const std::string& name, std::span<const std::uint64_t> shape) {
     const double spread = 2.5 / std::sqrt(static_cast<double>(shape[1]));
-    writer_.add_tensor(name, o_.type, shape,
-                       encode(o_.type, numbers(shape[0] * shape[1], 0, spread)));
+    std::vector<float> values = numbers(shape[0] * shape[1], 0, spread);
+    if (o_.broken && name == "token_embd.weight")
+      std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(7 * shape[1]), shape[1],
+                  std::numeric_limits<float>::quiet_NaN());
+    writer_.add_tensor(name, o_.type, shape, encode(o_.type, values));
   }
   void vector(const std::string& name, std::uint64_t count, double mean, double spread) {
     writer_.add_tensor(name, DType::f32, {&count, 1},
