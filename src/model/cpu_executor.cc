@@ -1,11 +1,11 @@
 #include "model/cpu_executor.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/check.h"
 #include "model/block_passes.h"
+#include "model/broken_rows.h"
 
 namespace quire {
 
@@ -65,7 +65,7 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
                                 .dropped = dropped_,
                                 .broken = broken_rows_},
                                to));
-    note_broken(p.groups[0]);
+    mark_broken<std::uint8_t>(p.groups[0], broken_rows_, broken_);
     return {};
   };
   if (plan.geometry->by_block()) {
@@ -86,16 +86,6 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
   find_best(wanted);
   result.best = {best_.data(), wanted};
   return result;
-}
-
-void CpuExecutor::note_broken(const KvView& view) {
-  if (std::ranges::find(broken_rows_, 1) == broken_rows_.end()) return;
-  broken_.resize(view.sequence_count);
-  for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
-    const KvSequenceView& rows = view.sequences[s];
-    for (std::uint32_t r = rows.first_row; r < rows.first_row + rows.row_count; ++r)
-      broken_[s] |= broken_rows_[r];
-  }
 }
 
 void CpuExecutor::find_best(std::size_t rows) {

@@ -46,7 +46,6 @@ class CpuExecutor final : public Executor, public PageWork {
  private:
   CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool);
   void find_best(std::size_t rows);
-  void note_broken(const KvView& view);
 
   // Grows and is never filled: rows that nobody asks for are not touched.
   struct Floats {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/broken_rows.h"
 
 namespace quire {
 namespace {
@@ -66,7 +67,8 @@ Result<StepResult> CudaExecutor::complete(StepTicket ticket) {
   if (plan.want == StepWant::best) {
     if (best_.size() < wanted) best_.resize(wanted);
     TRY_STATUS(device_->finish(queued.ticket, {best_.data(), wanted}));
-    return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}};
+    mark(plan, device_->broken(queued.ticket));
+    return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}, .broken = broken_};
   }
   const std::size_t floats = wanted * config().vocabulary;
   if (logits_size_ < floats)
@@ -77,7 +79,14 @@ Result<StepResult> CudaExecutor::complete(StepTicket ticket) {
     rows.drawn = drawn_.data();
   }
   TRY_STATUS(device_->forward(*plan.geometry, plan.serial, rows, logits_.get()));
-  return StepResult{.logits = {logits_.get(), floats}, .best = {}, .drawn = drawn_};
+  mark(plan, device_->broken());
+  return StepResult{
+      .logits = {logits_.get(), floats}, .best = {}, .drawn = drawn_, .broken = broken_};
+}
+
+void CudaExecutor::mark(const StepPlan& plan, std::span<const std::uint32_t> rows) {
+  broken_.clear();
+  if (!rows.empty()) mark_broken(plan.groups[0], rows, broken_);
 }
 
 void CudaExecutor::copy_block(std::byte* to, const std::byte* from, std::size_t bytes) {

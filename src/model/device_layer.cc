@@ -139,7 +139,8 @@ Status DeviceModel::keys_and_values(const Layer& l, const Step& step) {
                                     .epsilon = a.head_norm.epsilon,
                                     .layer_offset = l.row_offset,
                                     .page_bytes = l.row_page_bytes,
-                                    .rotate = cuda_rotates(l.group.format)},
+                                    .rotate = cuda_rotates(l.group.format),
+                                    .broken = step.broken},
                                    stream_)));
   const bool seals = l.group.format != CudaKvFormat::bf16;
   if (!seals || (!step.decode_only && l.group.plan.seals.empty())) return {};

@@ -200,6 +200,12 @@ Status DeviceModel::forward(const Geometry& geometry, std::uint64_t serial, cons
   TRY_STATUS(grow(logits_, logit_rows * config_.vocabulary * 4, "logits"));
   TRY_STATUS(grow(tail_x_, logit_rows * config_.hidden * 4, "the scratch of a step"));
   TRY_STATUS(upload(step, as));
+  slot.broken = {};
+  if (!as.decode_only) {
+    const Front front(as.rows, groups_.size());
+    as.broken = reinterpret_cast<std::uint32_t*>(slot.host.data() + front.broken);
+    slot.broken = {as.broken, rows};
+  }
   if (step.draws) TRY_STATUS(start_draws(*step.draws));
   TRY_STATUS(as.decode_only ? run_or_replay(geometry, serial, as) : run(geometry, as));
   if (step.draws) return finish_draws(step, logits);

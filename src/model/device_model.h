@@ -44,6 +44,12 @@ class DeviceModel {
                  float* logits);
   // Waits for a step that was only queued (StepRows::ticket).
   Status finish(std::uint32_t ticket, std::span<BestToken> best);
+  // Of a step that is over: rows with keys or values that are not finite; or empty. Without a ticket: of
+  // the last step.
+  std::span<const std::uint32_t> broken(std::uint32_t ticket) const {
+    return slots_[ticket].broken;
+  }
+  std::span<const std::uint32_t> broken() const { return broken(turn_); }
 
  private:
   DeviceModel(const CudaDevice& device, const ModelSource& source, ModelOptions options)
@@ -66,6 +72,8 @@ class DeviceModel {
     std::uint32_t rows, logit_rows;  // as run, padding included
     bool greedy, merge, decode_only;
     std::uint32_t tiles;  // of the group with the most, rounded up where a graph is to serve others
+    // Not of steps whose rows all have logits: these tell. Pinned.
+    std::uint32_t* broken = nullptr;
   };
   // A geometry by its serial and its place: those that no cache keeps have no serial.
   using GraphKey = std::tuple<std::uint64_t, const Geometry*, std::uint32_t, std::uint32_t, bool,
@@ -137,6 +145,7 @@ class DeviceModel {
     DeviceBuffer host;  // where its upload is put together
     DeviceBuffer best;
     CudaEvent done = nullptr;
+    std::span<const std::uint32_t> broken;  // by row, or empty
   };
   Slot slots_[2];
   std::uint32_t turn_ = 0;  // whose the last step is
