@@ -50,33 +50,33 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
   float* const logits = logits_.cover(wanted * vocabulary);
   dropped_.assign(plan.gates.size(), 0);
   broken_.clear();
-  const auto forward = [&](const StepPlan& p, float* to) -> Status {
+  const auto forward = [&](const StepPlan& p, float* to) {
     broken_rows_.assign(p.tokens.size(), 0);
-    TRY_STATUS(model_->forward(*p.geometry,
-                               {.tokens = p.tokens,
-                                .positions = p.positions,
-                                .groups = p.groups,
-                                .logit_rows = p.wanted,
-                                .last_layer = p.last_layer,
-                                .taps = p.taps,
-                                .reads = p.reads,
-                                .gates = p.gates,
-                                .sealed = p.sealed,
-                                .dropped = dropped_,
-                                .broken = broken_rows_},
-                               to));
+    model_->forward(*p.geometry,
+                    {.tokens = p.tokens,
+                     .positions = p.positions,
+                     .groups = p.groups,
+                     .logit_rows = p.wanted,
+                     .last_layer = p.last_layer,
+                     .taps = p.taps,
+                     .reads = p.reads,
+                     .gates = p.gates,
+                     .sealed = p.sealed,
+                     .dropped = dropped_,
+                     .broken = broken_rows_},
+                    to);
+    ;
     mark_broken<std::uint8_t>(p.groups[0], broken_rows_, broken_);
-    return {};
   };
   if (plan.geometry->by_block()) {
     BlockPasses passes(plan);
     while (passes.next()) {
       float* const some = pass_logits_.cover(passes.plan().wanted.size() * vocabulary);
-      TRY_STATUS(forward(passes.plan(), some));
+      forward(passes.plan(), some);
       passes.place(some, vocabulary, logits);
     }
   } else {
-    TRY_STATUS(forward(plan, logits));
+    forward(plan, logits);
   }
   StepResult result{.logits = {}, .best = {}, .drawn = {}, .dropped = dropped_, .broken = broken_};
   if (plan.want == StepWant::logits) {

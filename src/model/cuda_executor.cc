@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "model/broken_rows.h"
+#include "model/lacks.h"
 
 namespace quire {
 namespace {
@@ -21,6 +22,7 @@ StepRows rows_of_plan(const StepPlan& plan) {
 
 Result<std::unique_ptr<CudaExecutor>> CudaExecutor::load(const ModelSource& source,
                                                          const ModelOptions& options) {
+  TRY_STATUS(check_layers(source, DeviceKind::cuda));
   TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
   return std::unique_ptr<CudaExecutor>(new CudaExecutor(std::move(device)));
 }

@@ -9,7 +9,7 @@
 //   x += post_f(down * act(gate * h, up * h)),  h = pre_f(x)
 //
 // A new operation is a field or a kind here, its tensors in load_layer(), a case in Pass and one in
-// DeviceModel, or a line in cpu_lacks() or cuda_lacks() (model/model.cc), which refuse it by name.
+// DeviceModel, or a line in model/lacks.cc, which refuses it by name.
 #pragma once
 
 #include <cstdint>

@@ -9,84 +9,32 @@
 #include "base/random.h"
 #include "kernels/attend.h"
 #include "kernels/sealed.h"
-#include "model/device_model.h"
+#include "model/lacks.h"
 #include "model/pass.h"
 #include "model/state.h"
 
 namespace quire {
-namespace {
-
-// What a layer needs that no kernel computes; null: nothing.
-const char* all_lack(const LayerSpec& l, const ModelConfig& c) {
-  if (l.attn.value_dim != l.attn.key_dim) return "values of another size than keys";
-  if (l.attn.query_heads != c.query_heads) return "other query heads than the first layer";
-  return nullptr;
-}
-
-const char* cpu_lacks(const LayerSpec& l, const ModelConfig& c) {
-  if (l.attn.key_dim % 16 != 0) return "heads of no multiple of 16";
-  return all_lack(l, c);
-}
-
-const char* cuda_lacks(const LayerSpec& l, const ModelConfig& c) {
-  const Attention& a = l.attn;
-  if (const char* what = all_lack(l, c)) return what;
-  if (a.key_dim > 256) return "heads of more than 256";
-  if (a.group() > 8) return "more than 8 query heads for a KV head";
-  if (c.ropes[a.rope].dimensions != a.key_dim) return "rotation of a part of a head";
-  if (!l.pre_a || !l.pre_f) return "no norm before attention or feed-forward";
-  for (const Norm& norm : {l.pre_a, l.post_a, l.pre_f, l.post_f})
-    if (norm && norm.epsilon != c.output_norm.epsilon) return "norms of different epsilons";
-  if (c.hidden % 64 != 0 || c.hidden > 8192) return "a width of no multiple of 64, or over 8192";
-  if (l.ffn.width % 64 != 0) return "an inner width of no multiple of 64";
-  if (c.vocabulary % 16 != 0) return "a vocabulary of no multiple of 16";
-  return nullptr;
-}
-
-// So that a walker never meets a spec that it cannot compute.
-Status check_layers(const ModelSource& source, decltype(cpu_lacks)* lacks, std::string_view help) {
-  for (std::uint32_t i = 0; i < source.config().layers; ++i)
-    if (const char* what = lacks(source.config().per_layer[i], source.config()))
-      return Error{Code::unsupported,
-                   fmt::format("{}: layer {} needs {}, {}", source.path(), i, what, help)};
-  return {};
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool,
                                            ModelOptions options) {
-  if (options.device == DeviceKind::cuda) {
-    TRY_STATUS(check_layers(source, cuda_lacks,
-                            "which the CUDA kernels do not compute; use --device cpu"));
-    TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
-    return std::unique_ptr<Model>(new Model(nullptr, std::move(device)));
-  }
   if (options.fast)
     return Error{Code::unsupported,
                  "--fast is for --device cuda: on a CPU the exact order of sums costs nothing"};
   if (options.weights != WeightStorage::automatic)
     return Error{Code::unsupported,
                  "--weights is for --device cuda: a CPU computes with the file's own codes"};
-  TRY_STATUS(check_layers(source, cpu_lacks, "which the CPU's kernels do not compute"));
+  TRY_STATUS(check_layers(source, DeviceKind::cpu));
   TRY(PackedWeights weights, load_packed_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
   TRY_STATUS(state->scratch.size(source.config(), options, state->weights.kinds, pool.size()));
-  return std::unique_ptr<Model>(new Model(std::move(state), nullptr));
+  return std::unique_ptr<Model>(new Model(std::move(state)));
 }
 
-Model::Model(std::unique_ptr<State> state, std::unique_ptr<DeviceModel> device)
-    : state_(std::move(state)), device_(std::move(device)) {}
+Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Model::~Model() = default;
 
-const ModelConfig& Model::config() const { return device_ ? device_->config() : state_->config; }
-const ModelOptions& Model::options() const {
-  return device_ ? device_->options() : state_->options;
-}
-std::uint64_t Model::weight_bytes() const {
-  return device_ ? device_->weight_bytes() : state_->weights.memory.size();
-}
-bool Model::weights_packed() const { return device_ && device_->packed(); }
+const ModelConfig& Model::config() const { return state_->config; }
+const ModelOptions& Model::options() const { return state_->options; }
+std::uint64_t Model::weight_bytes() const { return state_->weights.memory.size(); }
 
 RopeView Model::rope(std::uint32_t layer) const { return state_->rope_of(layer).view(); }
 
@@ -101,20 +49,13 @@ EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, st
   return state_->lane_part(part, layer, kv_head, position);
 }
 
-const SealError& Model::seal_error() const {
-  static const SealError kNone;  // nothing is sealed on a device yet
-  return state_ ? state_->seal_error : kNone;
-}
+const SealError& Model::seal_error() const { return state_->seal_error; }
 
 Geometry Model::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
-  StoragePolicy here = policy;
-  // A device has no scratch for rows: with one block kept, all of them have a place in the cache.
-  if (device_ && policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
-  return make_geometry(config(), tokens_per_block, here);
+  return make_geometry(config(), tokens_per_block, policy);
 }
 
 std::uint64_t Model::numerics_id() const {
-  if (device_) return device_->numerics_id();
   std::uint64_t id = 0;
   for (const std::uint64_t part :
        {std::uint64_t{kLinearVersion}, std::uint64_t{kAttendVersion},
@@ -124,32 +65,18 @@ std::uint64_t Model::numerics_id() const {
   return id;
 }
 
-Status Model::forward(const Geometry& geometry, const StepRows& step, float* logits) {
+void Model::forward(const Geometry& geometry, const StepRows& step, float* logits) {
   CHECK(step.tokens.size() <= options().rows_max && step.tokens.size() == step.positions.size());
   CHECK(step.groups.size() == geometry.groups.size());
-  if (step.tokens.empty()) return {};
-  if (device_) {
-    for (const KvView& view : step.groups)
-      for (std::uint32_t s = 0; s < view.sequence_count; ++s)
-        if (view.sequences[s].lanes != nullptr)
-          return Error{Code::unsupported,
-                       "the CUDA kernels do not read compacted sequences; use --device cpu"};
-    return device_->forward(geometry, 0, step, logits);
-  }
+  if (step.tokens.empty()) return;
   state_->prepare(geometry, step);
   state_->pool.run(
       [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
-  return {};
-}
-
-Status Model::finish(std::uint32_t ticket, std::span<BestToken> best) {
-  CHECK(device_);
-  return device_->finish(ticket, best);
 }
 
 void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
                      const MassAsk& ask, std::span<float* const> out) {
-  CHECK(state_ && out.size() == std::size_t{tap.layers()} * tap.query_heads());
+  CHECK(out.size() == std::size_t{tap.layers()} * tap.query_heads());
   const LayerGroup& group = geometry.groups[tap.group()];
   const KvSequenceView& lossy = sequence.groups[tap.group()];
   const std::uint32_t row_group = geometry.row_place(group.layers[0]).group;

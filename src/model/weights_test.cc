@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "model/arch/arch.h"
+#include "model/lacks.h"
 #include "model/model.h"
 #include "model/tiny.h"
 
@@ -102,10 +103,9 @@ TEST_F(TinyFile, TheLoaderReadsWhatTheTableOfTensorsHas) {
 }
 
 TEST_F(TinyFile, WhatADeviceDoesNotComputeIsRefusedByName) {
-  ThreadPool pool(1);
   const auto refusal = [&](const ModelSource& source, DeviceKind device) {
-    const auto model = Model::load(source, pool, {.device = device});
-    return model.ok() ? "" : model.error().message;
+    const Status checked = check_layers(source, device);
+    return checked.ok() ? "" : checked.error().message;
   };
   EXPECT_NE(refusal(open({.feed_forward = 96}), DeviceKind::cuda)
                 .find("layer 0 needs an inner width of no multiple of 64"),
