@@ -34,7 +34,7 @@ CudaExecutor::CudaExecutor(std::unique_ptr<DeviceModel> device)
               .rows_max = device_->options().rows_max,
               .in_flight = 2,
               .ahead = true,
-              .draws = device_->config().logit_softcap == 0} {}
+              .draws = true} {}
 
 // A device has no scratch for rows: with one block kept, all of them have a place in the cache.
 Geometry CudaExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
