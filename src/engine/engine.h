@@ -131,6 +131,7 @@ class Engine {
   // engine_draw.cc
   Status submit_step();
   bool best_will_do() const;
+  static bool logprobs_wanted(std::span<const Row> rows);
   void describe_draws();
   bool describe_draw(const Row& row, DrawRow& draw);
 

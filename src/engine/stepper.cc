@@ -162,7 +162,7 @@ Result<std::span<float>> Stepper::run(std::span<const StepItem> items) {
 }
 
 Result<std::span<const BestToken>> Stepper::run_best(std::span<const StepItem> items) {
-  TRY(Step step, submit(items, {.want = StepWant::best}));
+  TRY(Step step, submit(items, {.want = StepWant::best, .logprobs = false}));
   TRY(const StepResult result, complete(step));
   commit(step, items);
   return result.best;
@@ -185,6 +185,7 @@ StepPlan Stepper::plan(Plan& to, const Reservation& room, std::span<const StepIt
                 .groups = to.views,
                 .wanted = to.wanted,
                 .want = ask.want,
+                .logprobs = ask.logprobs,
                 .draws = ask.draws};
   if (to.tapped) made.taps = to.taps;
   if (!to.page_reads.empty()) made.reads = to.reads;

@@ -13,7 +13,8 @@ StepRows rows_of_plan(const StepPlan& plan) {
   StepRows rows{.tokens = plan.tokens,
                 .positions = plan.positions,
                 .groups = plan.groups,
-                .logit_rows = plan.wanted};
+                .logit_rows = plan.wanted,
+                .logprobs = plan.logprobs};
   if (plan.want == StepWant::drawn) rows.draws = &plan.draws;
   return rows;
 }

@@ -79,7 +79,8 @@ Status DeviceModel::run(const Geometry& geometry, const Step& step) {
   return check(cuda.argmax({.logits = logits_.as<float>(),
                             .best = best_.as<CudaBest>(),
                             .rows = step.logit_rows,
-                            .vocabulary = c.vocabulary},
+                            .vocabulary = c.vocabulary,
+                            .sums = step.logprobs},
                            stream_));
 }
 

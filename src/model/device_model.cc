@@ -140,8 +140,8 @@ Status DeviceModel::cover(std::uint32_t positions) {
 
 Status DeviceModel::run_or_replay(const Geometry& geometry, std::uint64_t serial,
                                   const Step& step) {
-  const GraphKey key{serial,      &geometry,  step.rows, step.logit_rows,
-                     step.greedy, step.merge, step.tiles};
+  const GraphKey key{serial,      &geometry,     step.rows,  step.logit_rows,
+                     step.greedy, step.logprobs, step.merge, step.tiles};
   if (const auto found = graphs_.find(key); found != graphs_.end())
     return check(device_.api->launch(found->second, stream_));
   if (graphs_.size() >= kGraphsMax) {
@@ -180,6 +180,7 @@ Status DeviceModel::forward(const Geometry& geometry, std::uint64_t serial, cons
   Step as{.rows = rows,
           .logit_rows = wanted,
           .greedy = step.greedy != nullptr,
+          .logprobs = step.logprobs,
           .merge = false,
           .decode_only = true,
           .tiles = 0};

@@ -71,7 +71,8 @@ struct StepPlan {
   std::span<const KvView> groups;
   std::span<const std::uint32_t> wanted;  // rows whose result is wanted, ascending
   StepWant want = StepWant::logits;
-  Draws draws = {};                        // for StepWant::drawn: one for each wanted row
+  bool logprobs = true;  // StepWant::best: BestToken::logprob is wanted, else it may be 0
+  Draws draws = {};      // for StepWant::drawn: one for each wanted row
   std::uint32_t last_layer = 0xffffffffu;  // keys and values up to this layer, and nothing else
   std::span<Tap* const> taps = {};         // by sequence, null where nobody asks; or empty
   std::span<const PageReads* const> reads = {};  // by sequence, null: reads everything; or empty

@@ -28,7 +28,7 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 7;
+inline constexpr std::uint32_t kCudaApiVersion = 8;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
@@ -270,6 +270,7 @@ struct ArgmaxArgs {
   float* logits;
   CudaBest* best;
   std::uint32_t rows, vocabulary;
+  bool sums = true;  // false: CudaBest::sum is 1, or NaN
 };
 
 // Sampling, as kernels/draw.h says. What is read once and what is told may be pinned host memory.

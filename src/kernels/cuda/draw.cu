@@ -105,6 +105,9 @@ class Logits {
     return room_.sum;
   }
 
+  // NaN where the row is not finite.
+  __device__ float one() const { return x_[0] - x_[0] + 1.0f; }
+
  protected:
   Room& room_;
   float* const x_;
@@ -384,7 +387,7 @@ __global__ void __launch_bounds__(kThreads) argmax_kernel(const ArgmaxArgs a) {
   wait_for_previous();
   Logits row(a.logits + std::size_t{blockIdx.x} * a.vocabulary, a.vocabulary, room);
   const Most best = row.most();
-  const float sum = row.ordered_sum(best.value, 1);
+  const float sum = a.sums ? row.ordered_sum(best.value, 1) : row.one();
   if (threadIdx.x == 0) a.best[blockIdx.x] = {best.index, best.value, sum};
 }
 
