@@ -259,7 +259,8 @@ std::uint64_t Engine::full_bytes(const Job& job) const {
                        {.prompt = job.request.prompt.size(),
                         .answer = job.request.tokens_max,
                         .width = job.width(),
-                        .chunk = options_.step_tokens},
+                        .chunk = options_.step_tokens,
+                        .memory_page = runtime_.memory_page()},
                        job.request.kv.retain.get());
 }
 

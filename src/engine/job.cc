@@ -95,7 +95,8 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
                          {.prompt = prompt,
                           .answer = answer,
                           .width = std::max(r.choices, r.beams),
-                          .chunk = options.step_tokens},
+                          .chunk = options.step_tokens,
+                          .memory_page = runtime.memory_page()},
                          r.kv.retain.get());
   };
   if (bytes(r.tokens_max) <= budget) return {};

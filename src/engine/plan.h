@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/geometry.h"
+#include "kv/memory.h"
 
 namespace quire {
 
@@ -56,6 +57,7 @@ std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group,
 // chunks.
 struct RequestShape {
   std::uint64_t prompt = 0, answer = 0, width = 1, chunk = 512;
+  std::size_t memory_page = kMemoryPage;  // that memory comes in, in bytes
 };
 // Bytes of whole slabs that it may need at its worst moment.
 struct RetainPolicy;

@@ -75,7 +75,7 @@ class Step {
 
 class Stepper {
  public:
-  explicit Stepper(Runtime& runtime) : runtime_(runtime) {}
+  explicit Stepper(Runtime& runtime) : runtime_(runtime), clock_(runtime.clock()) {}
   Stepper(const Stepper&) = delete;
 
   Runtime& runtime() { return runtime_; }
@@ -146,7 +146,7 @@ class Stepper {
   void mark_faulted(const Step& step, const StepResult& result) const;
 
   Runtime& runtime_;
-  SteadyClock clock_;
+  const Clock& clock_;
   Nanoseconds forward_time_ = 0, completed_ = 0;  // when the last step was
   std::uint32_t turn_ = 0;
   Plan plans_[3];  // of two steps on their way, and of compute_again

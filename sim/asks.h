@@ -1,0 +1,52 @@
+// sim/asks.h - requests of one simulated world, drawn from everything that is legal.
+//
+// An ask is a number: the same number is the same request, so that it can be made again for an engine
+// of its own. Worlds have few texts and few policies, so requests overlap and are often equal in part.
+//
+//   Asks asks(seed, runtime);
+//   Request r = asks.make(17);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/request.h"
+#include "engine/runtime.h"
+#include "sim/features.h"
+
+namespace quire {
+
+class Asks {
+ public:
+  Asks(std::uint64_t seed, const Runtime& runtime);
+
+  Request make(std::uint64_t ask) const;
+  // What it is made of, counted.
+  static void count(const Request& r, Features& features);
+
+ private:
+  struct Policy {  // of a request's KV cache
+    std::shared_ptr<const StoragePolicy> storage;
+    std::shared_ptr<const RetainPolicy> retain;
+    std::shared_ptr<const SelectPolicy> select;
+    std::optional<double> blend;
+    bool convert = false;
+  };
+  Policy draw_policy(const Runtime& runtime);
+  std::shared_ptr<const StoragePolicy> draw_storage();
+  std::string draw_retain();
+  std::vector<TokenId> draw_prompt(Random& random) const;
+  static void draw_sampling(Random& random, Request& r);
+
+  std::uint64_t seed_;
+  Random random_;  // of what the world has
+  std::vector<std::vector<TokenId>> texts_;
+  std::vector<Policy> policies_;
+  std::vector<std::string> tenants_, salts_;
+  bool pins_;
+};
+
+}  // namespace quire

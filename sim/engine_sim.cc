@@ -1,0 +1,147 @@
+#include "sim/engine_sim.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "base/check.h"
+#include "sim/engine_world.h"
+
+namespace quire {
+namespace {
+
+EngineSimPlace place;
+
+ToyEngineOptions draw_opened(Random& random) {
+  ToyEngineOptions o;
+  o.model = random.chance(0.2) ? ToyModel::windows : ToyModel::full;
+  constexpr const char* kEvictors[] = {"cost", "lru"};
+  o.evictor = kEvictors[random.below(2)];
+  o.cache_bytes = (random.chance(0.25) ? 1500 : 220 + random.below(300)) * 1024;
+  if (o.model == ToyModel::windows) o.cache_bytes *= 2;
+  return o;
+}
+
+ServiceOptions draw_service(Random& random) {
+  ServiceOptions o;
+  o.step_tokens = 16 + static_cast<std::uint32_t>(random.below(100));
+  if (random.chance(0.5)) o.prompt_tokens = 8 + static_cast<std::uint32_t>(random.below(40));
+  o.sequences_max = 4 + static_cast<std::uint32_t>(random.below(12));
+  o.preemptions_max = static_cast<std::uint32_t>(random.below(6));
+  if (random.chance(0.5)) o.preempt = random.chance(0.5) ? Preempt::park : Preempt::recompute;
+  o.requests_kept = 16;
+  o.ahead = random.chance(0.5);
+  o.follow_max = 1'000'000 * static_cast<Nanoseconds>(random.below(200));
+  return o;
+}
+
+}  // namespace
+
+EngineSimPlace engine_sim_place() { return place; }
+
+void EngineSimReport::add(const EngineSimReport& o) {
+  worlds += o.worlds;
+  steps += o.steps;
+  rows += o.rows;
+  requests += o.requests;
+  compared += o.compared;
+  alone_steps += o.alone_steps;
+  no_room += o.no_room;
+  for (const auto& [name, times] : o.features) features[name] += times;
+}
+
+EngineWorld::EngineWorld(const EngineSimOptions& options)
+    : options_(options),
+      random_(mix64(options.seed ^ 0x656e67696e65)),
+      opened_(draw_opened(random_)),
+      memory_fails_(random_.chance(0.15)),
+      crowd_(opened_, draw_service(random_)),
+      asks_(options.seed, crowd_.runtime()) {
+  ToyTrouble& t = crowd_.trouble();
+  t.random = Random(random_.next());
+  if (random_.chance(0.2)) t.lost = 0.003;
+  if (random_.chance(0.3)) t.nan = 0.002;
+}
+
+void EngineWorld::step() {
+  crowd_.engine().step();
+  ++place.step;
+  crowd_.clock().advance(static_cast<Nanoseconds>(random_.below(1'000'000)));
+  collect();
+  if (place.step % 64 == 0) crowd_.cache().check();
+}
+
+void EngineWorld::trouble() {
+  if (random_.chance(0.03)) leave();
+  if (random_.chance(0.004)) {
+    crowd_.cache().clear(false);
+    ++report_.features["cache cleared"];
+  }
+  if (random_.chance(0.004)) {
+    crowd_.engine().drop_snapshots();
+    ++report_.features["snapshots dropped"];
+  }
+  if (!leases_.empty() && random_.chance(0.05)) {
+    (void)crowd_.cache().release(leases_.back());  // it may have expired
+    leases_.pop_back();
+  }
+  if (!memory_fails_ || !random_.chance(0.05)) return;
+  if (random_.chance(0.4)) {
+    crowd_.memory().fail_after(random_.below(8));
+    ++report_.features["memory failed"];
+  } else {
+    crowd_.memory().never_fail();
+  }
+}
+
+// Trouble stops. Whoever is here finishes, and nothing is left behind.
+void EngineWorld::finish_all() {
+  crowd_.trouble().lost = crowd_.trouble().nan = 0;
+  crowd_.memory().never_fail();
+  for (int turns = 0; crowd_.engine().has_jobs(); ++turns) {
+    step();
+    crowd_.clock().advance(1'000'000);
+    if (turns < 20'000) continue;
+    fmt::print(stderr, "{} requests do not finish\n", live_.size());
+    std::abort();
+  }
+  CHECK(live_.empty());
+  crowd_.engine().drop_snapshots();
+  for (const LeaseId id : leases_) (void)crowd_.cache().release(id);
+  crowd_.cache().check();
+  CacheStats left = crowd_.cache().stats();
+  CHECK(left.sequences == 0 && left.referenced_blocks == 0 && left.parked == 0);
+  crowd_.cache().clear(true);
+  crowd_.cache().check();
+  left = crowd_.cache().stats();
+  CHECK(left.cached_blocks == 0 && left.nodes == 0);
+}
+
+void EngineWorld::count_events() {
+  const ServiceStats& s = crowd_.engine().stats();
+  report_.features["parked"] += s.preemptions_parked;
+  report_.features["recomputed"] += s.preemptions_recompute;
+  report_.features["step ahead"] += s.steps_ahead;
+  report_.features["evicted"] += s.cache.evicted_blocks;
+  report_.steps += s.steps;
+  report_.rows += s.step_rows;
+}
+
+EngineSimReport EngineWorld::run() {
+  place = {options_.seed, 0};
+  while (place.step < options_.steps) {
+    if (random_.chance(live_.size() < 4 ? 0.5 : 0.1)) arrive();
+    trouble();
+    step();
+  }
+  finish_all();
+  count_events();
+  report_.worlds = 1;
+  return std::move(report_);
+}
+
+EngineSimReport simulate_engine(const EngineSimOptions& options) {
+  return EngineWorld(options).run();
+}
+
+}  // namespace quire
