@@ -34,6 +34,8 @@ void Engine::use_logits(std::span<float> logits) {
                     logits.subspan(row.first_logit * vocabulary, job.branch_count() * vocabulary));
     }
   }
+  // A later choice may have failed the job.
+  std::erase_if(tasks_, [](const Task& t) { return t.job->state == Job::State::over; });
   sample(logits);
 }
 
