@@ -66,14 +66,16 @@ std::uint32_t Engine::collect(Job& job) {
     if (b.done || b.unread() == 0) continue;
     lagging = true;
     const bool sparse = geometry(job).sparse();
+    const std::uint32_t together = sparse ? geometry(job).tokens_per_block : 1;
     const std::uint32_t prompt = b.sequence->prompt_length(), past = b.sequence->length();
     const bool scored = job.state == Job::State::reading && job.request.prompt_logprobs >= 0;
     readings_.push_back(
         {.remaining = b.unread(),
-         .rows_max = std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
-                               job.request.chunk ? job.request.chunk : 0xffffffffu}),
+         .rows_max =
+             std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
+                       job.request.chunk ? std::max(job.request.chunk, together) : 0xffffffffu}),
          .steps = job.read_steps,
-         .together = sparse ? geometry(job).tokens_per_block : 1,
+         .together = together,
          .loose = past < prompt ? b.unread() - (prompt - past) : b.unread()});
     reading_of_.emplace_back(&job, i);
   }
