@@ -92,6 +92,7 @@ class Blending final : public Program {
   std::unique_ptr<Program> fork() const override;
   void attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) override;
   Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
+  Status before_step(Stepper&, Sequence&) override { return failed_; }
   // What was put together cannot be computed again.
   Yield yield(const Sequence&) const override { return laid_ ? Yield::park : Yield::either; }
   bool plans_ahead() const override { return !blend_; }
@@ -101,6 +102,7 @@ class Blending final : public Program {
   double recompute_;
   std::optional<Blend> blend_;  // until it is done
   bool laid_ = false;
+  Status failed_;  // a device that was lost in work(): the next step says so
   std::uint32_t reused_ = 0;
 };
 
