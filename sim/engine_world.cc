@@ -185,7 +185,11 @@ const Told& EngineWorld::alone(std::uint64_t ask, std::uint32_t tokens_max) {
   told = std::make_shared<Told>(r.choices);
   const ToyEngine::Submitted made = engine.submit(std::move(r), told, JobId{1});
   CHECK(made.failure.kind == FailureKind::none);
-  CHECK(engine.run() && told->result);
+  if (!engine.run() || !told->result) {
+    fmt::print(stderr, "ask {} ({}) does not finish alone: {}\n", ask,
+               described(make(ask, tokens_max)), told->failure ? told->failure->message : "stuck");
+    std::abort();
+  }
   report_.alone_steps += engine.engine().counters().steps;
   return *told;
 }

@@ -30,9 +30,7 @@ ToyExecutor::ToyExecutor(const ModelConfig& config, ManualClock& clock,
               .page_work = true,
               .gates = true},
       rope_(config.ropes[0]),
-      step_(config_, clock, *pages_) {
-  rope_.cover(config.context);
-}
+      step_(config_, clock, *pages_) {}
 
 Geometry ToyExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   return make_geometry(config_, tokens_per_block, policy);

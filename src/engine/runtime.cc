@@ -122,7 +122,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   r->executor_ = std::move(parts.executor);
   r->tokenizer_ = std::move(parts.tokenizer);
   r->template_ = std::move(parts.chat_template);
-  r->secret_ = parts.secret;
+  r->secret_ = parts.cache.secret;
   if (parts.clock) r->clock_ = parts.clock;
   r->isa_ = options.isa;
   r->vector_ = &vector_kernels(options.isa);
@@ -179,12 +179,11 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
     TRY(memory, on_device ? reserve_on_device(*r->executor_, budget) : reserve_to_grow(budget));
   }
   r->memory_page_ = memory->page_bytes();
-  r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
-                                                     .tokens_per_block = options.tokens_per_block,
-                                                     .evictor = options.evictor,
-                                                     .secret = r->secret_,
-                                                     .poison = parts.poison},
-                                        std::move(memory), *r->clock_);
+  CacheOptions& cache = parts.cache;
+  cache.budget_bytes = budget;
+  cache.tokens_per_block = options.tokens_per_block;
+  cache.evictor = options.evictor;
+  r->cache_ = std::make_unique<KvCache>(cache, std::move(memory), *r->clock_);
   r->identity_ = {.weights = parts.weights,
                   .adapter = {},
                   .layout = layout_digest(geometry),

@@ -71,8 +71,7 @@ struct RuntimeParts {
   Digest weights = {};                  // identifies the model in keys of blocks
   std::unique_ptr<Memory> memory = {};  // none: reserved where the executor computes
   const Clock* clock = nullptr;         // none: the machine's
-  KeySecret secret = KeySecret::random();
-  bool poison = kPoisonByDefault;       // kv/cache.h
+  CacheOptions cache = {};              // budget, block size and evictor are RuntimeOptions
 };
 
 class Runtime {
