@@ -192,7 +192,7 @@ void Engine::settle(Job& job, bool forks) {
   Answer& a = job.answers[0];
   if (a.programs.empty() || job.beams) return;
   a.programs.settle(stepper_, a.sequence, forks);
-  snapshots_.keep(job);
+  if (!short_of_room_) snapshots_.keep(job);
 }
 
 void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
@@ -327,6 +327,7 @@ void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
 
 bool Engine::step() {
   const Nanoseconds started = now_ = clock_.now();
+  short_of_room_ = false;
   expire();
   drop_ended();
   const Nanoseconds forward_before = stepper_.forward_time();

@@ -158,7 +158,8 @@ class Engine {
   std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
-  bool worked_ = false;  // for a job that has no rows in the step yet
+  bool worked_ = false;         // for a job that has no rows in the step yet
+  bool short_of_room_ = false;  // the step at hand found none: it keeps no snapshots
   ServiceStats stats_;
   PrefillCost prefill_cost_;
   double cost_told_ = 0;  // to the cache, of a token

@@ -291,6 +291,7 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
 // The step found no room: somebody gives way. False: what could not go on alone has failed, and
 // there is nothing left to run.
 bool Engine::make_room() {
+  short_of_room_ = true;
   if (snapshots_.drop_last()) return true;
   candidates_.clear();
   for (Job* job : running_)

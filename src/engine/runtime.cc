@@ -89,7 +89,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                const RuntimeOptions& options) {
   TRY(ModelSource opened,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
-  RuntimeParts parts{.source = std::make_shared<const ModelSource>(std::move(opened))};
+  RuntimeParts parts;
+  parts.source = std::make_shared<const ModelSource>(std::move(opened));
   if (options.device == DeviceKind::cuda && options.tokens_per_block != kCudaPage)
     return Error{
         Code::unsupported,
