@@ -125,12 +125,19 @@ void ToyStep::store_rows(const Layer& at) {
   }
 }
 
+// Of sequences whose queries somebody looks at.
 void ToyStep::make_queries(const Layer& at) {
   const std::uint32_t dim = at.group->key_dim, width = config_.query_heads * dim;
   queries_.resize(states_.size() * width);
-  for (std::size_t row = 0; row < states_.size(); ++row)
-    for (std::uint32_t i = 0; i < width; ++i)
-      queries_[row * width + i] = toy_number(states_[row], at.number, kQuery, i / dim, i % dim);
+  for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
+    const bool tapped = !plan_->taps.empty() && plan_->taps[s] != nullptr;
+    const bool chooses = !plan_->reads.empty() && plan_->reads[s] != nullptr;
+    if (!tapped && !chooses) continue;
+    const KvSequenceView& v = at.view.sequences[s];
+    for (std::size_t row = v.first_row; row < v.first_row + v.row_count; ++row)
+      for (std::uint32_t i = 0; i < width; ++i)
+        queries_[row * width + i] = toy_number(states_[row], at.number, kQuery, i / dim, i % dim);
+  }
 }
 
 void ToyStep::fill_taps(const Layer& at) {
