@@ -14,7 +14,8 @@
  *
  * Prompts that begin like earlier ones are served from the KV cache; the answer is bit for bit the
  * same either way. One thread at a time per model. Functions that fail return a code below zero, or
- * NULL, and quire_last_error() says why (per thread, valid until the next call).
+ * NULL, or 0 where they count, and quire_last_error() says why (per thread, valid until the next
+ * call). A NULL where something is needed is such a failure.
  */
 #ifndef QUIRE_H
 #define QUIRE_H
@@ -69,7 +70,8 @@ QUIRE_API quire_sampling quire_sampling_default(void);
 
 /* options may be NULL. */
 QUIRE_API quire_model* quire_open(const char* path, const quire_options* options);
-QUIRE_API void quire_close(quire_model* model); /* after its sessions */
+/* Sessions that are still open keep working; the memory goes with the last of them. */
+QUIRE_API void quire_close(quire_model* model);
 QUIRE_API uint32_t quire_vocabulary(const quire_model* model);
 QUIRE_API uint32_t quire_context(const quire_model* model);
 
@@ -78,6 +80,14 @@ QUIRE_API uint32_t quire_context(const quire_model* model);
  * yourself. */
 QUIRE_API int64_t quire_tokenize(const quire_model* model, const char* text, size_t bytes,
                                  int parse_special, uint32_t* ids, size_t capacity);
+/* The ids of a conversation as the model's chat template writes it, ready for the model's turn.
+ * Contents are always text: spellings of control tokens in them stay what they are. Counts like
+ * quire_tokenize. QUIRE_UNSUPPORTED where the model has no template. */
+typedef struct quire_message {
+  const char *role, *content; /* "system", "user", "assistant" */
+} quire_message;
+QUIRE_API int64_t quire_chat(const quire_model* model, const quire_message* messages, size_t count,
+                             uint32_t* ids, size_t capacity);
 /* The bytes a token stands for, perhaps part of a character. Returns their number, which may be
  * more than capacity. */
 QUIRE_API int64_t quire_token_text(const quire_model* model, uint32_t id, char* text,

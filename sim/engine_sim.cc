@@ -18,6 +18,7 @@ ToyEngineOptions draw_opened(Random& random) {
   constexpr const char* kEvictors[] = {"cost", "lru"};
   o.evictor = kEvictors[random.below(2)];
   o.cache_bytes = (random.chance(0.25) ? 1500 : 220 + random.below(300)) * 1024;
+  o.draws = random.chance(0.3);
   if (o.model == ToyModel::windows) o.cache_bytes *= 2;
   return o;
 }

@@ -92,6 +92,7 @@ void EngineWorld::submit(std::uint64_t ask) {
   report_.features = std::move(seen);
   report_.features["cut to what fits"] += made.tokens_max < asked;
   report_.features["model with windows"] += opened_.model == ToyModel::windows;
+  report_.features["drawn by the executor"] += opened_.draws;
   ++report_.requests;
   l.tokens_max = made.tokens_max;
   if (options_.verbose)
@@ -180,6 +181,7 @@ const Told& EngineWorld::alone(std::uint64_t ask, std::uint32_t tokens_max) {
   if (told) return *told;
   ToyEngineOptions opened = opened_;
   opened.cache_bytes = kAloneCache;
+  opened.draws = false;
   ToyEngine engine(opened, {});
   Request r = make(ask, tokens_max);
   told = std::make_shared<Told>(r.choices);

@@ -31,8 +31,8 @@ class Reference {
   std::uint32_t groups_of(std::uint64_t key) const;
   bool has_children(std::uint64_t key) const;  // that hold any block
 
-  // The most tokens a prompt may be served, and the most in whole blocks. `partial` false: whole
-  // blocks only.
+  // The most tokens that a prompt may be served, and the most in whole blocks. If `partial` is
+  // false, whole blocks only.
   struct Served {
     std::uint32_t best, whole;
   };

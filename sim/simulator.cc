@@ -71,7 +71,7 @@ Simulator::Simulator(const SimOptions& o)
   }
 }
 
-// What the cache says it did, applied to the flat map; and what it may not do.
+// Applies what the journal says to the flat map, and checks that nothing forbidden happened.
 void Simulator::follow_journal() {
   const Journal& journal = cache_->journal();
   CHECK(journal.first() <= journal_seen_);
@@ -136,8 +136,8 @@ void Simulator::turn(bool faults) {
     ++report_.steps;
 }
 
-// Faults stop: everything admitted finishes in a bounded number of turns, and everything comes
-// home.
+// Faults stop: every admitted request finishes in a bounded number of turns, and every block is
+// given back.
 void Simulator::drain() {
   memory_->never_fail();
   cache_->resize(std::max(budget_, std::uint64_t{kPage} * 16));

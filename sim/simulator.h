@@ -3,12 +3,11 @@
 //
 // Requests arrive with shared prefixes, wait for each other, are attached, stepped (one or two
 // steps in flight), drafted for, forked, truncated, preempted, parked, cancelled, faulted, leased
-// and pinned, while memory shrinks, grows and fails. Every row of every block that a step reads is
-// compared with what the tokens before it say it must be; every step the ledger is balanced and the
-// index is compared with a flat map. Then faults stop, and everything must finish.
+// and pinned, while memory shrinks, grows and fails. The simulator compares every row that a step
+// reads with the value that the tokens before it imply. After every step it balances the ledger and
+// compares the index with a flat map. At the end faults stop, and every request must finish.
 //
-//   SimReport r = simulate({.seed = 7, .steps = 3000});   // aborts on the first thing that is
-//   wrong
+//   SimReport r = simulate({.seed = 7, .steps = 3000});   // aborts at the first error
 #pragma once
 
 #include <cstdint>

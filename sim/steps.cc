@@ -1,4 +1,4 @@
-// Steps: reserved, worked on by the toy device when they end, committed in whole or in part.
+// Steps: reserved, computed by the toy device when they end, committed in whole or in part.
 #include <algorithm>
 
 #include "sim/world.h"

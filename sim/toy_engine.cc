@@ -91,7 +91,7 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
   CHECK(real.ok());
   auto memory = std::make_unique<FailingMemory>(std::move(real.value()));
   memory_ = memory.get();
-  auto executor = std::make_unique<ToyExecutor>(files.source->config(), clock_, files.pages);
+  auto executor = std::make_unique<ToyExecutor>(files.source->config(), clock_, files.pages, options.draws);
   executor_ = executor.get();
   clock_.advance(1'000'000'000);
   auto made = Runtime::assemble({.source = files.source,

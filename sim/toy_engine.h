@@ -48,6 +48,7 @@ struct ToyEngineOptions {
   std::uint64_t cache_bytes = 0;
   std::uint32_t context = 320;
   std::string evictor = "cost";
+  bool draws = false;  // tokens are drawn by the executor
 };
 
 inline constexpr std::uint32_t kToyBlock = 16;  // tokens

@@ -19,7 +19,8 @@ Error lost() { return {Code::unavailable, "the toy device does not answer"}; }
 }  // namespace
 
 ToyExecutor::ToyExecutor(const ModelConfig& config, ManualClock& clock,
-                         std::shared_ptr<PageNumbers> pages, std::uint32_t rows_max)
+                         std::shared_ptr<PageNumbers> pages, bool draws,
+                         std::uint32_t rows_max)
     : config_(config),
       clock_(clock),
       pages_(std::move(pages)),
@@ -27,6 +28,7 @@ ToyExecutor::ToyExecutor(const ModelConfig& config, ManualClock& clock,
       traits_{.numerics = 0x706f79,
               .rows_max = rows_max,
               .in_flight = 2,
+              .draws = draws,
               .page_work = true,
               .gates = true},
       rope_(config.ropes[0]),
@@ -52,7 +54,7 @@ bool ToyExecutor::is_lost() {
 }
 
 Result<StepTicket> ToyExecutor::submit(const StepPlan& plan) {
-  CHECK(submitted_ - completed_ < 2 && plan.want != StepWant::drawn);
+  CHECK(submitted_ - completed_ < 2 && (traits_.draws || plan.want != StepWant::drawn));
   CHECK(plan.tokens.size() <= traits_.rows_max &&
         plan.groups.size() == plan.geometry->groups.size());
   if (is_lost()) return lost();
@@ -70,8 +72,12 @@ Result<StepResult> ToyExecutor::complete(StepTicket ticket) {
   plan.tokens = tokens_;
   clock_.advance(kStepTime + kRowTime * static_cast<Nanoseconds>(tokens_.size()));
   find_logits(plan, step_.run(plan));
-  if (plan.want == StepWant::logits)
-    return StepResult{.logits = logits_, .best = {}, .drawn = {}, .dropped = step_.dropped()};
+  if (plan.want == StepWant::drawn) draw(plan.draws);
+  if (plan.want != StepWant::best)
+    return StepResult{.logits = logits_,
+                      .best = {},
+                      .drawn = {drawn_.data(), plan.draws.rows.size()},
+                      .dropped = step_.dropped()};
   find_best(plan.wanted.size());
   return StepResult{.logits = {},
                     .best = {best_.data(), plan.wanted.size()},
@@ -102,6 +108,19 @@ void ToyExecutor::find_best(std::size_t rows) {
     const double sum =
         of[best] + std::log(static_cast<double>(vector_.sum_exp(of, of[best], vocabulary)));
     best_[i] = {best, static_cast<float>(of[best] - sum)};
+  }
+}
+
+void ToyExecutor::draw(const Draws& draws) {
+  const std::uint32_t vocabulary = config_.vocabulary;
+  if (lists_.size() < draws.lists) lists_.resize(draws.lists);
+  drawn_.resize(draws.rows.size());
+  DrawList none;  // of rows that have no likely part
+  for (std::size_t i = 0; i < drawn_.size(); ++i) {
+    const DrawRow& row = draws.rows[i];
+    const bool listed = row.mode == DrawMode::above || row.mode == DrawMode::top;
+    drawn_[i] = draw_scalar({logits_.data() + i * vocabulary, vocabulary}, row, draws.changes,
+                            listed ? lists_[row.list] : none);
   }
 }
 

@@ -8,7 +8,7 @@
 // too many changes the answer.
 //
 //   ManualClock clock;
-//   ToyExecutor toy(source->config(), pool, clock, std::make_shared<PageNumbers>());
+//   ToyExecutor toy(source->config(), clock, std::make_shared<PageNumbers>());
 //   toy.trouble().nan = 0.01;            // now and then a row's logits are not finite
 //
 // Time passes on the clock when steps are completed. One thread.
@@ -41,7 +41,7 @@ struct ToyTrouble {
 class ToyExecutor final : public Executor, public PageWork {
  public:
   ToyExecutor(const ModelConfig& config, ManualClock& clock, std::shared_ptr<PageNumbers> pages,
-              std::uint32_t rows_max = 512);
+              bool draws = false, std::uint32_t rows_max = 512);
 
   ToyTrouble& trouble() { return trouble_; }
 
@@ -69,6 +69,7 @@ class ToyExecutor final : public Executor, public PageWork {
   bool is_lost();
   void find_logits(const StepPlan& plan, std::span<const std::uint64_t> states);
   void find_best(std::size_t rows);
+  void draw(const Draws& draws);
 
   const ModelConfig config_;
   ManualClock& clock_;
@@ -83,6 +84,8 @@ class ToyExecutor final : public Executor, public PageWork {
   std::vector<TokenId> tokens_;
   std::vector<float> logits_;
   std::vector<BestToken> best_;
+  std::vector<Drawn> drawn_;
+  std::vector<DrawList> lists_;
 };
 
 }  // namespace quire

@@ -1,11 +1,11 @@
-// Everything that can come between a request and its end.
+// Everything that can go wrong for a request.
 #include <algorithm>
 
 #include "sim/world.h"
 
 namespace quire {
 
-// A step did not fit: somebody has to give way.
+// A step did not fit: a sequence must be preempted.
 void Simulator::relieve(bool faults) {
   Live* victim = nullptr;
   std::size_t running = 0;
@@ -96,7 +96,7 @@ void Simulator::cancel() {
   close(l);
 }
 
-// A retainer: every lane keeps a choice of its own, and what comes after reads less.
+// A retainer: every lane keeps tokens of its own choice; later tokens read only these.
 void Simulator::compact() {
   Live* l = pick(false);
   if (!l) return;

@@ -39,8 +39,8 @@ struct Live {
   bool placed = false, own_keys = false, publish = true, reuse = true, faulted = false;
 };
 
-// A row of a step in flight. The device works when the step ends, with the addresses it was given
-// when it began: whatever happens to the sequence meanwhile, those blocks must be as they were.
+// A row of a step in flight. The toy device computes when the step ends, with the addresses of the
+// step's beginning: whatever happens to the sequence meanwhile, those blocks must not change.
 struct PendingItem {
   std::uint64_t id;
   std::size_t root;

@@ -1,6 +1,7 @@
 """Fails when a module includes one above it, or when an instruction-set file includes more than plain headers.
 
 The order is the order of quire_module(...) lines in src/CMakeLists.txt; each line's USES must name what it includes.
+lab/ measures the product: only cli/, which has the commands of both, may use it.
 """
 import pathlib
 import re
@@ -16,6 +17,8 @@ for name, rest in re.findall(r"^quire_module\((\w+)(.*)\)", (src / "CMakeLists.t
         sys.exit(f"src/CMakeLists.txt: {name} uses {missing}, which stand below it")
     uses[name] = {name} | direct | set().union(*(uses[d] for d in direct))
 
+if knowing := {name for name, all in uses.items() if "lab" in all} - {"lab", "cli"}:
+    sys.exit(f"src/CMakeLists.txt: {knowing} use lab, which only cli may")
 uses["program"] = set(uses)  # main() stands above all of them
 
 bad = []

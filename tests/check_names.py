@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Files of a module are compiled together (cmake/quire.cmake), so what two of them keep in anonymous namespaces must not
-share a name: types and variables would not compile, but functions would quietly become overloads of each other.
+"""Fails when two files of a module define functions of the same name in anonymous namespaces.
+
+Files of a module are compiled together (cmake/quire.cmake). Types and variables of the same name would not compile, but
+functions would silently become overloads of each other.
 
     check_names.py SOURCE_FOLDER
 """

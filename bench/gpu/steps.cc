@@ -19,8 +19,8 @@
 #include "engine/engine.h"
 #include "engine/explain.h"
 #include "engine/runtime.h"
-#include "engine/stepper.h"
 #include "engine/selftest.h"
+#include "engine/stepper.h"
 
 namespace quire {
 namespace {

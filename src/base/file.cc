@@ -15,6 +15,7 @@ namespace {
 Error system_error(const std::string& path, const char* verb) {
   const int e = errno;
   const Code code = e == ENOENT ? Code::not_found : Code::unavailable;
+  if (path.empty()) return Error{code, "a file name is needed, but it is empty"};
   return Error{code, path + ": cannot " + verb + ": " + std::strerror(e)};
 }
 
@@ -70,6 +71,7 @@ Result<std::string> read_file(const std::string& path) {
 }
 
 Status write_file(const std::string& path, std::string_view bytes) {
+  if (path.empty()) return Error{Code::invalid, "a file name is needed, but it is empty"};
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
   {
     const Descriptor file{
@@ -87,7 +89,11 @@ Status write_file(const std::string& path, std::string_view bytes) {
     }
     ::fsync(file.fd);
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return system_error(path, "rename into");
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const Error error = system_error(path, "rename into");
+    ::unlink(temporary.c_str());
+    return error;
+  }
   return {};
 }
 

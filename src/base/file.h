@@ -1,5 +1,5 @@
-// base/file.h - whole files: mapped for reading, read into memory, written so that a crash leaves
-// old or new.
+// base/file.h - whole files: mapped for reading, read into memory, or written so that a crash
+// leaves either the old or the new file.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
 
-  // Gives the page cache's copy of this part back; reading it again works and costs a page fault.
+  // Gives the memory of this part back to the system; reading the part again costs page faults.
   void drop_pages(std::span<const std::byte> part) const;
 
  private:

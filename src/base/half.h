@@ -1,4 +1,5 @@
-// base/half.h - f16 and bf16 by arithmetic on bits: what every vector instruction must agree with.
+// base/half.h - f16 and bf16 by arithmetic on bits. Every vector instruction must give these
+// results.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// base/histogram.h - counts of values by fixed upper bounds, and a small sketch of one answer's
-// gaps. Plain data: added to by one thread, copied between steps, read by metrics.
+// base/histogram.h - counts of values by fixed upper bounds, and a small sketch of the gaps between
+// one answer's tokens. Plain data: one thread adds, the engine copies between steps, metrics read.
 //
 //   static constexpr double kBounds[] = {.001, .01, .1, 1};
 //   Histogram h(kBounds);

@@ -1,4 +1,4 @@
-// base/json_named.h - the name of a JSON value, for headers that pass references to one on.
+// base/json_named.h - declares Json, for headers that only pass references to it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

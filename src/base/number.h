@@ -9,7 +9,8 @@
 
 namespace quire {
 
-// False, and `to` is worth nothing, where something is left over or it does not fit.
+// False if the text is not a number, has trailing characters, or does not fit T; `to` is then
+// undefined.
 template <class T>
 bool parse_number(std::string_view text, T& to) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);

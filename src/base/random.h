@@ -1,5 +1,5 @@
-// base/random.h - two generators: one for simulations, one for sampling that depends on nothing but
-// its key.
+// base/random.h - two generators: a seeded stream for simulations and tests, and a pure function of
+// (seed, choice, position) for sampling.
 #pragma once
 
 #include <cstdint>

@@ -2,22 +2,32 @@
 #include "quire.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
+#include "engine/chat.h"
 #include "engine/retain.h"
 #include "engine/runtime.h"
 #include "engine/selecting.h"
 #include "engine/stepper.h"
 
+// Lives until it is closed and its last session is freed, in whatever order.
 struct quire_model {
   explicit quire_model(std::unique_ptr<quire::Runtime> r)
       : runtime(std::move(r)), stepper(*runtime) {}
 
   std::unique_ptr<quire::Runtime> runtime;
   quire::Stepper stepper;
+  std::atomic<std::uint32_t> holders{1};
+
+  void hold() { ++holders; }
+  void release() {
+    if (--holders == 0) delete this;
+  }
 };
 
 struct quire_session {
@@ -66,6 +76,12 @@ int code_of(const Error& error) {
 }
 
 int invalid(const char* message) { return code_of(Error{Code::invalid, message}); }
+
+// True, after saying so, where a call lacks what it needs.
+bool lacks(const char* call, bool missing) {
+  if (missing) code_of(Error{Code::invalid, std::string(call) + ": an argument is NULL"});
+  return missing;
+}
 
 quire::SamplingOptions sampling_of(const quire_sampling* s) {
   quire::SamplingOptions o;
@@ -163,34 +179,62 @@ quire_model* quire_open(const char* path, const quire_options* options) {
     return invalid("quire_open: block_size must be 16, 32 or 64"), nullptr;
   auto runtime = quire::Runtime::open(path, r);
   if (!runtime.ok()) return code_of(runtime.error()), nullptr;
-  return new quire_model{std::move(runtime.value())};
+  return new quire_model(std::move(runtime.value()));
 }
 
-void quire_close(quire_model* model) { delete model; }
-uint32_t quire_vocabulary(const quire_model* model) { return model->runtime->config().vocabulary; }
-uint32_t quire_context(const quire_model* model) { return model->runtime->context(); }
+void quire_close(quire_model* model) {
+  if (model != nullptr) model->release();
+}
+uint32_t quire_vocabulary(const quire_model* model) {
+  return lacks("quire_vocabulary", !model) ? 0 : model->runtime->config().vocabulary;
+}
+uint32_t quire_context(const quire_model* model) {
+  return lacks("quire_context", !model) ? 0 : model->runtime->context();
+}
 
 int64_t quire_tokenize(const quire_model* model, const char* text, size_t bytes, int parse_special,
                        uint32_t* ids, size_t capacity) {
+  if (lacks("quire_tokenize", !model || (!text && bytes > 0) || (!ids && capacity > 0)))
+    return QUIRE_INVALID;
   const auto tokens =
       model->runtime->tokenizer().encode({text, bytes}, {.parse_special = parse_special != 0});
   std::copy_n(tokens.begin(), std::min(capacity, tokens.size()), ids);
   return static_cast<int64_t>(tokens.size());
 }
 
+int64_t quire_chat(const quire_model* model, const quire_message* messages, size_t count,
+                   uint32_t* ids, size_t capacity) {
+  if (lacks("quire_chat", !model || (!messages && count > 0) || (!ids && capacity > 0)))
+    return QUIRE_INVALID;
+  quire::Json all = quire::Json::array();
+  for (size_t i = 0; i < count; ++i) {
+    if (lacks("quire_chat", !messages[i].role || !messages[i].content)) return QUIRE_INVALID;
+    all.push_back({{"role", messages[i].role}, {"content", messages[i].content}});
+  }
+  const auto tokens = quire::render_chat(*model->runtime, all, {});
+  if (!tokens.ok()) return code_of(tokens.error());
+  std::copy_n(tokens.value().begin(), std::min(capacity, tokens.value().size()), ids);
+  return static_cast<int64_t>(tokens.value().size());
+}
+
 int64_t quire_token_text(const quire_model* model, uint32_t id, char* text, size_t capacity) {
+  if (lacks("quire_token_text", !model || (!text && capacity > 0))) return QUIRE_INVALID;
+  if (id >= quire_vocabulary(model)) return invalid("quire_token_text: no token has this number");
   const std::string_view piece = model->runtime->tokenizer().piece(id);
   std::memcpy(text, piece.data(), std::min(capacity, piece.size()));
   return static_cast<int64_t>(piece.size());
 }
 
 int quire_is_end(const quire_model* model, uint32_t id) {
+  if (lacks("quire_is_end", !model)) return QUIRE_INVALID;
   return model->runtime->tokenizer().is_end_of_generation(id) ? 1 : 0;
 }
 
 quire_session* quire_session_new(quire_model* model, uint32_t capacity) {
+  if (lacks("quire_session_new", !model)) return nullptr;
   if (capacity == 0 || capacity > model->runtime->context())
     return invalid("quire_session_new: capacity must be 1 to the model's context"), nullptr;
+  model->hold();
   return new quire_session{.model = model,
                            .sequence = {},
                            .tokens = {},
@@ -200,9 +244,15 @@ quire_session* quire_session_new(quire_model* model, uint32_t capacity) {
                            .policy = model->runtime->retain()};
 }
 
-void quire_session_free(quire_session* session) { delete session; }
+void quire_session_free(quire_session* session) {
+  if (session == nullptr) return;
+  quire_model* const model = session->model;
+  delete session;
+  model->release();
+}
 
 int quire_budget(quire_session* s, const char* kv_budget) {
+  if (lacks("quire_budget", !s)) return QUIRE_INVALID;
   if (s->attached) return invalid("quire_budget: the session has been stepped; say it before");
   if (kv_budget == nullptr) return s->policy.reset(), QUIRE_OK;
   const quire::Runtime& r = *s->model->runtime;
@@ -210,13 +260,14 @@ int quire_budget(quire_session* s, const char* kv_budget) {
   if (!policy.ok()) return code_of(policy.error());
   if (const auto fine = r.check_retain(policy.value()); !fine.ok()) return code_of(fine.error());
   if (r.select())
-    if (const auto fine = r.check_select(*r.select(), nullptr, true); !fine.ok())
+    if (const auto fine = r.check_select(*r.select(), nullptr, &policy.value()); !fine.ok())
       return code_of(fine.error());
   s->policy = std::make_shared<quire::RetainPolicy>(std::move(policy.value()));
   return QUIRE_OK;
 }
 
 int quire_feed(quire_session* s, const uint32_t* ids, size_t count) {
+  if (lacks("quire_feed", !s || (!ids && count > 0))) return QUIRE_INVALID;
   if (count > s->capacity - s->tokens.size())
     return invalid("quire_feed: the session's capacity is spent");
   for (size_t i = 0; i < count; ++i)
@@ -229,6 +280,9 @@ int quire_feed(quire_session* s, const uint32_t* ids, size_t count) {
 }
 
 int quire_step(quire_session* const* sessions, size_t count) {
+  if (lacks("quire_step", !sessions && count > 0)) return QUIRE_INVALID;
+  for (size_t i = 0; i < count; ++i)
+    if (lacks("quire_step", !sessions[i])) return QUIRE_INVALID;
   std::vector<quire::StepItem> items;
   std::vector<quire_session*> owners;
   for (size_t i = 0; i < count; ++i) {
@@ -261,10 +315,12 @@ int quire_step(quire_session* const* sessions, size_t count) {
 }
 
 const float* quire_logits(const quire_session* s) {
+  if (lacks("quire_logits", !s)) return nullptr;
   return s->logits.empty() ? nullptr : s->logits.data();
 }
 
 int quire_sample(quire_session* s, const quire_sampling* sampling, uint32_t* id) {
+  if (lacks("quire_sample", !s || !id)) return QUIRE_INVALID;
   if (s->logits.empty() || s->sequence.length() < s->tokens.size())
     return invalid("quire_sample: step the session first");
   const quire::SamplingOptions options = sampling_of(sampling);
@@ -277,13 +333,17 @@ int quire_sample(quire_session* s, const quire_sampling* sampling, uint32_t* id)
   return QUIRE_OK;
 }
 
-uint32_t quire_length(const quire_session* s) { return static_cast<uint32_t>(s->tokens.size()); }
-uint32_t quire_cached(const quire_session* s) { return s->cached; }
+uint32_t quire_length(const quire_session* s) {
+  return lacks("quire_length", !s) ? 0 : static_cast<uint32_t>(s->tokens.size());
+}
+uint32_t quire_cached(const quire_session* s) { return lacks("quire_cached", !s) ? 0 : s->cached; }
 uint64_t quire_kv_bytes(const quire_session* s) {
-  return s->sequence.is_open() ? s->model->runtime->cache().bytes(s->sequence) : 0;
+  if (lacks("quire_kv_bytes", !s) || !s->sequence.is_open()) return 0;
+  return s->model->runtime->cache().bytes(s->sequence);
 }
 
 quire_session* quire_fork(quire_session* s) {
+  if (lacks("quire_fork", !s)) return nullptr;
   if (!s->attached) {  // nothing computed yet: a session of its own with the same tokens
     quire_session* other = quire_session_new(s->model, s->capacity);
     if (other != nullptr) {
@@ -294,6 +354,7 @@ quire_session* quire_fork(quire_session* s) {
   }
   auto sequence = s->model->runtime->cache().fork(s->sequence);
   if (!sequence.ok()) return code_of(sequence.error()), nullptr;
+  s->model->hold();
   return new quire_session{.model = s->model,
                            .sequence = std::move(sequence.value()),
                            .tokens = s->tokens,
@@ -308,6 +369,7 @@ quire_session* quire_fork(quire_session* s) {
 }
 
 int quire_truncate(quire_session* s, uint32_t length) {
+  if (lacks("quire_truncate", !s)) return QUIRE_INVALID;
   if (length > s->tokens.size()) return invalid("quire_truncate: longer than the session");
   if (s->attached && length <= s->prompt_length && is_sparse(*s))
     return code_of(Error{Code::unsupported,

@@ -7,14 +7,16 @@
 #include <numeric>
 
 #include "base/random.h"
-#include "cli/bench_decode.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "cli/read_rate.h"
-#include "cli/timing.h"
+#include "lab/speed/decode_batch.h"
+#include "lab/speed/read_rate.h"
+#include "lab/speed/timing.h"
 
 namespace quire::cli {
 namespace {
+
+using namespace lab;
 
 std::string_view machine(Runtime& r) {
   return r.executor().traits().device != DeviceKind::cpu ? "cuda" : isa_name(r.isa());
@@ -40,9 +42,9 @@ Result<std::vector<double>> bench_prefill(Runtime& runtime, const BenchOptions& 
     const std::vector<TokenId> prompt =
         filler(runtime, i == 0 ? std::min(o.prompt, 256u) : o.prompt, 77 + i);
     TRY(Sequence s, runtime.open_sequence(o.prompt + 1));
-    const auto start = Clock::now();
+    const Stopwatch watch;
     TRY_STATUS(read_all(runtime, s, prompt));
-    if (i > 0) rates.push_back(o.prompt / seconds_since(start));
+    if (i > 0) rates.push_back(o.prompt / watch.seconds());
   }
   return rates;
 }
@@ -122,14 +124,14 @@ double sealing_seconds(Runtime& r) {
   std::byte* page = space.data() + (64 - reinterpret_cast<std::uintptr_t>(space.data()) % 64) % 64;
   double best = 1e9;
   for (int i = 0; i < 16; ++i) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     for (std::uint32_t layer = 0; layer < r.config().layers; ++layer)
       for (std::uint32_t head = 0; head < r.config().kv_heads; ++head)
         for (const Side side : {Side::keys, Side::values})
           if (g.groups[g.places[layer].group].sealed())
             kernels.seal(r.executor().page_work()->sealed_part(g, layer, head, side, 0),
                          reinterpret_cast<const std::byte*>(rows.data()), page);
-    best = std::min(best, seconds_since(start));
+    best = std::min(best, watch.seconds());
   }
   return best / tokens;
 }

@@ -4,13 +4,15 @@
 
 #include <algorithm>
 
-#include "cli/bench_decode.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "cli/timing.h"
+#include "lab/speed/decode_batch.h"
+#include "lab/speed/timing.h"
 
 namespace quire::cli {
 namespace {
+
+using namespace lab;
 
 struct BenchRetainOptions {
   ModelOptionsCli model;

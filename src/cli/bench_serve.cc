@@ -8,9 +8,9 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/help.h"
-#include "load/plot.h"
-#include "load/run.h"
-#include "load/summary.h"
+#include "lab/load/plot.h"
+#include "lab/load/run.h"
+#include "lab/load/summary.h"
 
 namespace quire::cli {
 namespace {

@@ -1,15 +1,15 @@
 // cli/calibrate.cc - `quire calibrate`: learns from a text what kvquant-3 and cq-N must know about a
 // model, and keeps it where they will look.
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
+#include <optional>
 
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "engine/calibrate.h"
+#include "cli/progress_line.h"
+#include "lab/formats/calibrate.h"
 
 namespace quire::cli {
 namespace {
@@ -20,18 +20,12 @@ struct CalibrateOptions {
   std::uint32_t window = 2048, tokens = 8192;
 };
 
-void draw_progress(std::size_t done, std::size_t all) {
-  constexpr std::size_t kWidth = 40;
-  const std::size_t full = done * kWidth / all;
-  fmt::print(stderr, "\r[{:=<{}}{: <{}}] {} of {} lanes ", "", full, "", kWidth - full, done, all);
-}
-
 int run_calibrate(CalibrateOptions o) {
   const auto codec = find_codec(o.format);
   if (!codec.ok()) return fail(kUsage, "--format: " + codec.error().message);
   const auto text = read_file(o.text_file);
   if (!text.ok()) return fail(kUsage, "--text-file " + text.error().message);
-  const auto path = find_model(o.model.path);
+  const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   o.model.kv_format = "f16";
   auto opened = open_runtime(o.model);
@@ -44,21 +38,20 @@ int run_calibrate(CalibrateOptions o) {
                             "most {}",
                             tokens.size(), o.tokens, r.context()));
   tokens.resize(o.tokens);
-  const auto start = std::chrono::steady_clock::now();
   CalibrationQuestion question{.codec = codec.value(), .window = o.window};
-  const bool shows_progress = ::isatty(STDERR_FILENO) != 0;
-  if (shows_progress) question.progress = draw_progress;
+  std::optional<ProgressLine> line(std::in_place, "fitted", "lanes");
+  question.progress = [&](std::size_t done, std::size_t all) { line->at(done, all); };
   const auto made = calibrate(r, question, tokens);
-  if (shows_progress) fmt::print(stderr, "\r{:70}\r", "");
+  const double seconds = line->seconds();
+  line.reset();
   if (!made.ok()) return fail(made.error());
   const std::string file = o.out.empty() ? calibration_path(path.value(), o.format) : o.out;
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(file).parent_path(), ignored);
   const std::string bytes = serialize_calibration(made.value());
   if (const Status ok = write_file(file, bytes); !ok.ok()) return fail(ok.error());
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  fmt::print("{} calibrated on {} tokens in {:.0f} s: {} lanes, {} bytes, kept in {}\n", o.format,
-             tokens.size(), took.count(), made.value().lanes.size(), bytes.size(), file);
+  fmt::print("{} calibrated on {} tokens in {}: {} lanes, {} bytes, kept in {}\n", o.format,
+             tokens.size(), in_words(seconds), made.value().lanes.size(), bytes.size(), file);
   return kOk;
 }
 

@@ -3,21 +3,27 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
 #include "base/file.h"
+#include "cli/answer_printer.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/prompt.h"
 #include "cli/sampling_options.h"
+#include "cli/template_option.h"
 #include "engine/chat.h"
 #include "engine/client.h"
+#include "engine/sampling_defaults.h"
 
 namespace quire::cli {
 namespace {
 
 struct ChatOptions {
+  TemplateOption chat_template;
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
   std::string system;
@@ -40,11 +46,14 @@ constexpr const char* kHelp =
 
 class Chat {
  public:
-  Chat(Runtime& runtime, GenerateOptions options, std::string system)
+  Chat(Runtime& runtime, GenerateOptions options, const ChatOptions& asked,
+       const ChatTemplate* chat_template)
       : runtime_(runtime),
         client_(runtime),
+        chat_template_(chat_template),
         options_(std::move(options)),
-        system_(std::move(system)) {}
+        sampling_(asked.sampling),
+        system_(asked.system) {}
 
   int run() {
     for (std::string message; prompt_.read(message);) {
@@ -69,7 +78,7 @@ class Chat {
 
   void answer(const std::string& message) {
     turns_.push_back({{"role", "user"}, {"content", message}});
-    const auto prompt = render_chat(runtime_, messages(), {});
+    const auto prompt = render_chat(runtime_, messages(), {.chat_template = chat_template_});
     if (!prompt.ok()) {
       turns_.erase(turns_.size() - 1);
       fail(prompt.error());
@@ -86,14 +95,12 @@ class Chat {
       turns_.erase(turns_.size() - 1);
       return;
     }
-    std::string text;
+    AnswerPrinter printer;
     GenerateEvents events;
     events.prefill = [this](std::uint32_t, std::uint32_t) { return !prompt_.interrupted(); };
     events.step = [this] { return !prompt_.interrupted(); };
     events.text = [&](std::uint32_t, std::string_view piece) {
-      text += piece;
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
+      printer.print(piece);
       return !prompt_.interrupted();
     };
     const auto result = client_.generate(prompt.value(), options, events);
@@ -102,17 +109,23 @@ class Chat {
       fail(result.error());
       return;
     }
-    turns_.push_back({{"role", "assistant"}, {"content", text}});
-    status(result.value());
+    const Generated& answer = result.value().answers.front();
+    const bool cut = answer.finish == Finish::length && !prompt_.interrupted();
+    printer.end(cut || prompt_.interrupted());
+    turns_.push_back({{"role", "assistant"}, {"content", printer.text()}});
+    status(result.value(), cut ? why_cut(answer.tokens.size(), sampling_) : "");
   }
 
-  void status(const GenerateResult& r) const {
+  void status(const GenerateResult& r, const std::string& cut) const {
     const GenerateTimings& t = r.timings;
     const bool color = isatty(STDOUT_FILENO) && std::getenv("NO_COLOR") == nullptr;
     fmt::print("\n{}cached {}/{} · ttft {:.0f} ms · {} tokens at {:.0f}/s{}{}\n",
                color ? "\033[2m" : "", t.cached_tokens, t.prompt_tokens, t.prefill_seconds * 1e3,
                t.decoded_tokens, t.decode_seconds > 0 ? t.decoded_tokens / t.decode_seconds : 0,
-               prompt_.interrupted() ? " · stopped" : "", color ? "\033[0m" : "");
+               prompt_.interrupted() ? " · stopped"
+               : cut.empty()         ? ""
+                                     : " · " + cut,
+               color ? "\033[0m" : "");
   }
 
   // False to end.
@@ -152,12 +165,30 @@ class Chat {
                s.tokens_queried);
   }
 
+  // "/set temperature 0.5"
   void set(const std::string& rest) {
-    const std::size_t space = rest.find(' ');
+    const std::size_t space = std::min(rest.find(' '), rest.size());
     const std::string name = rest.substr(0, space);
-    const double value = space == std::string::npos ? 0 : std::atof(rest.c_str() + space);
     GenerateOptions changed = options_;
+    SamplingOptionsCli sampling = sampling_;
     SamplingOptions& s = changed.sampling;
+    double value = 0;
+    const char* const end = rest.data() + rest.size();
+    const char* const begin =
+        rest.data() + std::min(rest.find_first_not_of(' ', space), rest.size());
+    const auto [ptr, error] = std::from_chars(begin, end, value);
+    const bool whole = value >= 0 && value < 0x1p32 && std::floor(value) == value;
+    const bool counts = name == "top_k" || name == "max_tokens" || name == "seed";
+    if (!counts && name != "temperature" && name != "top_p") {
+      fmt::print("there is no setting '{}'; there are: temperature top_p top_k max_tokens seed\n",
+                 name);
+      return;
+    }
+    if (error != std::errc() || ptr != end || (counts && !whole)) {
+      fail(kUsage, fmt::format("/set {}: '{}' is not a {}", name, std::string(begin, end),
+                               counts ? "whole number" : "number"));
+      return;
+    }
     if (name == "temperature")
       s.temperature = static_cast<float>(value);
     else if (name == "top_p")
@@ -165,26 +196,38 @@ class Chat {
     else if (name == "top_k")
       s.top_k = static_cast<std::uint32_t>(value);
     else if (name == "max_tokens")
-      changed.tokens_max = static_cast<std::uint32_t>(value);
-    else if (name == "seed")
+      sampling.tokens_max = changed.tokens_max = static_cast<std::uint32_t>(value);
+    else
       s.seed = static_cast<std::uint64_t>(value);
-    else
-      fmt::print("there is no setting '{}'; there are: temperature top_p top_k max_tokens seed\n",
-                 name);
-    if (const Status fine = s.check(runtime_.config().vocabulary); !fine.ok())
+    if (const Status fine = s.check(runtime_.config().vocabulary); !fine.ok()) {
       fail(fine.error());
-    else
-      options_ = std::move(changed);
+      return;
+    }
+    options_ = std::move(changed);
+    sampling_ = std::move(sampling);
   }
 
-  void save(const std::string& file) const {
+  // False after saying so: a command that needs a file was given none.
+  static bool names_file(const char* command, const std::string& file) {
+    if (!file.empty()) return true;
+    fail(kUsage, fmt::format("{} needs the name of a file", command));
+    return false;
+  }
+
+  void save(const std::string& given) const {
+    if (!names_file("/save", given)) return;
+    const std::string file = home_path(given);
     if (const Status done =
             write_file(file, Json{{"system", system_}, {"messages", turns_}}.dump(1));
         !done.ok())
       fail(done.error());
+    else
+      fmt::print("{} messages in {}\n", turns_.size(), file);
   }
 
-  void load(const std::string& file) {
+  void load(const std::string& given) {
+    if (!names_file("/load", given)) return;
+    const std::string file = home_path(given);
     const auto text = read_file(file);
     const auto json = text.ok() ? parse_json(text.value()) : Result<Json>(text.error());
     if (!json.ok()) {
@@ -202,35 +245,40 @@ class Chat {
 
   Runtime& runtime_;
   Client client_;
+  const ChatTemplate* chat_template_;
   Prompt prompt_{history_file()};
   GenerateOptions options_;
+  SamplingOptionsCli sampling_;  // what of it was asked for
   std::string system_;
   Json turns_ = Json::array();
 };
 
-int run_chat(const ChatOptions& o) {
+int run_chat(ChatOptions& o) {
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
-  if (runtime.value()->chat_template() == nullptr)
-    return fail(kUsage, "this model has no chat template",
-                "use `quire run --raw` to continue a text with it");
-  auto options = o.sampling.generate_options();
+  const auto chat_template = o.chat_template.find(*runtime.value());
+  if (!chat_template.ok()) return fail(chat_template.error());
+  if (chat_template.value() == nullptr)
+    return fail(
+        kUsage, "this model has no chat template",
+        "give one with --chat-template, or use `quire run --raw` to continue a text with it");
+  SamplingDefaults drawn = sampling_defaults(runtime.value()->source());
+  auto options = o.sampling.generate_options(drawn.options);
   if (!options.ok()) return fail(options.error());
   const Runtime& r = *runtime.value();
-  fmt::print("{} · context {} · {} threads · /help\n",
+  drawn.options = options.value().sampling;
+  fmt::print("{} · context {} · {} · {} threads · /help\n",
              r.config().name.empty() ? r.source().path() : r.config().name, r.context(),
-             r.threads());
-  return Chat(*runtime.value(), std::move(options.value()), o.system).run();
+             drawn.text(), r.threads());
+  return Chat(*runtime.value(), std::move(options.value()), o, chat_template.value()).run();
 }
 
 std::function<int()> declare_chat(CLI::App& app) {
   auto o = std::make_shared<ChatOptions>();
-  o->sampling.values.tokens_max = 1024;
-  o->sampling.values.sampling.temperature = 0.7f;
-  o->sampling.values.sampling.top_p = 0.9f;
   add_model_options(app, o->model);
   add_retention_options(app, o->model);
   app.add_option("--system", o->system, "system message");
+  o->chat_template.add(app);
   o->sampling.add(app, true);
   return [o] { return run_chat(*o); };
 }

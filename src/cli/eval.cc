@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/progress_line.h"
 #include "engine/stepper.h"
 
 namespace quire::cli {
@@ -75,6 +77,9 @@ Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, c
 }
 
 int run_eval(const EvalOptions& o) {
+  if (o.tokens.empty() == o.text_file.empty())
+    return fail(kUsage, "what is to be scored? Give --tokens or --text-file",
+                "quire eval --text-file book.txt");
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   Runtime& r = *runtime.value();
@@ -85,7 +90,7 @@ int run_eval(const EvalOptions& o) {
     tokens = std::move(parsed.value());
   } else {
     const auto text = read_file(o.text_file);
-    if (!text.ok()) return fail(kFailed, text.error().message, "give --tokens or --text-file");
+    if (!text.ok()) return fail(kFailed, "--text-file " + text.error().message);
     tokens = r.tokenizer().encode(text.value());
   }
   for (const TokenId t : tokens)
@@ -100,7 +105,9 @@ int run_eval(const EvalOptions& o) {
     totals.rows.reset(std::fopen(o.logits_file.c_str(), "wb"));
     if (!totals.rows) return fail(kFailed, o.logits_file + ": cannot be opened for writing");
   }
+  std::optional<ProgressLine> line(std::in_place, "scored", "tokens");
   for (std::size_t first = 0; first + 1 < tokens.size(); first += window) {
+    line->at(first, tokens.size());
     const auto part =
         std::span(tokens).subspan(first, std::min<std::size_t>(window, tokens.size() - first));
     const auto done = score(r, part, static_cast<std::uint32_t>(first), o, totals);
@@ -108,6 +115,8 @@ int run_eval(const EvalOptions& o) {
   }
   if (totals.rows && std::fflush(totals.rows.get()) != 0)
     return fail(kFailed, o.logits_file + ": could not be written; is the disk full?");
+  const double seconds = line->seconds();
+  line.reset();
   const double mean = totals.nll / static_cast<double>(totals.scored);
   if (o.json) {
     Json out{{"tokens", tokens.size()},    {"scored", totals.scored},
@@ -119,8 +128,8 @@ int run_eval(const EvalOptions& o) {
       out["logits"] = {{"rows", totals.rows_written}, {"vocabulary", r.config().vocabulary}};
     print_json(out);
   } else {
-    fmt::print("perplexity {:.4f} ({:.5f} nats per token over {} tokens, windows of {})\n",
-               std::exp(mean), mean, totals.scored, window);
+    fmt::print("perplexity {:.4f} ({:.5f} nats per token over {} tokens, windows of {}, in {})\n",
+               std::exp(mean), mean, totals.scored, window, in_words(seconds));
   }
   return kOk;
 }

@@ -1,13 +1,15 @@
 // cli/eval_formats.cc - `quire eval formats`: what each cache format does to the answers, on given
 // text.
 #include <fmt/core.h>
-#include <unistd.h>
+
+#include <optional>
 
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/progress_line.h"
 #include "engine/plan.h"
-#include "engine/quality.h"
+#include "lab/formats/quality.h"
 
 namespace quire::cli {
 namespace {
@@ -87,20 +89,21 @@ int run_eval_formats(EvalFormatsOptions o) {
     fmt::print("{:<28}{:>12}{:>12}{:>10}{:>9}{:>12}{:>9}\n", "format", "bytes/token", "KL mean",
                "KL 99%", "top-1", "perplexity", "change");
   Json rows = Json::array();
-  const bool shows_progress = ::isatty(STDERR_FILENO) != 0;
+  double seconds = 0;
   for (std::size_t first = 0; first < ways.size(); first += o.together) {
     QualityQuestion question{.reference = reference.value(),
                              .ways = {ways.begin() + static_cast<std::ptrdiff_t>(first),
                                       ways.begin() + static_cast<std::ptrdiff_t>(std::min(
                                                          ways.size(), first + o.together))},
                              .window = o.window};
-    if (shows_progress)
-      question.progress = [&](std::uint64_t done) {
-        fmt::print(stderr, "\r{} of {} formats, {} of {} tokens ", first, ways.size(), done,
-                   tokens.size());
-      };
+    std::optional<ProgressLine> line(std::in_place,
+                                     fmt::format("formats {} to {} of {}: read", first + 1,
+                                                 first + question.ways.size(), ways.size()),
+                                     "tokens");
+    question.progress = [&](std::uint64_t done) { line->at(done, tokens.size()); };
     const auto scores = compare_storage(r, question, tokens);
-    if (shows_progress) fmt::print(stderr, "\r{:50}\r", "");
+    seconds += line->seconds();
+    line.reset();
     if (!scores.ok()) return fail(scores.error());
     for (std::size_t i = 0; i < scores.value().size(); ++i) {
       const Quality& q = scores.value()[i];
@@ -127,7 +130,10 @@ int run_eval_formats(EvalFormatsOptions o) {
     print_json({{"reference", reference.value().name()},
                 {"tokens", tokens.size()},
                 {"window", o.window},
+                {"seconds", seconds},
                 {"formats", rows}});
+  else
+    fmt::print("{} tokens in {}\n", tokens.size(), in_words(seconds));
   return kOk;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "cli/suggest.h"
+
 namespace quire::cli {
 namespace {
 
@@ -22,6 +24,37 @@ class HelpFormatter : public CLI::Formatter {
     return " " + type.substr(0, type.find(':'));
   }
 };
+
+// What the parser has to say, as a sentence: "Could not convert: --top-k = many".
+std::string parse_problem(const CLI::ParseError& error) {
+  std::string text = error.what();
+  constexpr std::string_view kConvert = "Could not convert: ", kMissing = " required ";
+  if (text.starts_with(kConvert)) {
+    text.erase(0, kConvert.size());
+    const std::size_t equals = text.find(" = ");
+    if (equals == text.npos) return text + ": cannot be read";
+    return fmt::format("{}: '{}' is not a number", text.substr(0, equals), text.substr(equals + 3));
+  }
+  if (error.get_name() == "ArgumentMismatch" && text.find(kMissing) != text.npos)
+    return text.substr(0, text.find(':')) + " needs a value behind it";
+  return text;
+}
+
+// Words that the command has no use for: an option that it does not have, or one word too many.
+int refuse_extras(const CLI::App& app, const std::string& name) {
+  const std::string word = app.remaining().empty() ? "" : app.remaining().front();
+  const std::string help = "`" + name + " --help` shows how it is used";
+  if (!word.starts_with('-'))
+    return fail(kUsage, "'" + word + "' is one argument too many",
+                help + "; quotes keep words together");
+  const std::string given = word.substr(0, word.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& long_name : option->get_lnames()) known.push_back("--" + long_name);
+  const std::string near = nearest(given, known);
+  return fail(kUsage, "there is no option '" + given + "'",
+              near.empty() ? help : "did you mean " + near + "? " + help);
+}
 
 }  // namespace
 
@@ -45,8 +78,10 @@ int run_command(const Command& command, int argc, char** argv) {
     for (CLI::Option* o : rare) o->group("");
     fmt::print("{}", app.help());
     return kOk;
+  } catch (const CLI::ExtrasError&) {
+    return refuse_extras(app, name);
   } catch (const CLI::ParseError& e) {
-    return fail(kUsage, e.what(), "`" + name + " --help` shows how it is used");
+    return fail(kUsage, parse_problem(e), "`" + name + " --help` shows how it is used");
   }
   return run();
 }

@@ -49,7 +49,7 @@ int run_kv_formats(const DescribeCli& o) {
       fmt::print("  {:<15}{}\n", name, row["refused"].get<std::string>());
       continue;
     }
-    fmt::print("  {:<15}{:>6.2f}{:>14g}   {}{}\n", name, row["effective_bits"].get<double>(),
+    fmt::print("  {:<15}{:>6.2f}{:>14.10g}   {}{}\n", name, row["effective_bits"].get<double>(),
                row["bytes_per_token"].get<double>(),
                row["exact"].get<bool>()               ? "exact"
                : row["needs_allow_lossy"].get<bool>() ? "requests need allow_lossy"

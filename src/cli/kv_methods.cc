@@ -3,7 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "engine/blend.h"
+#include "engine/combine.h"
 #include "kv/retain/policy.h"
 #include "kv/select/policy.h"
 #include "model/model.h"
@@ -64,8 +64,9 @@ Json formats_json(const ModelConfig& config, std::uint32_t block_size) {
   for (const Format* f : formats()) {
     const Geometry g = make_geometry(config, block_size, f);
     if (!check_geometry(g).ok()) continue;
-    out[std::string(f->name)] = {{"retain", check_retain(plain, {.geometry = &g}).ok()},
-                                 {"merge", check_retain(merging, {.geometry = &g}).ok()}};
+    out[std::string(f->name)] = {
+        {"retain", check_combination({.geometry = &g, .retain = &plain}).ok()},
+        {"merge", check_combination({.geometry = &g, .retain = &merging}).ok()}};
   }
   return out;
 }
@@ -88,16 +89,15 @@ int run_kv_methods(const DescribeCli& o) {
   for (const RetainMethod* m : retain_methods()) methods.push_back(method_json(*m));
   for (const Merger* m : mergers())
     merging.push_back({{"merge", m->name}, {"source", m->source}, {"summary", m->summary}});
-  Json selecting = Json::array(), select_with = Json::array();
+  Json selecting = Json::array();
   for (const SelectMethod& m : select_methods())
     selecting.push_back(
         {{"select", m.name}, {"source", m.source}, {"summary", m.summary}, {"when", m.when}});
-  for (const RetainRule& r : retain_rules()) rules.push_back(rule_json(r.with, r.refuses, r.says));
-  for (const SelectRule& r : select_rules())
-    select_with.push_back(rule_json(r.with, r.refuses, r.says));
-  Json blend_with = Json::array();
-  for (const BlendRule& r : blend_rules())
-    blend_with.push_back(rule_json(r.with, r.refuses, r.says));
+  Json select_with = Json::array(), blend_with = Json::array(), convert_with = Json::array();
+  for (const CombineRule& r : combine_rules()) {
+    Json* const lists[] = {&rules, &select_with, &blend_with, &convert_with};
+    lists[static_cast<std::size_t>(r.part)]->push_back(rule_json(r.with, r.refuses, r.says));
+  }
   const Json by_format = formats_json(source.value().config(), o.block_size);
   if (o.json) {
     print_json({{"model", path.value()},
@@ -108,7 +108,8 @@ int run_kv_methods(const DescribeCli& o) {
                 {"formats", by_format},
                 {"composition", rules},
                 {"select_composition", select_with},
-                {"blend_composition", blend_with}});
+                {"blend_composition", blend_with},
+                {"convert_composition", convert_with}});
     return kOk;
   }
   fmt::print("  {:<15}{:<16}{}\n", "method", "acts at", "keeps");
@@ -131,6 +132,8 @@ int run_kv_methods(const DescribeCli& o) {
   print_rules(select_with);
   fmt::print("\n  and with texts that are cached behind other prefixes (reuse: approximate):\n");
   print_rules(blend_with);
+  fmt::print("\n  and with exact blocks that are encoded instead of computed (convert):\n");
+  print_rules(convert_with);
   std::string can, cannot;
   for (const auto& [name, legal] : by_format.items())
     (legal["retain"].get<bool>() ? can : cannot) += ' ' + name;

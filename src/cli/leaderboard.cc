@@ -7,10 +7,11 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "board/model_subject.h"
-#include "board/report.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/script.h"
+#include "lab/board/model_subject.h"
+#include "lab/board/report.h"
 
 namespace quire::cli {
 namespace {
@@ -24,10 +25,14 @@ struct LeaderboardOptions {
   bool json = false;
 };
 
-std::string text_path(const LeaderboardOptions& o) {
-  if (!o.text_file.empty()) return o.text_file;
-  return std::filesystem::path(model_cache_folder()).parent_path() / "text" /
-         "developers-reference.txt";
+// The text that was named, or the one that everybody is measured by, fetched on first use.
+Result<std::string> board_text(const LeaderboardOptions& o) {
+  if (!o.text_file.empty()) return read_file(o.text_file);
+  const std::string kept = std::filesystem::path(model_cache_folder()).parent_path() / "text" /
+                           "developers-reference.txt";
+  if (std::filesystem::exists(kept)) return read_file(kept);
+  TRY(const std::string fetched, run_script("fetch-text", {}));
+  return read_file(fetched);
 }
 
 // Results, and the pages made of them.
@@ -46,10 +51,9 @@ bool wanted(const LeaderboardOptions& o, const RowSpec& row) {
 }
 
 int run_all(LeaderboardOptions& o) {
-  const auto text = read_file(text_path(o));
+  const auto text = board_text(o);
   if (!text.ok())
-    return fail(kFailed, text.error().message,
-                "scripts/fetch-text gets a text, or give one with --text-file");
+    return fail(kFailed, text.error().message, "give a natural text with --text-file");
   if (o.tier == "smoke" && o.methods.empty())
     o.methods = {"streaming", "snapkv", "expected", "hadamard-int4"};
   if (o.shares.empty() && o.tier == "smoke")
@@ -104,6 +108,8 @@ int add(const LeaderboardOptions& o) {
 int run_leaderboard(LeaderboardOptions& o) {
   if (o.what == "add") {
     o.file = o.model.path;
+    if (o.file.empty())
+      return fail(kUsage, "add which results?", "quire leaderboard add results.json --out board");
     return add(o);
   }
   if (o.what == "ls") {
@@ -132,7 +138,8 @@ std::function<int()> declare_leaderboard(CLI::App& app) {
   app.add_option("--shares", o->shares, "of the tokens that stay (0.5,0.375,0.28,0.19,0.125)")
       ->delimiter(',')
       ->check(CLI::Range(0.001, 1.0));
-  app.add_option("--text-file", o->text_file, "natural text (what scripts/fetch-text got)");
+  app.add_option("--text-file", o->text_file,
+                 "natural text (Debian's Developer's Reference, fetched)");
   app.add_option("--seed", o->seed, "of the samples (1)");
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run_leaderboard(*o); };

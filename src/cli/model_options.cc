@@ -1,23 +1,19 @@
 #include "cli/model_options.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/calibrations.h"
 #include "cli/help.h"
-#include "engine/probe.h"
+#include "cli/progress_line.h"
 #include "kernels/cuda/device.h"
+#include "lab/formats/probe.h"
 
 namespace quire::cli {
-namespace {
-
-constexpr const char* kDefaultModel = "smollm2-135m-instruct-q4_1.gguf";
-
-}  // namespace
-
 void add_storage_options(CLI::App& app, KvStorageCli& o, bool rare) {
   CLI::Option* const options[] = {
       app.add_option("--cache-type-k", o.keys, "format of keys alone"),
@@ -30,16 +26,6 @@ void add_storage_options(CLI::App& app, KvStorageCli& o, bool rare) {
           ->delimiter(',')};
   if (rare)
     for (CLI::Option* option : options) option->group(kRare);
-}
-
-std::string plan_path(const std::string& model) {
-  return std::filesystem::path(model_cache_folder()).parent_path() / "plans" /
-         (std::filesystem::path(model).filename().string() + ".json");
-}
-
-std::string calibration_path(const std::string& model, std::string_view format) {
-  return std::filesystem::path(model_cache_folder()).parent_path() / "calibrations" /
-         (std::filesystem::path(model).filename().string() + "." + std::string(format));
 }
 
 std::string format_name(const std::string& kv_format, const KvStorageCli& o) {
@@ -60,6 +46,7 @@ void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
 
 void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
+  app.add_option("-m,--model", o.named, "the same as MODEL")->group(kRare);
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   app.add_option("--weights", o.weights,
@@ -81,6 +68,9 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
       ->group(kRare);
   app.add_option("--kv-cache-memory", o.kv_cache_memory,
                  "cache budget, e.g. 2GiB (80 % of what is free)");
+  app.add_option("--pin-budget", o.pin_budget, "share of the cache that pins may hold (0.5)")
+      ->group(kRare)
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")
       ->group(kRare)
       ->check(CLI::IsMember({16, 32, 64}));
@@ -95,29 +85,16 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
 }
 
 void add_describe_options(CLI::App& app, DescribeCli& o) {
-  app.add_option("MODEL", o.model, "GGUF file or Hugging Face folder");
+  app.add_option("-m,--model,MODEL", o.model, "GGUF file or Hugging Face folder");
   app.add_option("--block-size", o.block_size, "tokens per cache block (32)")
       ->check(CLI::IsMember({16, 32, 64}));
   app.add_flag("--json", o.json, "print one JSON object");
 }
 
-std::string model_cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string base = cache && *cache ? cache : std::string(home ? home : ".") + "/.cache";
-  return base + "/quire/models";
-}
-
-Result<std::string> find_model(const std::string& given) {
-  const std::string name = given.empty() ? kDefaultModel : given;
-  for (const std::string& path :
-       {given, model_cache_folder() + "/" + name, model_cache_folder() + "/" + name + ".gguf"})
-    if (std::error_code none; !path.empty() && std::filesystem::exists(path, none)) return path;
-  return Error{Code::not_found,
-               given.empty()
-                   ? "no model given, and the default one is not in " + model_cache_folder() +
-                         "; `scripts/fetch-model` fetches it"
-                   : "no model at " + given + "; give a GGUF file or a Hugging Face folder"};
+Result<std::string> find_model(const ModelOptionsCli& o) {
+  if (!o.named.empty() && !o.path.empty())
+    return Error{Code::invalid, "two models: -m " + o.named + " and " + o.path};
+  return find_model(o.named.empty() ? o.path : o.named);
 }
 
 Result<std::uint64_t> parse_size(const std::string& text) {
@@ -132,6 +109,12 @@ Result<std::uint64_t> parse_size(const std::string& text) {
       if (unit == name && number * factor < 0x1p60)
         return static_cast<std::uint64_t>(number * factor);
   return Error{Code::invalid, "'" + text + "' is not a size; write for example 512MiB or 8GiB"};
+}
+
+std::string human_bytes(double bytes) {
+  if (bytes >= 0x1p30) return fmt::format("{:.2f} GiB", bytes / 0x1p30);
+  if (bytes >= 0x1p20) return fmt::format("{:.2f} MiB", bytes / 0x1p20);
+  return fmt::format("{:.10g} B", bytes);
 }
 
 Result<std::vector<TokenId>> parse_tokens(const std::string& text) {
@@ -225,6 +208,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
     if (!cpu_has(isa.value())) return Error{Code::invalid, "this processor has no " + o.isa};
     r.isa = isa.value();
   }
+  r.pin_budget = o.pin_budget;
   if (!o.kv_cache_memory.empty()) {
     TRY(r.kv_cache_bytes, parse_size(o.kv_cache_memory));
   }
@@ -267,13 +251,22 @@ Result<std::vector<Calibration>> stored_calibrations(const std::string& model) {
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
   const bool made_up = !options.random_weights.empty();
   TRY(const std::string path,
-      made_up ? Result<std::string>(options.random_weights) : find_model(options.path));
+      made_up ? Result<std::string>(options.random_weights) : find_model(options));
   TRY(RuntimeOptions wanted, runtime_options(options));
   if (!made_up) {
     TRY(wanted.kv_plan, stored_plan(path));
     TRY(wanted.calibrations, stored_calibrations(path));
   }
-  return Runtime::open(path, wanted);
+  ProgressLine line("loaded", "MB of " + std::filesystem::path(path).filename().string(), 1e6);
+  wanted.loading = [&](std::uint64_t done, std::uint64_t all) { line.at(done, all); };
+  TRY(std::unique_ptr<Runtime> runtime, Runtime::open(path, wanted));
+  const std::uint32_t trained = runtime->config().context;
+  if (options.context > trained)
+    fmt::print(
+        stderr,
+        "warning: -c {}: the model was trained for {} tokens; beyond them answers get worse\n",
+        options.context, trained);
+  return runtime;
 }
 
 }  // namespace quire::cli

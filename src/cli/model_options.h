@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/model_files.h"
 #include "engine/runtime.h"
 
 namespace quire::cli {
@@ -23,11 +24,12 @@ void add_storage_options(CLI::App& app, KvStorageCli& options, bool rare);
 std::string format_name(const std::string& kv_format, const KvStorageCli& options);
 
 struct ModelOptionsCli {
-  std::string path;  // empty: the default model
+  std::string path, named;  // MODEL, or -m; neither: the default model
   std::uint32_t threads = 0, context = 0, block_size = 32, batch_rows = 0;
   std::string device = "cpu", weights = "auto", random_weights;
   bool fast = false;
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
+  double pin_budget = 0.5;
   KvStorageCli kv;
 };
 
@@ -42,18 +44,13 @@ struct DescribeCli {
 };
 void add_describe_options(CLI::App& app, DescribeCli& options);
 
-// A path that exists: as given, or looked up among the models in the cache folder.
-Result<std::string> find_model(const std::string& given);
-std::string model_cache_folder();
-std::string plan_path(const std::string& model);  // where `quire probe` keeps its plan
-// Where `quire calibrate` keeps what a format needs.
-std::string calibration_path(const std::string& model, std::string_view format);
-
+Result<std::string> find_model(const ModelOptionsCli& options);
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);
 
 // "8GiB", "512M", "1000": K/M/G are powers of 1,000, KiB/MiB/GiB of 1,024.
 Result<std::uint64_t> parse_size(const std::string& text);
+std::string human_bytes(double bytes);  // "1.50 GiB", "12.00 MiB", "512 B"
 // "1,2,3", or "@FILE" with a JSON array.
 Result<std::vector<TokenId>> parse_tokens(const std::string& text);
 

@@ -56,20 +56,14 @@ Result<Subject> find_subject(const PlanOptions& o) {
                  }};
 }
 
-std::string human(double bytes) {
-  if (bytes >= 0x1p30) return fmt::format("{:.2f} GiB", bytes / 0x1p30);
-  if (bytes >= 0x1p20) return fmt::format("{:.2f} MiB", bytes / 0x1p20);
-  return fmt::format("{:g} B", bytes);
-}
-
 int list_models() {
   fmt::print("{:<18}{:>7}{:>9}{:>6}{:>10}{:>14}\n", "model", "layers", "KV heads", "dim", "context",
              "f16 B/token");
   for (const CatalogEntry& e : catalog()) {
     const Plan p = make_plan(catalog_geometry(e, 32, find_format("f16").value()),
                              {.context = 1, .concurrency = 1});
-    fmt::print("{:<18}{:>7}{:>9}{:>6}{:>10}{:>14g}\n", e.name, e.layers, e.latent ? 1 : e.kv_heads,
-               e.latent ? e.latent : e.head_dim, e.context,
+    fmt::print("{:<18}{:>7}{:>9}{:>6}{:>10}{:>14.10g}\n", e.name, e.layers,
+               e.latent ? 1 : e.kv_heads, e.latent ? e.latent : e.head_dim, e.context,
                p.bytes_per_token + p.window_bytes_per_token);
   }
   return kOk;
@@ -127,13 +121,21 @@ int run_plan(const PlanOptions& o) {
     by_format.push_back({{"format", f->name},
                          {"bytes_per_token", other.bytes_per_token},
                          {"bytes_per_sequence", other.bytes_per_sequence},
-                         {"max_concurrency", other.concurrency}});
+                         {"max_concurrency", other.max_concurrency}});
   }
   Json warnings = Json::array();
   if (request.memory_bytes > 0 && request.memory_bytes <= request.weights_bytes)
     warnings.push_back("the weights alone do not fit this memory");
   if (plan.context > subject.value().context)
     warnings.push_back(fmt::format("the model was trained for {} tokens", subject.value().context));
+  const bool too_many = request.memory_bytes > 0 && plan.concurrency > plan.max_concurrency;
+  if (too_many)
+    warnings.push_back(fmt::format(
+        "{} sequences do not fit: {} do. They need {} of cache, {} is left beside the weights",
+        plan.concurrency, plan.max_concurrency,
+        human_bytes(static_cast<double>(plan.kv_pool_bytes)),
+        human_bytes(static_cast<double>(request.memory_bytes -
+                                        std::min(request.memory_bytes, request.weights_bytes)))));
   if (o.json) {
     Json groups = Json::array();
     for (const PlanGroup& g : plan.groups) {
@@ -152,7 +154,8 @@ int run_plan(const PlanOptions& o) {
          {"growing_bytes_per_token", plan.bytes_per_token},
          {"context", plan.context},
          {"bytes_per_sequence", plan.bytes_per_sequence},
-         {"max_concurrency", plan.concurrency},
+         {"concurrency", plan.concurrency},
+         {"max_concurrency", plan.max_concurrency},
          {"kv_pool_bytes", plan.kv_pool_bytes},
          {"blocks", plan.blocks},
          {"block_size", o.block_size},
@@ -172,15 +175,19 @@ int run_plan(const PlanOptions& o) {
   fmt::print("{} in {}\n  {}\n\n", subject.value().name, storage(format.value()).name(),
              plan.formula);
   fmt::print("  one sequence of {} tokens: {}\n", plan.context,
-             human(static_cast<double>(plan.bytes_per_sequence)));
+             human_bytes(static_cast<double>(plan.bytes_per_sequence)));
   if (request.memory_bytes > 0)
-    fmt::print("  {} holds weights of {} and {} such sequences ({} with {} shared tokens)\n",
-               human(static_cast<double>(request.memory_bytes)),
-               human(static_cast<double>(request.weights_bytes)), plan.concurrency,
-               plan.shared_concurrency, request.shared_prefix);
+    fmt::print("  {} holds weights of {} and {} such sequence{}{}\n",
+               human_bytes(static_cast<double>(request.memory_bytes)),
+               human_bytes(static_cast<double>(request.weights_bytes)), plan.max_concurrency,
+               plan.max_concurrency == 1 ? "" : "s",
+               request.shared_prefix == 0
+                   ? ""
+                   : fmt::format(" ({} where the first {} tokens are shared)",
+                                 plan.shared_concurrency, request.shared_prefix));
   else
     fmt::print("  {} sequence{}: {} of cache\n", plan.concurrency, plan.concurrency == 1 ? "" : "s",
-               human(static_cast<double>(plan.kv_pool_bytes)));
+               human_bytes(static_cast<double>(plan.kv_pool_bytes)));
   for (const Json& w : warnings) fmt::print(stderr, "warning: {}\n", w.get<std::string>());
   return kOk;
 }

@@ -1,14 +1,15 @@
 // cli/probe.cc - `quire probe`: measures what each layer's keys and values lose in a few formats, and
 // keeps the best mixture for a budget of bytes as the format `planned`.
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "engine/probe.h"
+#include "cli/progress_line.h"
+#include "lab/formats/probe.h"
 
 namespace quire::cli {
 namespace {
@@ -51,7 +52,7 @@ int run_probe(ProbeOptions o) {
   if (!values.ok()) return fail(values.error());
   const auto like = find_format(o.like);
   if (!like.ok()) return fail(like.error());
-  const auto path = find_model(o.model.path);
+  const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto text = read_file(o.text_file);
   if (!text.ok()) return fail(kUsage, "--text-file " + text.error().message);
@@ -65,11 +66,11 @@ int run_probe(ProbeOptions o) {
   tokens.resize(o.tokens);
 
   ProbeQuestion question{.keys = keys.value(), .values = values.value(), .window = o.window};
-  if (::isatty(STDERR_FILENO))
-    question.progress = [](std::size_t done, std::size_t all) {
-      fmt::print(stderr, "\rmeasured {} of {} {}", done, all, done == all ? "\n" : "");
-    };
+  std::optional<ProgressLine> line(std::in_place, "measured", "formats of layers");
+  question.progress = [&](std::size_t done, std::size_t all) { line->at(done, all); };
   const auto probe = probe_storage(r, question, tokens);
+  const double seconds = line->seconds();
+  line.reset();
   if (!probe.ok()) return fail(probe.error());
   const StoragePolicy uniform = like.value();
   const Geometry g = r.geometry(&uniform);
@@ -98,12 +99,14 @@ int run_probe(ProbeOptions o) {
                 {"budget_bytes_per_token", budget},
                 {"bytes_per_token", bytes},
                 {"plan", plan_json(plan.by_layer)},
+                {"seconds", seconds},
                 {"file", o.dry_run ? Json() : Json(file)}});
     return kOk;
   }
   print_costs("keys", probe.value().keys, probe.value().key_cost);
   print_costs("values", probe.value().values, probe.value().value_cost);
-  fmt::print("\n  plan of {:.0f} bytes per token (budget {:.0f}):\n", bytes, budget);
+  fmt::print("\n  plan of {:.0f} bytes per token (budget {:.0f}), measured in {}:\n", bytes, budget,
+             in_words(seconds));
   for (std::size_t l = 0; l < plan.by_layer.size(); ++l)
     fmt::print("  {:>5}  {}\n", l, plan.by_layer[l]->name);
   if (!o.dry_run) fmt::print("\n  kept in {}: --kv-format planned --allow-lossy uses it\n", file);

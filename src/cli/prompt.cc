@@ -11,12 +11,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cwchar>
+#include <utility>
 
 namespace quire::cli {
 namespace {
 
 constexpr int kClearLine = 'U' & 0x1f;  // the editor's key for it
 volatile std::sig_atomic_t interrupt = 0;
+bool several_lines = false;  // the message has lines already: Ctrl-C drops them, too
+bool dropped = false, line_ends = false;
 int wake[2] = {-1, -1};  // a pipe: whichever thread gets the signal, and whenever, the reader wakes
 
 void on_interrupt(int) {
@@ -37,11 +40,13 @@ void forget_interrupts() {
 // here.
 int next_key(FILE*) {
   std::mbstate_t character{};
+  if (std::exchange(line_ends, false)) return '\n';
   for (;;) {
     pollfd from[2] = {{STDIN_FILENO, POLLIN, 0}, {wake[0], POLLIN, 0}};
     if (::poll(from, 2, -1) < 0) continue;  // a signal
     if (from[1].revents != 0) {
       forget_interrupts();
+      dropped = line_ends = several_lines;
       return kClearLine;
     }
     char byte = 0;
@@ -75,6 +80,7 @@ bool Prompt::read(std::string& message) {
   for (const char* prompt = "\n> ";; prompt = ". ") {
     forget_interrupts();
     ::rl_resize_terminal();
+    several_lines = prompt[0] == '.';
     char* line = ::readline(prompt);
     if (line == nullptr) {
       if (message.empty()) return false;
@@ -82,6 +88,10 @@ bool Prompt::read(std::string& message) {
     }
     std::string text = line;
     std::free(line);
+    if (std::exchange(dropped, false)) {
+      message.clear();
+      return true;  // nothing to answer
+    }
     if (text == "\"\"\"") {
       if (quoted) break;
       quoted = true;

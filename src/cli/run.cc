@@ -1,5 +1,6 @@
 // cli/run.cc - `quire run`: one prompt, one answer, no server.
 #include <fmt/core.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -7,19 +8,24 @@
 #include <iostream>
 #include <iterator>
 
+#include "cli/answer_printer.h"
 #include "cli/command.h"
+#include "cli/help.h"
 #include "cli/model_options.h"
 #include "cli/sampling_options.h"
+#include "cli/template_option.h"
 #include "engine/chat.h"
 #include "engine/client.h"
+#include "engine/sampling_defaults.h"
 
 namespace quire::cli {
 namespace {
 
 struct RunOptions {
+  TemplateOption chat_template;
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
-  std::string prompt, tokens, system;
+  std::string prompt, prompt_option, tokens, system;
   bool json = false, raw = false;
 };
 
@@ -61,42 +67,66 @@ Json timings_json(const GenerateTimings& t, double load_seconds) {
           {"decode_tokens_per_second", rate(t.decoded_tokens, t.decode_seconds)}};
 }
 
-Result<std::vector<TokenId>> prompt_tokens(const RunOptions& o, const Runtime& runtime) {
-  if (!o.tokens.empty()) return parse_tokens(o.tokens);
-  std::string text = o.prompt;
-  if (text.empty()) {
-    if (isatty(STDIN_FILENO))
+// What stands on the command line, and below it what is piped in.
+Result<std::string> prompt_text(const std::string& given) {
+  if (isatty(STDIN_FILENO)) {
+    if (given.empty())
       return Error{Code::invalid, "no prompt; write it behind MODEL, pipe it in, or give --tokens"};
-    text.assign(std::istreambuf_iterator<char>(std::cin), {});
+    return given;
   }
-  if (o.raw || runtime.chat_template() == nullptr)
-    return runtime.tokenizer().encode(text, {.add_special = true});
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (::poll(&input, 1, 2000) == 0)
+    fmt::print(stderr, "waiting for the end of what is piped in; </dev/null if there is nothing\n");
+  std::string piped(std::istreambuf_iterator<char>(std::cin), {});
+  const bool blank = piped.find_first_not_of(" \t\r\n") == piped.npos;
+  if (given.empty() && blank) return Error{Code::invalid, "the prompt is empty"};
+  if (given.empty()) return piped;
+  return blank ? given : given + "\n\n" + piped;
+}
+
+Result<std::vector<TokenId>> prompt_tokens(RunOptions& o, const std::string& text,
+                                           const Runtime& runtime) {
+  if (!o.tokens.empty()) return parse_tokens(o.tokens);
+  TRY(const ChatTemplate* chat, o.chat_template.find(runtime));
+  if (o.raw || chat == nullptr) return runtime.tokenizer().encode(text, {.add_special = true});
   Json messages = Json::array();
   if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
-  return render_chat(runtime, messages, {});
+  return render_chat(runtime, messages, {.chat_template = chat});
 }
 
-// `quire run "Why is the sky blue?"`: words that name no file are for the default model to answer,
-// unless they look like a path to one.
-void tell_prompt_from_model(RunOptions& o) {
-  const std::string& words = o.model.path;
-  if (!o.prompt.empty() || !o.tokens.empty() || words.find(' ') == words.npos) return;
-  if (words.starts_with('/') || words.starts_with('.') || words.ends_with(".gguf")) return;
-  if (!find_model(words).ok()) std::swap(o.prompt, o.model.path);
+// MODEL, PROMPT, -m and -p, in whatever order: what is the model, and what is to be answered.
+Result<std::string> read_prompt(RunOptions& o) {
+  if (!o.prompt_option.empty() && !o.prompt.empty())
+    return Error{Code::invalid, "two prompts: -p '" + o.prompt_option + "' and '" + o.prompt + "'"};
+  if (o.prompt.empty()) o.prompt = o.prompt_option;
+  if (o.tokens.empty()) {
+    TRY(ModelAndText told, tell_text_from_model(o.model.path, o.prompt, o.model.named));
+    o.model.path = std::move(told.model);
+    o.model.named.clear();
+    o.prompt = std::move(told.text);
+  }
+  if (o.model.random_weights.empty()) {  // a model that is not there is told before stdin is read
+    TRY([[maybe_unused]] const std::string path, find_model(o.model));
+  }
+  if (!o.tokens.empty()) return std::string();
+  return prompt_text(o.prompt);
 }
 
 int answer_prompt(RunOptions& o) {
-  tell_prompt_from_model(o);
+  const auto text = read_prompt(o);
+  if (!text.ok()) return fail(text.error());
   const auto started = std::chrono::steady_clock::now();
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   const double load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  const auto prompt = prompt_tokens(o, *runtime.value());
+  const auto prompt = prompt_tokens(o, text.value(), *runtime.value());
   if (!prompt.ok()) return fail(prompt.error());
-  auto options = o.sampling.generate_options();
+  auto options = o.sampling.generate_options(sampling_defaults(runtime.value()->source()).options);
   if (!options.ok()) return fail(options.error());
+  options.value().tokens_max =
+      answer_room(options.value().tokens_max, *runtime.value(), prompt.value().size());
 
   std::signal(SIGINT, [](int) { interrupted = 1; });
   GenerateEvents events;
@@ -110,16 +140,15 @@ int answer_prompt(RunOptions& o) {
     return !interrupted;
   };
   events.step = [] { return !interrupted; };
-  events.text = [&](std::uint32_t, std::string_view text) {
-    if (stream) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-    }
+  AnswerPrinter printer;
+  events.text = [&](std::uint32_t, std::string_view piece) {
+    if (stream) printer.print(piece);
     return !interrupted;
   };
   auto result = Client(*runtime.value()).generate(prompt.value(), options.value(), events);
   if (!result.ok()) return fail(result.error());
   const GenerateResult& r = result.value();
+  const bool cut = r.answers.front().finish == Finish::length && !interrupted;
   const Tokenizer& tokenizer = runtime.value()->tokenizer();
   if (o.json) {
     Json out = to_json(r.answers.front(), tokenizer, o.sampling.logprobs_wanted());
@@ -132,11 +161,15 @@ int answer_prompt(RunOptions& o) {
     out["timings"] = timings_json(r.timings, load_seconds);
     print_json(out);
   } else if (stream) {
+    printer.end(cut || interrupted);
     fmt::print("\n");
   } else {
     for (std::size_t i = 0; i < r.answers.size(); ++i)
       fmt::print("[{}] {}\n", i + 1, r.answers[i].text);
   }
+  std::fflush(stdout);
+  if (cut && !o.json)
+    fmt::print(stderr, "{}\n", why_cut(r.answers.front().tokens.size(), o.sampling));
   return interrupted ? kInterrupted : kOk;
 }
 
@@ -144,9 +177,11 @@ std::function<int()> declare_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   add_model_options(app, o->model);
   add_retention_options(app, o->model);
-  app.add_option("PROMPT", o->prompt, "what to answer; stdin when it is a pipe");
+  app.add_option("PROMPT", o->prompt, "what to answer; what is piped in is put below it");
+  app.add_option("-p,--prompt", o->prompt_option, "the same as PROMPT")->group(kRare);
   app.add_option("--tokens", o->tokens, "prompt as token numbers: 1,2,3 or @FILE (JSON)");
   app.add_option("--system", o->system, "system message");
+  o->chat_template.add(app);
   app.add_flag("--raw", o->raw, "do not use the chat template: continue the text");
   app.add_flag("--json", o->json, "print one JSON object");
   o->sampling.add(app);
@@ -158,8 +193,8 @@ std::function<int()> declare_run(CLI::App& app) {
 extern const Command kRun = {
     "run", "answer one prompt",
     "examples:\n"
-    "  quire run model.gguf \"Why is the sky blue?\"\n"
-    "  echo \"Once upon a time\" | quire run model.gguf --raw -n 64\n"
+    "  quire run \"Why is the sky blue?\"                    the default model\n"
+    "  quire run model.gguf \"Summarise this:\" < letter.txt\n"
     "  quire run model.gguf --tokens 1,2,3 -n 16 --temperature 0 --ignore-eos --json",
     declare_run};
 

@@ -21,7 +21,7 @@ struct SelftestOptions {
 };
 
 int run_selftest(const SelftestOptions& o) {
-  const auto path = find_model(o.model.path);
+  const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   auto base = runtime_options(o.model);
   if (!base.ok()) return fail(base.error());

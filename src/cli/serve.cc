@@ -1,5 +1,6 @@
 // cli/serve.cc - `quire serve`: the model over HTTP.
 #include <fmt/core.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -24,11 +25,12 @@ namespace {
 struct ServeOptions {
   ModelOptionsCli model;
   ServiceOptions service;
-  std::vector<std::string> names, cors;
+  std::vector<std::string> names, cors, hosts;
   std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB";
   std::uint16_t port = 8080;
-  std::uint32_t connections = 8192;
+  std::uint32_t connections = 8192, connections_per_address = 0;
   double drain = 30;
+  bool no_special = false, trust_templates = false;
   bool strict = false, no_text = false, no_metrics = false, metrics_auth = false, dry_run = false;
 };
 
@@ -55,11 +57,27 @@ void allow_descriptors() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// What large requests took goes back to the system when they end, instead of staying with the
+// thread that worked on them.
+void return_memory() {
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+  mallopt(M_ARENA_MAX, 2);
+}
+
 // The next signal, or 0 when none came in time.
 int next_signal(const sigset_t& set, std::chrono::milliseconds limit) {
   const timespec time{limit.count() / 1000, limit.count() % 1000 * 1'000'000};
   const int signal = sigtimedwait(&set, nullptr, &time);
   return signal > 0 ? signal : 0;
+}
+
+// A grammar that is being compiled cannot be interrupted: then the process ends under it.
+int stop_now(Server& server, int code) {
+  server.stop();
+  if (server.quiet_within(std::chrono::milliseconds(500))) return code;
+  std::fflush(nullptr);
+  std::_Exit(code);
 }
 
 // Runs until told to end; then lets what is running finish.
@@ -83,20 +101,16 @@ int watch(Server& server, const sigset_t& signals, double drain_seconds) {
                    std::chrono::milliseconds(static_cast<std::int64_t>(drain_seconds * 1000));
   while (!server.idle() && std::chrono::steady_clock::now() < end) {
     const int signal = next_signal(signals, std::chrono::milliseconds(20));
-    if (signal == SIGINT || signal == SIGTERM) {
-      server.stop();
-      return kInterrupted;
-    }
+    if (signal == SIGINT || signal == SIGTERM) return stop_now(server, kInterrupted);
   }
-  server.stop();
-  return kOk;
+  return stop_now(server, kOk);
 }
 
 int serve(const ServeOptions& o) {
   if (!o.api_key.empty())
     return fail(kUsage, "a key on the command line can be read by everybody on this machine",
                 "put it into a file that only you can read, and give --api-key-file FILE");
-  const auto path = find_model(o.model.path);
+  const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
   const auto body = parse_size(o.max_body);
   if (!body.ok()) return fail(body.error());
@@ -104,6 +118,43 @@ int serve(const ServeOptions& o) {
   if (!traces.ok()) return fail(traces.error());
   const sigset_t signals = block_signals();  // before any thread is there
   allow_descriptors();
+  return_memory();
+
+  ServerOptions options;
+  options.http = {.host = o.host,
+                  .port = o.port,
+                  .connections_max = o.connections,
+                  .connections_per_address_max = o.connections_per_address > 0
+                                                     ? o.connections_per_address
+                                                     : std::max(1u, o.connections / 4 * 3),
+                  .body_bytes_max = body.value()};
+  options.models = o.names.empty() ? std::vector{default_name(path.value())} : o.names;
+  options.model_path = path.value();
+  options.version = QUIRE_VERSION;
+  options.api_key_file = o.api_key_file;
+  options.cors_origins = o.cors;
+  options.allowed_hosts = o.hosts;
+  options.access_log = o.access_log;
+  options.strict_fields = o.strict;
+  options.parse_special = !o.no_special;
+  options.trust_templates = o.trust_templates;
+  options.show_text = !o.no_text;
+  options.metrics = !o.no_metrics;
+  options.metrics_auth = o.metrics_auth;
+  options.traces = std::move(traces.value());
+  // What is wrong with keys or port is said before the model is read, and whoever comes meanwhile
+  // is told that it loads.
+  auto keys = load_keys(options);
+  if (!keys.ok()) return fail(keys.error());
+  options.keys = std::move(keys.value());
+  std::unique_ptr<Door> door;
+  if (!o.dry_run) {
+    auto opened = Door::open(options.http);
+    if (!opened.ok())
+      return opened.error().code == Code::unavailable ? fail(kCannotBind, opened.error().message)
+                                                      : fail(opened.error());
+    door = std::move(opened.value());
+  }
 
   const auto began = std::chrono::steady_clock::now();
   auto runtime = open_runtime(o.model);
@@ -115,40 +166,22 @@ int serve(const ServeOptions& o) {
   if (!service.ok()) return fail(service.error());
   const Runtime& r = service.value()->runtime();
 
-  ServerOptions options;
-  options.http = {.host = o.host,
-                  .port = o.port,
-                  .connections_max = o.connections,
-                  .body_bytes_max = body.value()};
-  options.models = o.names.empty() ? std::vector{default_name(path.value())} : o.names;
-  options.model_path = path.value();
-  options.version = QUIRE_VERSION;
-  options.api_key_file = o.api_key_file;
-  options.cors_origins = o.cors;
-  options.access_log = o.access_log;
-  options.strict_fields = o.strict;
-  options.show_text = !o.no_text;
-  options.metrics = !o.no_metrics;
-  options.metrics_auth = o.metrics_auth;
-  options.traces = std::move(traces.value());
   const std::string name = options.models.front();
-  const std::string kv =
-      fmt::format("{} {}x{} {:.1f}GiB", r.kv_format(), r.geometry().tokens_per_block, "tokens",
-                  static_cast<double>(r.kv_cache_bytes()) / 0x1p30);
+  const std::string kv = fmt::format("{}, {} in blocks of {} tokens", r.kv_format(),
+                                     human_bytes(static_cast<double>(r.kv_cache_bytes())),
+                                     r.geometry().tokens_per_block);
   const std::string weights =
       r.executor().traits().device != DeviceKind::cpu
-          ? fmt::format(" weights={} {:.1f}GiB", r.executor().weights().packed ? "packed" : "bf16",
-                        static_cast<double>(r.executor().weights().bytes) / 0x1p30)
+          ? fmt::format(" weights={}, {}", r.executor().weights().packed ? "packed" : "bf16",
+                        human_bytes(static_cast<double>(r.executor().weights().bytes)))
           : "";
   if (o.dry_run) {
     fmt::print(stderr, "would serve model={} kv={}{}\n", name, kv, weights);
     service.value()->stop();
     return kOk;
   }
-  auto server = Server::start(std::move(service.value()), std::move(options));
-  if (!server.ok())
-    return server.error().code == Code::unavailable ? fail(kCannotBind, server.error().message)
-                                                    : fail(server.error());
+  auto server = Server::start(std::move(service.value()), std::move(options), std::move(door));
+  if (!server.ok()) return fail(server.error());
   const std::string url = fmt::format("http://{}:{}", o.host, server.value()->port());
   fmt::print(stderr, "listening on {} model={} kv={}{}\n", url, name, kv, weights);
   if (isatty(STDERR_FILENO)) {
@@ -157,10 +190,9 @@ int serve(const ServeOptions& o) {
     fmt::print(stderr,
                "ready after {:.1f} s. Open {} in a browser, or\n"
                "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-               "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": "
-               "\"Hello\"}}]}}'\n"
+               "    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'\n"
                "Ctrl-C ends it.\n",
-               seconds, url, url, name);
+               seconds, url, url);
   }
   return watch(*server.value(), signals, o.drain);
 }
@@ -169,11 +201,11 @@ std::function<int()> declare_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   add_model_options(app, o->model);
   add_retention_options(app, o->model);
-  app.add_option("-m,--model", o->model.path, "the same as MODEL")->group(kRare);
   app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o->port, "port (8080); 0: any");
   app.add_option("-a,--alias,--served-model-name", o->names, "name(s) of the model (its file's)");
-  app.add_option("--api-key-file", o->api_key_file, "file of keys: KEY [tenant=NAME] [admin]");
+  app.add_option("--api-key-file", o->api_key_file,
+                 "lines of KEY [tenant=NAME] [admin]; a KEY has 8 characters or more");
   app.add_option("--api-key", o->api_key)->group("");
   app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
                  "answers that decode together (64)")
@@ -199,8 +231,24 @@ std::function<int()> declare_serve(CLI::App& app) {
   app.add_option("--cors-origins", o->cors, "origins of web pages that may call")
       ->delimiter(',')
       ->group(kRare);
+  app.add_option("--allowed-host", o->hosts,
+                 "names by which clients call a server without keys, besides localhost")
+      ->delimiter(',')
+      ->group(kRare);
   app.add_option("--max-body", o->max_body, "longest request (32MiB)")->group(kRare);
-  app.add_option("--max-connections", o->connections, "open at once (8192)")->group(kRare);
+  app.add_option("--max-connections", o->connections, "open at once (8192)")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kRare);
+  app.add_option("--max-connections-per-address", o->connections_per_address,
+                 "of one client address (three quarters of all)")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kRare);
+  app.add_flag("--trust-request-templates", o->trust_templates,
+               "requests may bring a chat_template")
+      ->group(kRare);
+  app.add_flag("--no-parse-special", o->no_special,
+               "text of /v1/completions never becomes control tokens")
+      ->group(kRare);
   app.add_option("--explain-keep", o->service.requests_kept, "requests that explain remembers")
       ->group(kRare);
   app.add_flag("--strict-fields", o->strict, "refuse JSON fields that are not known")->group(kRare);

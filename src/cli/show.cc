@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "engine/plan.h"
+#include "engine/sampling_defaults.h"
 #include "engine/text_parts.h"
 #include "model/device_weights.h"
 #include "model/weights_source.h"
@@ -34,6 +35,7 @@ int run_show(const DescribeCli& o) {
   if (!source.ok()) return fail(source.error());
   const ModelConfig& c = source.value().config();
   const auto text = read_text_parts(source.value());
+  const SamplingDefaults sampling = sampling_defaults(source.value());
 
   Json out{{"path", path.value()},
            {"architecture", c.architecture},
@@ -53,6 +55,13 @@ int run_show(const DescribeCli& o) {
   out["tokenizer"] = text.ok() ? Json{{"tokens", text.value().tokenizer.size()},
                                       {"chat_template", text.value().chat_template.has_value()}}
                                : Json{{"error", text.error().message}};
+  const SamplingOptions& s = sampling.options;
+  out["sampling"] = {{"temperature", s.temperature},
+                     {"top_k", s.top_k},
+                     {"top_p", s.top_p},
+                     {"min_p", s.min_p},
+                     {"repetition_penalty", s.repetition_penalty},
+                     {"from_model", sampling.from_model}};
   out["kv"] = Json::object();
   for (const Format* f : formats()) {
     const Geometry geometry = make_geometry(c, o.block_size, f);
@@ -88,20 +97,25 @@ int run_show(const DescribeCli& o) {
                                             : text.value().template_problem);
   else
     fmt::print("  tokenizer: {}\n", text.error().message);
-  fmt::print("\n  KV cache    bytes/token   at {} tokens   by layer group\n", c.context);
+  const std::string at_context = fmt::format("at {} tokens", c.context);
+  std::size_t name_width = 8;
+  for (const auto& [name, kv] : out["kv"].items()) name_width = std::max(name_width, name.size());
+  fmt::print("  sampling: {}\n", sampling.text());
+  fmt::print("\n  {:<{}}  {:>11}   {:>{}}   by layer group, in bytes/token\n", "KV cache",
+             name_width, "bytes/token", at_context, std::max<std::size_t>(at_context.size(), 13));
   for (const Format* f : formats()) {
     if (!out["kv"].contains(f->name)) continue;
     const Json& kv = out["kv"][std::string(f->name)];
     std::string groups;
     for (const Json& g : kv["groups"])
       groups +=
-          fmt::format("{}{} {} layers{}: {:g} B", groups.empty() ? "" : ", ", g["layers"].size(),
+          fmt::format("{}{} {} layers{}: {:.10g}", groups.empty() ? "" : ", ", g["layers"].size(),
                       g["kind"].get<std::string>(),
                       g.contains("window") ? fmt::format(" of {}", g["window"].get<int>()) : "",
                       g["bytes_per_token"].get<double>());
-    fmt::print("  {:<10}  {:>11g}   {:>9.1f} MB   {}\n", f->name,
+    fmt::print("  {:<{}}  {:>11.10g}   {:>{}.1f} MB   {}\n", f->name, name_width,
                kv["bytes_per_token"].get<double>(), kv["bytes_at_context"].get<double>() / 1e6,
-               groups);
+               std::max<std::size_t>(at_context.size(), 13) - 3, groups);
   }
   return kOk;
 }

@@ -15,7 +15,7 @@ namespace quire::cli {
 namespace {
 
 struct TextCommandsOptions {
-  std::string model, text, tokens, messages, template_file, variables;
+  std::string model, named, text, tokens, messages, template_file;
   bool json = false, special = false, add_special = false, pieces = false, no_prompt = false;
 };
 
@@ -29,8 +29,11 @@ std::string given_or_stdin(const std::string& given) {
   return given.empty() ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : given;
 }
 
-int tokenize(const TextCommandsOptions& o) {
-  const auto text = open_text(o.model);
+int tokenize(TextCommandsOptions& o) {
+  auto told = tell_text_from_model(o.model, o.text, o.named);
+  if (!told.ok()) return fail(told.error());
+  o.text = std::move(told.value().text);
+  const auto text = open_text(told.value().model);
   if (!text.ok()) return fail(text.error());
   const Tokenizer& t = text.value().tokenizer;
   const std::vector<TokenId> ids =
@@ -107,6 +110,7 @@ int template_command(const TextCommandsOptions& o) {
 std::function<int()> declare_tokenize(CLI::App& app) {
   auto o = std::make_shared<TextCommandsOptions>();
   app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
+  app.add_option("-m,--model", o->named, "the same as MODEL");
   app.add_option("TEXT", o->text, "text; stdin when absent");
   app.add_flag("--special", o->special, "read control tokens in the text");
   app.add_flag("--add-special", o->add_special, "add BOS and EOS where the model asks for them");
@@ -117,7 +121,7 @@ std::function<int()> declare_tokenize(CLI::App& app) {
 
 std::function<int()> declare_detokenize(CLI::App& app) {
   auto o = std::make_shared<TextCommandsOptions>();
-  app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
+  app.add_option("-m,--model,MODEL", o->model, "GGUF file or Hugging Face folder");
   app.add_option("--tokens", o->tokens, "1,2,3 or @FILE (JSON array)")->required();
   app.add_flag("--special", o->special, "show control tokens");
   app.add_flag("--json", o->json, "print one JSON object");
@@ -126,7 +130,7 @@ std::function<int()> declare_detokenize(CLI::App& app) {
 
 std::function<int()> declare_template(CLI::App& app) {
   auto o = std::make_shared<TextCommandsOptions>();
-  app.add_option("MODEL", o->model, "GGUF file or Hugging Face folder");
+  app.add_option("-m,--model,MODEL", o->model, "GGUF file or Hugging Face folder");
   app.add_option("--messages", o->messages,
                  "JSON array of messages, or object of variables; @FILE, or stdin");
   app.add_option("--chat-template", o->template_file, "use this Jinja file instead of the model's");
@@ -137,10 +141,11 @@ std::function<int()> declare_template(CLI::App& app) {
 
 }  // namespace
 
-extern const Command kTokenize = {"tokenize", "text to token numbers",
-                                  "examples:\n  quire tokenize model.gguf \"Hello\" --pieces\n"
-                                  "  quire tokenize model.gguf --json < book.txt",
-                                  declare_tokenize};
+extern const Command kTokenize = {
+    "tokenize", "text to token numbers",
+    "examples:\n  quire tokenize \"Hello\" --pieces           the default model\n"
+    "  quire tokenize model.gguf --json < book.txt",
+    declare_tokenize};
 extern const Command kDetokenize = {"detokenize", "token numbers to text",
                                     "example:\n  quire detokenize model.gguf --tokens 19556,905",
                                     declare_detokenize};

@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/cpu.h"
 #include "cli/command.h"
+#include "cli/dispatch.h"
 #include "format/format.h"
 #include "kernels/attend.h"
 #include "kernels/linear.h"
@@ -48,49 +50,63 @@ std::string options_of(const Command& command) {
   return words;
 }
 
-bool two_words(const Command& command) { return command.name.find(' ') != std::string_view::npos; }
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& w : words) text += w + ' ';
+  return text;
+}
 
-int completion(const VersionOptions& o) {
-  std::string names;
-  for (const Command& c : commands())
-    if (!two_words(c)) names += std::string(c.name) + " ";
-  if (o.shell == "fish") {
-    for (const Command& c : commands()) {
-      const std::size_t space = std::min(c.name.find(' '), c.name.size());
-      const std::string_view first = c.name.substr(0, space), second = c.name.substr(space);
-      fmt::print("complete -c quire -n '{}' -a {} -d \"{}\"\n",
-                 second.empty() ? "__fish_use_subcommand"
-                                : fmt::format("__fish_seen_subcommand_from {}", first),
-                 second.empty() ? first : second.substr(1), c.summary);
-      std::string words = options_of(c), word;
-      for (const char ch : words) {
-        if (ch != ' ') {
-          word += ch;
-          continue;
-        }
-        fmt::print("complete -c quire -n '__fish_seen_subcommand_from {}' -l {}\n",
-                   second.empty() ? first : second.substr(1), word.substr(2));
-        word.clear();
-      }
-    }
-    return kOk;
+void complete_in_fish() {
+  for (const std::string& first : first_words()) {
+    const auto is = [&](const Command& c) { return c.name == first; };
+    const auto found = std::ranges::find_if(commands(), is);
+    fmt::print("complete -c quire -n __fish_use_subcommand -a {} -d \"{}\"\n", first,
+               found == commands().end() ? joined(second_words(first)) : found->summary);
   }
-  if (o.shell == "zsh") fmt::print("autoload -U +X bashcompinit && bashcompinit\n");
+  for (const Command& c : commands()) {
+    const std::size_t space = c.name.find(' ');
+    const std::string_view last = c.name.substr(space == c.name.npos ? 0 : space + 1);
+    if (space != c.name.npos)
+      fmt::print("complete -c quire -n '__fish_seen_subcommand_from {}' -a {} -d \"{}\"\n",
+                 c.name.substr(0, space), last, c.summary);
+    std::istringstream words(options_of(c));
+    for (std::string word; words >> word;)
+      fmt::print("complete -c quire -n '__fish_seen_subcommand_from {}' -l {}\n", last,
+                 word.substr(2));
+  }
+}
+
+// A function of bash, which zsh understands, too.
+void complete_in_bash() {
   fmt::print(
-      "_quire() {{\n  local word=\"${{COMP_WORDS[COMP_CWORD]}}\" options=\"\"\n"
+      "_quire() {{\n  local word=\"${{COMP_WORDS[COMP_CWORD]}}\" options=\"\" more=\"\"\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then COMPREPLY=($(compgen -W \"{}help\" -- \"$word\")); "
       "return; fi\n"
       "  case \"${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}\" in\n",
-      names);
+      joined(first_words()));
+  const auto two_words = [](const Command& c) { return c.name.find(' ') != c.name.npos; };
   for (const bool both : {true, false})  // the longer name first: the first pattern wins
     for (const Command& c : commands())
       if (two_words(c) == both)
         fmt::print("    \"{}\"{}) options=\"{}\" ;;\n", c.name, both ? "" : "\\ *", options_of(c));
+  fmt::print("  esac\n  if [ \"$COMP_CWORD\" -eq 2 ]; then\n    case \"${{COMP_WORDS[1]}}\" in\n");
+  for (const std::string& first : first_words())
+    if (const auto follow = second_words(first); !follow.empty())
+      fmt::print("      {}) more=\"{}\" ;;\n", first, joined(follow));
+  fmt::print("      help) more=\"{}\" ;;\n    esac\n  fi\n", joined(first_words()));
   fmt::print(
-      "  esac\n  case \"$word\" in\n    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) "
-      ";;\n"
-      "    *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n  esac\n}}\ncomplete -o filenames -F "
-      "_quire quire\n");
+      "  case \"$word\" in\n    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;;\n"
+      "    *) COMPREPLY=($(compgen -W \"$more\" -- \"$word\") $(compgen -f -- \"$word\")) ;;\n"
+      "  esac\n}}\ncomplete -o filenames -F _quire quire\n");
+}
+
+int completion(const VersionOptions& o) {
+  if (o.shell == "fish") {
+    complete_in_fish();
+    return kOk;
+  }
+  if (o.shell == "zsh") fmt::print("autoload -U +X bashcompinit && bashcompinit\n");
+  complete_in_bash();
   return kOk;
 }
 

@@ -72,6 +72,7 @@ Result<bool> BeamSearch::advance(KvCache& cache, Sampler& sampler, std::span<con
   ++length_;
   std::stable_sort(finished_.begin(), finished_.end(),
                    [&](const Beam& a, const Beam& b) { return final_score(a) > final_score(b); });
+  if (finished_.size() > width) finished_.resize(width);  // nobody asks for more
   // Enough ended ones that no open beam can still beat.
   return !open_.empty() && length_ < options_.tokens_max &&
          (finished_.size() < width ||

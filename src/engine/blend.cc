@@ -15,36 +15,6 @@ constexpr std::uint32_t kCheckLayer = 1;  // whose values say what differs
 
 std::uint32_t check_layer(const Runtime& r) { return std::min(kCheckLayer, r.config().layers - 1); }
 
-bool not_exact(const BlendPolicy&, const BlendUse& use) { return !use.geometry->exact(); }
-bool is_sparse(const BlendPolicy&, const BlendUse& use) {
-  return use.geometry->sparse() || use.selects;
-}
-bool forgets(const BlendPolicy&, const BlendUse& use) {
-  return std::ranges::any_of(use.geometry->groups, [](const LayerGroup& g) {
-    return g.kind != GroupKind::full || g.window != 0;
-  });
-}
-bool drops(const BlendPolicy&, const BlendUse& use) { return use.retains; }
-bool scores(const BlendPolicy&, const BlendUse& use) { return use.scores; }
-bool on_device(const BlendPolicy&, const BlendUse& use) { return use.device; }
-
-constexpr BlendRule kRules[] = {
-    {"formats",
-     "keys are turned and some computed again, which codes cannot be: needs an exact format (f16, "
-     "bf16, f32)",
-     not_exact},
-    {"models with windows", "window layers do not keep every row of a text: refused", forgets},
-    {"kv.budget",
-     "methods look at queries of the whole prompt, which is not computed: give one of them", drops},
-    {"kv.select", "what is copied was read as a whole: give one of them", is_sparse},
-    {"prompt_logprobs", "not every token of the prompt is computed: refused", scores},
-    {"prefix sharing",
-     "true prefixes are shared as ever; what is put together, and what follows, is private"},
-    {"preemption", "such a sequence is parked, as it cannot be computed again"},
-    {"n, best_of and beam search", "they share what was put together"},
-    {"GPU", "rows are copied on the CPU only: refused", on_device},
-};
-
 // The sequence that holds a text, or nothing.
 Sequence hold(Runtime& runtime, CachedText text, const SequenceOptions& like) {
   const auto length = static_cast<std::uint32_t>(text.tokens.size());
@@ -60,16 +30,6 @@ Sequence hold(Runtime& runtime, CachedText text, const SequenceOptions& like) {
 }
 
 }  // namespace
-
-std::string BlendPolicy::text() const {
-  return fmt::format("approximate reuse, {:g} % computed again", 100 * recompute);
-}
-
-std::span<const BlendRule> blend_rules() { return kRules; }
-
-Status check_blend(const BlendPolicy& policy, const BlendUse& use) {
-  return check_rules(std::span<const BlendRule>(kRules), policy, use);
-}
 
 std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
                                 const SequenceOptions& options) {

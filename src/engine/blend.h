@@ -22,27 +22,8 @@
 
 #include "engine/program.h"
 #include "engine/runtime.h"
-#include "kv/rules.h"
 
 namespace quire {
-
-struct BlendPolicy {
-  double recompute = 0.15;  // share of what is found that is computed again
-
-  std::string text() const;  // for people
-};
-
-// What a request combines with it.
-struct BlendUse {
-  const Geometry* geometry = nullptr;
-  bool retains = false, selects = false;  // kv.budget, kv.select
-  bool scores = false;                    // prompt_logprobs
-  bool device = false;                    // the cache lies on a GPU
-};
-
-using BlendRule = Rule<BlendPolicy, BlendUse>;
-std::span<const BlendRule> blend_rules();  // `quire kv methods` prints them
-Status check_blend(const BlendPolicy& policy, const BlendUse& use);
 
 class Blend {
  public:
@@ -95,6 +76,12 @@ class Blending final : public Program {
   Status before_step(Stepper&, Sequence&) override { return failed_; }
   // What was put together cannot be computed again.
   Yield yield(const Sequence&) const override { return laid_ ? Yield::park : Yield::either; }
+  // The prompt is read as any other then: more than was promised.
+  void reset(Sequence&) override {
+    blend_.reset();
+    laid_ = false;
+    reused_ = 0;
+  }
   bool plans_ahead() const override { return !blend_; }
   void report(ProgramReport& report) const override { report.approximate_tokens += reused_; }
 

@@ -3,7 +3,7 @@
 // others.
 #include <gtest/gtest.h>
 
-#include "engine/blend.h"
+#include "engine/combine.h"
 #include "engine/engine_testing.h"
 
 namespace quire {
@@ -36,12 +36,6 @@ std::vector<Mix> all_mixes() {
   mixes.push_back({"int8", "", "xattention:0.5", false, 32, 1, 0});
   mixes.push_back({"f16", "streaming:4090", "", false, 0, 1, 0});
   return mixes;
-}
-
-template <class Policy, class Use>
-bool refused(std::span<const Rule<Policy, Use>> rules, const Policy& policy, const Use& use) {
-  return std::ranges::any_of(rules,
-                             [&](const auto& r) { return r.refuses && r.refuses(policy, use); });
 }
 
 class Composition {
@@ -89,19 +83,14 @@ class Composition {
   // As `quire kv methods` prints them.
   bool in_tables(const Mix& mix, const Request& q) {
     const Geometry g = engine_.runtime->geometry(q.kv.storage.get());
-    const std::uint32_t context = engine_.runtime->context();
-    return (q.kv.retain && refused(retain_rules(), *q.kv.retain,
-                                   {.geometry = &g,
-                                    .choices = mix.choices,
-                                    .beams = mix.beams,
-                                    .context = context})) ||
-           (*mix.select &&
-            refused(select_rules(), select_,
-                    {.geometry = &g, .retains = q.kv.retain != nullptr, .beams = mix.beams})) ||
-           (mix.blend && refused(blend_rules(), BlendPolicy{0.2},
-                                 {.geometry = &g,
-                                  .retains = q.kv.retain != nullptr,
-                                  .selects = q.kv.select != nullptr}));
+    return refusal({.geometry = &g,
+                    .retain = q.kv.retain.get(),
+                    .select = *mix.select ? &select_ : nullptr,
+                    .blends = mix.blend,
+                    .choices = mix.choices,
+                    .beams = mix.beams,
+                    .context = engine_.runtime->context()})
+        .has_value();
   }
 
   // Of all choices.

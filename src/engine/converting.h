@@ -23,6 +23,11 @@ class Converting final : public Program {
   std::optional<Attached> attach(Stepper& stepper, Sequence& s,
                                  const SequenceOptions& options) override;
   Yield yield(const Sequence&) const override { return converted_ ? Yield::park : Yield::either; }
+  // Its chain says that blocks were converted: what is computed instead is nobody else's.
+  void reset(Sequence& s) override {
+    if (converted_) s.limit_purity(0);
+    converted_ = false;
+  }
   bool plans_ahead() const override { return true; }
   void report(ProgramReport& report) const override { report.converted |= converted_; }
 

@@ -7,11 +7,13 @@
 //   engine.submit(std::move(job));
 //   while (engine.has_jobs()) engine.step();
 //
-//   engine.cc         jobs: submitted, admitted, finished, failed
-//   engine_batch.cc   a step's rows, and room for them: admission, preemption
+//   engine.cc         jobs: submitted, admitted, ended; the step
+//   engine_batch.cc   which rows a step has
+//   engine_room.cc    room for them: admission, preemption
+//   engine_draw.cc    what is wanted of the rows, and submitting them
+//   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
 //   engine_sample.cc  from logits to tokens, told to the sinks
-//   engine_draw.cc    the part of it that a GPU does
-//   engine_ahead.cc   a step behind another one that still runs
+//   engine_report.cc  what it cost
 #pragma once
 
 #include <cstdint>
@@ -84,7 +86,7 @@ class Engine {
 
   // engine.cc
   Job* find(JobId id);
-  RootId root_of(const Job& job);
+  Result<RootId> root_of(const Job& job);
   const Geometry& geometry(const Job& job) const { return runtime_.cache().geometry(job.root); }
   void admit(Job& job);
   void prompt_read(Job& job);
@@ -115,6 +117,7 @@ class Engine {
   bool has_room(Job& job, std::uint32_t cached);
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
+  bool restart_parked();
   void preempt(Job& job);
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
@@ -158,8 +161,7 @@ class Engine {
   std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
-  bool worked_ = false;         // for a job that has no rows in the step yet
-  bool short_of_room_ = false;  // the step at hand found none: it keeps no snapshots
+  bool worked_ = false;  // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
   double cost_told_ = 0;  // to the cache, of a token

@@ -10,8 +10,8 @@
 
 #include "base/random.h"
 #include "engine/answer_text.h"
-#include "engine/engine.h"
 #include "engine/client.h"
+#include "engine/engine.h"
 #include "engine/naive_testing.h"
 #include "engine/testing.h"
 

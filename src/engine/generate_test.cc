@@ -249,14 +249,14 @@ TEST_P(GenerateTest, CancellingLeavesNothingBehind) {
   o.chunk = 16;
   const auto stopped =
       client_generate(*runtime_, prompt_, o,
-               {.prefill = [](std::uint32_t done, std::uint32_t) { return done < 32; }});
+                      {.prefill = [](std::uint32_t done, std::uint32_t) { return done < 32; }});
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().code, Code::cancelled);
   // Between steps that give no text: a beam search.
   int steps = 0;
   const auto beams =
       client_generate(*runtime_, prompt_, {.tokens_max = 30, .beams = 4, .ignore_end = true},
-               {.step = [&] { return ++steps < 3; }});
+                      {.step = [&] { return ++steps < 3; }});
   ASSERT_FALSE(beams.ok());
   EXPECT_EQ(beams.error().code, Code::cancelled);
   EXPECT_EQ(steps, 3);

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 
-#include "engine/blend.h"
+#include "engine/combine.h"
 #include "engine/plan.h"
 
 namespace quire {
 namespace {
+
+// Tables of a sequence are sized for all the tokens that it may have.
+constexpr std::uint32_t kEndlessTokensMax = 1 << 20;
 
 Failure invalid(std::string message) { return {FailureKind::invalid, std::move(message)}; }
 
@@ -31,32 +34,29 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
   if (r.kv.storage)
     if (const Status ok = runtime.check_storage(*r.kv.storage); !ok.ok())
       return invalid("kv.format: " + ok.error().message);
-  if (r.kv.retain)
-    if (const Status ok =
-            runtime.check_retain(*r.kv.retain, r.kv.storage.get(), r.choices, r.beams);
-        !ok.ok())
-      return invalid("kv.budget: " + ok.error().message);
-  if (r.kv.blend) {
-    const Geometry geometry = runtime.geometry(r.kv.storage.get());
-    const Status ok =
-        check_blend({*r.kv.blend}, {.geometry = &geometry,
-                                    .retains = r.kv.retain != nullptr,
-                                    .selects = r.kv.select != nullptr,
-                                    .scores = r.prompt_logprobs >= 0,
-                                    .device = !runtime.executor().traits().page_work});
-    if (!ok.ok()) return invalid("kv.reuse: " + ok.error().message);
-  }
   const StoragePolicy& stored = r.kv.storage ? *r.kv.storage : runtime.storage();
   const bool sparse = stored.prefill.way != SparsePrefill::Way::none;
   if (sparse && options.step_tokens < runtime.geometry().tokens_per_block)
     return invalid(fmt::format("a sparse prompt is read in blocks of {} tokens, steps have {}",
                                runtime.geometry().tokens_per_block, options.step_tokens));
-  const auto selects = [&](const SelectPolicy& policy) {
-    return runtime.check_select(policy, r.kv.storage.get(), r.kv.retain != nullptr, r.beams);
-  };
-  Status ok = sparse ? selects(select_policy(stored.prefill)) : Status();
-  if (ok.ok() && r.kv.select) ok = selects(*r.kv.select);
-  if (!ok.ok()) return invalid("kv.select: " + ok.error().message);
+  const Geometry geometry = runtime.geometry(r.kv.storage.get());
+  Combination asked{.geometry = &geometry,
+                    .retain = r.kv.retain.get(),
+                    .select = r.kv.select.get(),
+                    .blends = r.kv.blend.has_value(),
+                    .converts = r.kv.convert,
+                    .choices = r.choices,
+                    .beams = r.beams,
+                    .scores = r.prompt_logprobs >= 0,
+                    .page_work = runtime.executor().traits().page_work,
+                    .context = runtime.context()};
+  std::optional<Refusal> refused = refusal(asked);
+  if (sparse && !refused) {  // the layout selects, too
+    const SelectPolicy of_prompt = select_policy(stored.prefill);
+    asked.select = &of_prompt;
+    refused = refusal(asked);
+  }
+  if (refused) return invalid(fmt::format("{}: {}", field_of(refused->part), refused->message));
   if (r.beams > 0) {
     if (r.choices > r.beams)
       return invalid("beam search cannot return more choices than it has beams");
@@ -80,6 +80,12 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
                         "has {} tokens; shorten it.",
                         context, prompt)};
   const bool endless = r.kv.retain && r.kv.retain->endless();
+  if (endless && r.tokens_max > kEndlessTokensMax) {
+    if (!r.cut_tokens_max)
+      return invalid(fmt::format("max_tokens is {}; an endless answer has at most {}", r.tokens_max,
+                                 kEndlessTokensMax));
+    r.tokens_max = kEndlessTokensMax;
+  }
   if (r.tokens_max > context - prompt && !endless) {
     if (!r.cut_tokens_max)
       return {FailureKind::context_length,

@@ -72,6 +72,7 @@ struct Job {
   std::uint32_t attached = 0;  // branches before it hold blocks; those after are placed or parked
   bool placed = false;
   std::uint32_t preemptions = 0;
+  bool snapshot_kept = false;    // what its programs left at their cut was offered to others
   bool reserved = false;         // holds all the memory it may ever need
   std::uint32_t read_steps = 0;  // steps since its reading began
   Nanoseconds follow_since = 0;  // 0: waits for nobody's prefix

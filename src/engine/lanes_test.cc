@@ -292,7 +292,8 @@ Seen observe(Runtime& runtime, std::span<const TokenId> tokens, std::uint32_t ch
     std::vector<float*> out;
     for (std::size_t i = 0; i < 12; ++i) out.push_back(&seen.masses[(rule * 12 + i) * n]);
     const MassAsk ask{.rule = kRules[rule], .weight = 0.25f, .first = n - 10, .rows = 10};
-    runtime.executor().page_work()->add_mass(runtime.geometry(), {runtime.cache().arena(), views}, tap, ask, out);
+    runtime.executor().page_work()->add_mass(runtime.geometry(), {runtime.cache().arena(), views},
+                                             tap, ask, out);
   }
   EXPECT_EQ(tap.moment_count(), n - 4);
   for (std::uint32_t layer = 0; layer < 3; ++layer)
@@ -377,7 +378,8 @@ TEST(Lanes, MayMoveToOtherPositions) {
         std::byte* page = arena_at(runtime->cache().arena(), view.pages[slot / 32]);
         std::vector<float> keys(32 * 32), values(32 * 32);
         group.format->decode(shape, page, keys.data(), values.data());
-        runtime->executor().page_work()->rotate_keys(lane / 2, -static_cast<std::int32_t>(delta), 32, keys.data());
+        runtime->executor().page_work()->rotate_keys(lane / 2, -static_cast<std::int32_t>(delta),
+                                                     32, keys.data());
         group.format->encode(shape, keys.data(), values.data(), page);
       }
     }

@@ -88,7 +88,7 @@ class NaiveGenerator {
     if (policy_)
       TRY_STATUS(runtime_.check_retain(*policy_, nullptr, options_.choices, options_.beams));
     if (selects_)
-      TRY_STATUS(runtime_.check_select(*selects_, nullptr, policy_ != nullptr, options_.beams));
+      TRY_STATUS(runtime_.check_select(*selects_, nullptr, policy_.get(), options_.beams));
     const bool endless = policy_ && policy_->endless() && prompt_.size() <= runtime_.context();
     if (prompt_.size() + options_.tokens_max > runtime_.context() && !endless)
       return Error{Code::invalid, "a prompt of " + std::to_string(prompt_.size()) + " tokens and " +

@@ -77,7 +77,7 @@ std::string worked_formula(const Geometry& geometry) {
     else
       text += fmt::format("2 x {} layers x {} KV heads x {} dims x {:g} bytes", g.layers.size(),
                           g.kv_heads, g.key_dim, element);
-    text += fmt::format(" = {:g} bytes/token", geometry.bytes_per_token(g));
+    text += fmt::format(" = {:.10g} bytes/token", geometry.bytes_per_token(g));
     if (g.window > 0) text += fmt::format(" (last {} tokens only)", g.window);
     if (g.kind == GroupKind::recent)
       text += fmt::format(" (exact rows of the open block{})",
@@ -122,18 +122,21 @@ Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
   };
   if (request.memory_bytes > 0) {
     plan.max_tokens = largest(kContextMax, [&](std::uint64_t n) { return fits(n, 1, false); });
-    if (plan.concurrency == 0 && plan.context > 0)
-      plan.concurrency =
-          largest(kSequencesMax, [&](std::uint64_t n) { return fits(plan.context, n, false); });
-    else if (plan.context == 0)
+    if (plan.context == 0)
       plan.context = largest(kContextMax, [&](std::uint64_t n) {
         return fits(n, std::max<std::uint64_t>(plan.concurrency, 1), false);
       });
-    if (plan.context > 0)
-      plan.shared_concurrency =
-          largest(kSequencesMax, [&](std::uint64_t n) { return fits(plan.context, n, true); });
-  } else if (plan.concurrency == 0) {
-    plan.concurrency = 1;
+    if (plan.context > 0) {
+      const auto most = [&](bool sharing) {
+        return largest(kSequencesMax,
+                       [&](std::uint64_t n) { return fits(plan.context, n, sharing); });
+      };
+      plan.max_concurrency = most(false);
+      plan.shared_concurrency = most(true);
+    }
+    if (plan.concurrency == 0) plan.concurrency = plan.max_concurrency;
+  } else {
+    plan.max_concurrency = plan.concurrency = std::max<std::uint64_t>(plan.concurrency, 1);
   }
   for (const LayerGroup& g : geometry.groups) {
     const std::uint64_t per_sequence =

@@ -36,8 +36,9 @@ struct Plan {
   double window_bytes_per_token = 0;     // of groups that stop at their window
   std::uint64_t bytes_per_sequence = 0;  // at the context
   std::uint64_t context = 0, concurrency = 0;
-  std::uint64_t kv_pool_bytes = 0;  // whole slabs for that many sequences
-  std::uint64_t max_tokens = 0;     // that fit the memory, in one sequence after the other
+  std::uint64_t max_concurrency = 0;  // sequences that fit the memory; without memory, concurrency
+  std::uint64_t kv_pool_bytes = 0;    // whole slabs for `concurrency` sequences
+  std::uint64_t max_tokens = 0;       // that fit the memory, in one sequence after the other
   std::uint64_t blocks = 0;
   std::uint64_t shared_concurrency = 0;  // with the shared prefix stored once per group
   double deduplication = 1;              // tokens asked for / tokens stored

@@ -185,6 +185,19 @@ TEST(Plan, MemoryIsSolvedForContextAndConcurrency) {
   EXPECT_EQ(make_plan(g, other).kv_pool_bytes, 0u);
 }
 
+TEST(Plan, MoreSequencesThanFitAreNotSaidToFit) {
+  const Geometry g = named("llama-3.1-8b");
+  const PlanRequest request{.memory_bytes = static_cast<std::uint64_t>(20 * kGiB),
+                            .weights_bytes = static_cast<std::uint64_t>(16 * kGiB),
+                            .context = 8192,
+                            .concurrency = 100};
+  const Plan p = make_plan(g, request);
+  EXPECT_EQ(p.concurrency, 100u);
+  EXPECT_EQ(p.max_concurrency, 4u);  // 1 GiB each
+  EXPECT_GT(p.kv_pool_bytes, 99 * kGiB);
+  EXPECT_EQ(make_plan(g, {.context = 8192, .concurrency = 100}).max_concurrency, 100u);
+}
+
 TEST(Plan, UnknownNamesAreAnsweredWithTheKnownOnes) {
   const auto none = find_in_catalog("llama-9");
   ASSERT_FALSE(none.ok());

@@ -87,8 +87,8 @@ Yield ProgramList::yield(const Sequence& s) const {
   return all;
 }
 
-void ProgramList::reset() {
-  for (const auto& p : list_) p->reset();
+void ProgramList::reset(Sequence& s) {
+  for (const auto& p : list_) p->reset(s);
 }
 
 Status ProgramList::truncate(std::uint32_t length) {

@@ -91,7 +91,9 @@ class Program {
   virtual void after_step(Stepper&, Sequence&) {}
 
   virtual Yield yield(const Sequence&) const { return Yield::either; }
-  virtual void reset() {}  // the sequence starts over
+  // The sequence lost all that it held and is computed again from its first token. What the program
+  // did before, it does again at the same places.
+  virtual void reset(Sequence&) {}
   // The sequence is rolled back to so many tokens; an error says why it cannot be.
   virtual Status truncate([[maybe_unused]] std::uint32_t length) { return {}; }
   // Whether the next step may be planned before this one's tokens are known.
@@ -131,7 +133,7 @@ class ProgramList final : public Program {
   Tap* tap(std::uint32_t past, std::uint32_t rows) override;
   void after_step(Stepper&, Sequence&) override;
   Yield yield(const Sequence&) const override;
-  void reset() override;
+  void reset(Sequence& s) override;
   Status truncate(std::uint32_t length) override;
   bool plans_ahead() const override;
   std::optional<std::string> snapshot_name(const Sequence&) const override;

@@ -158,6 +158,7 @@ struct PromptLogprob {
 struct Done {
   std::uint32_t prompt_tokens = 0, cached_tokens = 0;
   std::uint32_t approximate_tokens = 0;  // reused off the prefix
+  bool converted = false;                // began with blocks that were encoded, not computed
   std::uint32_t computed_tokens = 0;     // prompt tokens that were computed, once for all choices
   std::uint32_t written_tokens = 0;      // of whole blocks that this request left in the cache
   std::uint32_t generated_tokens = 0;    // of all choices, as sampled

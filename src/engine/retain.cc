@@ -49,12 +49,12 @@ std::uint32_t Retaining::rows_max(std::uint32_t past) const {
   return (next + tokens_per_block_ - 1) / tokens_per_block_ * tokens_per_block_ - past;
 }
 
-void Retaining::reset() {
-  CHECK(!acted_);
+void Retaining::reset(Sequence&) {
   observer_ = *fresh_;
   compaction_.reset();
-  prompt_done_ = false;
-  last_ = 0;
+  prompt_done_ = acted_ = false;
+  last_ = shift_ = 0;
+  for (MergeState& state : merge_states_) state = {};
 }
 
 Status Retaining::truncate(std::uint32_t) {

@@ -40,7 +40,7 @@ class Retaining final : public Program {
   }
   void after_step(Stepper& stepper, Sequence& s) override;
   Yield yield(const Sequence&) const override { return acted_ ? Yield::park : Yield::recompute; }
-  void reset() override;
+  void reset(Sequence& s) override;
   Status truncate(std::uint32_t length) override;
   std::optional<std::string> snapshot_name(const Sequence& s) const override;
   std::optional<std::string> wanted_snapshot() const override;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "engine/combine.h"
 #include "engine/text_parts.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
@@ -89,6 +90,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                const RuntimeOptions& options) {
   TRY(ModelSource opened,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
+  if (options.loading) opened.watch(options.loading);
   RuntimeParts parts;
   parts.source = std::make_shared<const ModelSource>(std::move(opened));
   if (options.device == DeviceKind::cuda && options.tokens_per_block != kCudaPage)
@@ -111,6 +113,10 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   parts.tokenizer = std::make_shared<const Tokenizer>(std::move(text.value().tokenizer));
   parts.chat_template = std::move(text.value().chat_template);
   parts.weights = file_identity(path);
+  // A step has at most a sequence per row, and as many again may wait with a cursor or be parked.
+  const std::uint32_t rows = parts.executor->traits().rows_max;
+  parts.cache.sequences_max = std::max(4096u, 4 * rows);
+  parts.cache.step_items_max = std::max(1024u, rows);
   return assemble(std::move(parts), options);
 }
 
@@ -161,8 +167,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   TRY_STATUS(r->check_storage(*r->storage_));
   r->retain_ = options.kv_retain;
   if (r->retain_) TRY_STATUS(r->check_retain(*r->retain_));
-  if (options.kv_select)
-    TRY_STATUS(r->check_select(*options.kv_select, nullptr, r->retain_ != nullptr));
+  if (options.kv_select) TRY_STATUS(r->check_select(*options.kv_select, nullptr, r->retain_.get()));
   if (options.kv_select && options.kv_select->answers()) r->select_ = options.kv_select;
   const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
@@ -184,6 +189,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   cache.budget_bytes = budget;
   cache.tokens_per_block = options.tokens_per_block;
   cache.evictor = options.evictor;
+  cache.pin_budget = options.pin_budget;
   r->cache_ = std::make_unique<KvCache>(cache, std::move(memory), *r->clock_);
   r->identity_ = {.weights = parts.weights,
                   .adapter = {},
@@ -212,20 +218,23 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
 Status Runtime::check_retain(const RetainPolicy& policy, const StoragePolicy* storage,
                              std::uint32_t choices, std::uint32_t beams) const {
   const Geometry stored = geometry(storage);
-  return quire::check_retain(policy, {.geometry = &stored,
-                                      .choices = choices,
-                                      .beams = beams,
-                                      .device = !executor_->traits().page_work,
-                                      .context = context_});
+  return check_combination({.geometry = &stored,
+                            .retain = &policy,
+                            .choices = choices,
+                            .beams = beams,
+                            .page_work = executor_->traits().page_work,
+                            .context = context_});
 }
 
-Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* storage, bool retains,
-                             std::uint32_t beams) const {
+Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* storage,
+                             const RetainPolicy* retain, std::uint32_t beams) const {
   const Geometry stored = geometry(storage);
-  return quire::check_select(policy, {.geometry = &stored,
-                                      .retains = retains,
-                                      .beams = beams,
-                                      .device = !executor_->traits().page_work});
+  return check_combination({.geometry = &stored,
+                            .retain = retain,
+                            .select = &policy,
+                            .beams = beams,
+                            .page_work = executor_->traits().page_work,
+                            .context = context_});
 }
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {

@@ -49,7 +49,7 @@ struct RuntimeOptions {
   std::uint32_t kv_recent_exact = 0, kv_sinks = 0;
   std::vector<std::uint32_t> kv_skip_layers = {};
   std::vector<const Format*> kv_plan = {};     // by layer: what the format "planned" means
-  std::vector<Calibration> calibrations = {};  // of this model (engine/calibrate.h)
+  std::vector<Calibration> calibrations = {};  // of this model (format/calibration.h)
   std::uint32_t kv_window = 0;                 // tokens that layers see which see all; 0: all
   std::shared_ptr<const RetainPolicy> kv_retain = {};  // unless a request says otherwise
   std::shared_ptr<const SelectPolicy> kv_select = {};  // likewise; of prompts: for all
@@ -59,6 +59,8 @@ struct RuntimeOptions {
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
+  double pin_budget = 0.5;             // share of the cache that pinned prefixes may hold
+  ModelSource::Progress loading = {};  // told how many bytes of the weights are loaded
 };
 
 // What a runtime is made of. Runtime::open loads them from files; the simulator brings its own.
@@ -71,7 +73,7 @@ struct RuntimeParts {
   Digest weights = {};                  // identifies the model in keys of blocks
   std::unique_ptr<Memory> memory = {};  // none: reserved where the executor computes
   const Clock* clock = nullptr;         // none: the machine's
-  CacheOptions cache = {};              // budget, block size and evictor are RuntimeOptions
+  CacheOptions cache = {};              // budgets, block size and evictor are RuntimeOptions'
 };
 
 class Runtime {
@@ -118,7 +120,7 @@ class Runtime {
                       std::uint32_t choices = 1, std::uint32_t beams = 0) const;
   // Whether such a sequence can choose what it reads.
   Status check_select(const SelectPolicy& policy, const StoragePolicy* storage = nullptr,
-                      bool retains = false, std::uint32_t beams = 0) const;
+                      const RetainPolicy* retain = nullptr, std::uint32_t beams = 0) const;
   Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
 

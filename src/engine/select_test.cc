@@ -242,10 +242,11 @@ TEST(SelectEngine, NeighboursAndPreemptionChangeNoAnswer) {
 
 TEST(SelectEngine, RefusesWhatCannotBeCombined) {
   TinyRuntime r(llama(), with(""));
+  const RetainPolicy keeps = parse_retain_policy("knorm:20%").value();
   EXPECT_TRUE(r->check_select(*policy("quest:64")).ok());
-  EXPECT_FALSE(r->check_select(*policy("quest:64"), nullptr, true).ok());
-  EXPECT_TRUE(r->check_select(*policy("xattention:0.9"), nullptr, true).ok());
-  EXPECT_FALSE(r->check_select(*policy("quest:64"), nullptr, false, 2).ok());
+  EXPECT_FALSE(r->check_select(*policy("quest:64"), nullptr, &keeps).ok());
+  EXPECT_TRUE(r->check_select(*policy("xattention:0.9"), nullptr, &keeps).ok());
+  EXPECT_FALSE(r->check_select(*policy("quest:64"), nullptr, nullptr, 2).ok());
   StoragePolicy recent = find_format("int8").value();
   recent.recent_exact = 32;
   EXPECT_FALSE(r->check_select(*policy("quest:64"), &recent).ok());

@@ -30,6 +30,7 @@ class Selecting final : public Program {
   Yield yield(const Sequence& s) const override {
     return s.length() > prompt_length_ ? Yield::park : Yield::recompute;
   }
+  void reset(Sequence&) override { bounds_.cut(0); }
   Status truncate(std::uint32_t length) override;
   void report(ProgramReport& report) const override;
 

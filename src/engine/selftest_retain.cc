@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "engine/blend.h"
+#include "engine/combine.h"
 #include "engine/lane_rows.h"
 #include "engine/retain.h"
 #include "engine/selecting.h"
@@ -170,7 +171,7 @@ Result<std::uint64_t> blended(Runtime& r, const Text& text, double share, std::u
 Status selftest_blend(Runtime& r, const Text& text, const std::string& prefix,
                       const std::function<void(const SelftestCheck&)>& report) {
   const Geometry geometry = r.geometry();
-  if (!check_blend({}, {.geometry = &geometry}).ok()) return {};
+  if (!check_combination({.geometry = &geometry, .blends = true}).ok()) return {};
   const auto said = [](const char* how, bool found) {
     return std::string(found ? "other logits " : "nothing was found ") + how;
   };

@@ -1,6 +1,7 @@
 #include "engine/snapshots.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace quire {
 namespace {
@@ -10,12 +11,13 @@ constexpr std::uint64_t kShareOfCache = 8;  // all of them take at most an eight
 
 }  // namespace
 
-void Snapshots::keep(const Job& job) {
+void Snapshots::keep(Job& job) {
   const Answer& a = job.answers[0];
   const Request& r = job.request;
   if (r.kv.write == KvWrite::none || !r.kv.reuse) return;
   const std::optional<std::string> name = a.programs.snapshot_name(a.sequence);
-  if (!name || find(job, *name)) return;
+  // Once: what was dropped for lack of room would come back in the next attempt to make some.
+  if (!name || std::exchange(job.snapshot_kept, true) || find(job, *name)) return;
   const std::uint64_t bytes = runtime_.cache().bytes(a.sequence);
   const std::uint64_t most = runtime_.kv_cache_bytes() / kShareOfCache;
   if (bytes > most) return;

@@ -21,7 +21,7 @@ class Snapshots {
   explicit Snapshots(Runtime& runtime) : runtime_(runtime) {}
 
   // Keeps the state of the job's first answer, if its programs name it and it is not kept already.
-  void keep(const Job& job);
+  void keep(Job& job);
   // Lets an answer begin with a snapshot of what its job asks for, as if it had been parked there.
   // False: there is none.
   bool place(const Job& job, const ProgramList& programs, std::uint32_t token_capacity, Answer& to);

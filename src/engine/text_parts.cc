@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "text/control_tokens.h"
 
 namespace quire {
 namespace {
@@ -85,6 +86,7 @@ Result<TextParts> read_text_parts(const ModelSource& source) {
                                         hf.generation_config_json));
     chat_template = template_from_hf(hf);
   }
+  type_turn_markers_as_control(spec, chat_template);
   TRY(Tokenizer tokenizer, Tokenizer::create(std::move(spec)));
   TextParts parts{std::move(tokenizer), std::nullopt, {}};
   if (!chat_template.empty()) {

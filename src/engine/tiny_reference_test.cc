@@ -86,9 +86,9 @@ TEST_P(TinyReference, GreedyContinuationIsThatOfTransformers) {
   ASSERT_GT(case_["least_margin"].get<double>(), 1e-3);
   TinyRuntime runtime(GetParam().options, {.activations = Activations::int16, .kv_format = "f32"});
   const auto expected = case_["greedy"].get<std::vector<TokenId>>();
-  const auto got =
-      client_generate(*runtime, prompt_,
-               {.tokens_max = static_cast<std::uint32_t>(expected.size()), .ignore_end = true});
+  const auto got = client_generate(
+      *runtime, prompt_,
+      {.tokens_max = static_cast<std::uint32_t>(expected.size()), .ignore_end = true});
   ASSERT_TRUE(got.ok()) << got.error().message;
   EXPECT_EQ(got.value().answers[0].tokens, expected);
 }

@@ -22,7 +22,7 @@ std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
 }
 
 // What a client would do with one request.
-struct Client {
+struct Caller {
   Request request;  // a copy without what only the engine needs
   std::vector<std::string> stop;
   std::shared_ptr<MemorySink> sink;
@@ -66,7 +66,36 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     return p;
   }
 
+  // Budgets that requests share, with and without a cut.
+  static std::shared_ptr<const RetainPolicy> budget(std::uint64_t which) {
+    static const std::vector<std::shared_ptr<const RetainPolicy>> all = [] {
+      std::vector<std::shared_ptr<const RetainPolicy>> made;
+      for (const char* text : {"snapkv:50%", "streaming:48", "h2o:40", "kvzip:50%", "tova:32",
+                               "keydiff:40,cut=32", "knorm:32,cut=48", "streaming:32,cut=32",
+                               "expected:50%,cut=64", "random:40,cut=40", "h2o:32,cut=40"})
+        made.push_back(std::make_shared<RetainPolicy>(parse_retain_policy(text).value()));
+      return made;
+    }();
+    return all[which % all.size()];
+  }
+
+  // Equal requests come together, and requests that go on where another one ended.
   Request make_request() {
+    if (!earlier_.empty() && random_.chance(0.3)) {
+      Request again = copy(earlier_[random_.below(earlier_.size())]);
+      const std::vector<TokenId> tail = letters(random_.below(40));
+      if (random_.chance(0.4)) again.prompt.insert(again.prompt.end(), tail.begin(), tail.end());
+      return again;
+    }
+    Request made = new_request();
+    if (earlier_.size() < 8)
+      earlier_.push_back(copy(made));
+    else
+      earlier_[random_.below(earlier_.size())] = copy(made);
+    return made;
+  }
+
+  Request new_request() {
     Request r;
     r.prompt = prompt();
     r.tokens_max = static_cast<std::uint32_t>(random_.below(20));
@@ -89,11 +118,13 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     r.kv.salt = random_.chance(0.1) ? "salt" : "";
     r.kv.reuse = !random_.chance(0.1);
     if (random_.chance(0.1)) r.kv.write = random_.chance(0.5) ? KvWrite::none : KvWrite::prompt;
+    if (r.beams == 0 && random_.chance(GetParam().ahead ? 0.05 : 0.35))
+      r.kv.retain = budget(random_.next());
     return r;
   }
 
-  std::unique_ptr<Client> make_client(const Tokenizer& tokenizer) {
-    auto c = std::make_unique<Client>();
+  std::unique_ptr<Caller> make_client(const Tokenizer& tokenizer) {
+    auto c = std::make_unique<Caller>();
     c->request = make_request();
     const Request& r = c->request;
     if (r.beams == 0 && random_.chance(0.3)) {
@@ -124,7 +155,7 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     return c;
   }
 
-  void expect_as_alone(Client& c) {
+  void expect_as_alone(Caller& c) {
     if (c.cancelled) {
       EXPECT_TRUE(c.sink->over());
       return;
@@ -132,6 +163,7 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     ASSERT_TRUE(c.sink->result) << c.sink->failure->message;
     GenerateOptions o = alone_options(c.request);
     o.stop = c.stop;
+    o.retain = c.request.kv.retain;
     auto alone = naive_generate(*reference_, c.request.prompt, o);
     ASSERT_TRUE(alone.ok()) << alone.error().message;
     for (std::uint32_t i = 0; i < c.request.choices; ++i) {
@@ -160,24 +192,25 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
 
   Random random_{from_environment("QUIRE_TRACE_SEED", 1)};
   std::vector<std::vector<TokenId>> roots_;
-  TinyRuntime reference_{model()};
+  std::vector<Request> earlier_;
+  TinyRuntime reference_{model(), {.tokens_per_block = 16}};
   std::uint64_t preemptions_ = 0, cached_ = 0;
 };
 
 TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kSanitized ? 100 : 1000);
-  // Room for a thousand tokens: what runs together does not always fit.
-  TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 10u : 2u) << 20},
+  // What runs together does not always fit.
+  TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 14u : 6u) << 20},
                {.step_tokens = 96, .sequences_max = 48, .ahead = GetParam().ahead});
-  std::deque<std::unique_ptr<Client>> clients;
+  std::deque<std::unique_ptr<Caller>> clients;
   std::deque<std::pair<std::uint64_t, std::pair<JobId, std::uint32_t>>> stops;  // step, choice
   std::uint64_t submitted = 0, steps = 0, compared = 0, longest = 0;
   while (submitted < requests || e.engine->has_jobs()) {
     if (submitted < requests && clients.size() < 120 && (!GetParam().ahead || random_.chance(0.3)))
       for (std::uint64_t burst = random_.chance(0.1) ? random_.below(40) : random_.below(3);
            burst > 0 && submitted < requests; --burst, ++submitted) {
-        std::unique_ptr<Client> c = make_client(reference_->tokenizer());
-        Client* client = c.get();
+        std::unique_ptr<Caller> c = make_client(reference_->tokenizer());
+        Caller* client = c.get();
         c->sink->on_token = [client, &stops, &steps, this](std::uint32_t choice, const Choice& t) {
           if (client->texts[choice].stopped()) return;
           if (client->texts[choice].add(t, client->out[choice]))
@@ -188,7 +221,7 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
         clients.push_back(std::move(c));
       }
     if (!clients.empty() && random_.chance(0.03)) {
-      Client& c = *clients[random_.below(clients.size())];
+      Caller& c = *clients[random_.below(clients.size())];
       c.cancelled = c.cancelled || !c.sink->over();
       e.engine->cancel(c.job);
     }
@@ -210,6 +243,7 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
       ++compared;
     }
   }
+  e.engine->drop_snapshots();
   e.expect_empty();
   EXPECT_EQ(compared, requests);
   EXPECT_GT(cached_, 0u);

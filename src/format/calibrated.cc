@@ -1,5 +1,5 @@
-// The calibrated codecs as rows of the table: where their parts lie (calibration.h has the bytes), and
-// a lane for numbers of unit variance that stands in where none is given.
+// The calibrated codecs as entries of the table: where their parts lie (calibration.h defines the
+// bytes), and a calibration for numbers of unit variance, used where no other is given.
 #include <map>
 #include <memory>
 #include <mutex>

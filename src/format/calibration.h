@@ -1,8 +1,8 @@
-// format/calibration.h - what the calibrated codecs (kvquant-3, cq-N) must know about a lane before
-// they can store it, and the file it is kept in.
+// format/calibration.h - the parameters of a lane that the calibrated codecs (kvquant-3, cq-N)
+// need, and the file that holds them. `quire calibrate` writes it.
 //
-// One LaneCalibration per (layer, KV head, side); the digest of the file is part of the block key.
-// Keys are given, and decoded, before RoPE.
+// There is one LaneCalibration per (layer, KV head, side). The digest of the file is part of the
+// block key. These codecs take and return keys before RoPE.
 //
 //   Calibration c = parse_calibration(bytes).value();
 //   cq_encode(c, c.lanes[i], rows, floats, page);
@@ -43,7 +43,8 @@ struct Calibration {
   bool fits(const Codec& codec) const;
 };
 
-// For the codec's own encode and decode: normally distributed numbers. Kept for ever.
+// A calibration for normally distributed numbers, for the codec's own encode and decode. Lives
+// until the program ends.
 const Calibration& plain_calibration(const Codec& codec, std::uint32_t dim);
 
 void encode_calibrated(const Calibration& c, const LaneCalibration& lane, Side side, Rows rows,
@@ -62,11 +63,11 @@ void cq_encode(const Calibration& c, const LaneCalibration& lane, Rows rows, con
 void cq_decode(const Calibration& c, const LaneCalibration& lane, Rows rows, const std::byte* page,
                float* out);
 
-// KVQuant: the nearest of 2^bits levels of the normalized element; the elements that lie farthest
-// outside [-1, 1], at most kvquant_sparse_max of a row, are kept beside as f16. Keys are normalized
-// by the lane's calibration, values by their own row: zero and range are the middle and half width
-// of what is left when its sparse elements are set aside. Page, each part at a multiple of 64
-// bytes:
+// KVQuant: the nearest of 2^bits levels of the normalized element. The elements that lie farthest
+// outside [-1, 1], at most kvquant_sparse_max of a row, are sparse: they are kept separately as
+// f16. Keys are normalized by the lane's calibration. Values are normalized by their own row: zero
+// and range are the middle and half width of its other elements. Page, each part at a multiple of
+// 64 bytes:
 //   codes     planes of `bits`
 //   sparse    [P][sparse_max] of (u16 channel, f16 value); channel 0xffff is none
 //   scales    values only: zeros [P], ranges [P], f16

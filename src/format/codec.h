@@ -1,8 +1,9 @@
 // format/codec.h - how P rows of keys, or of values, become the bytes of one lane page, and back.
 //
-// A codec is a row of the table in codec.cc; a format (format.h) is a pair of them, one for the
-// keys and one for the values. These functions define the bytes: plain code, no allocation, and
-// every rounding is one that a vector instruction has, so that fast encoders can equal them.
+// A codec is an entry of the table in codec.cc. A format (format.h) is a pair of codecs, one for
+// keys and one for values. These functions define the bytes. They are plain code without
+// allocation, and every rounding is one that a vector instruction has, so that fast encoders can
+// give the same bytes.
 //
 //   const Codec& c = *find_codec("hadamard-int4").value();
 //   const Rows rows{.tokens = 32, .dim = 64};
@@ -10,8 +11,8 @@
 //   c.decode(c, Side::keys, rows, page, floats);   // in the codec's basis: score them with
 //                                                  // to_basis(c.basis(side), dim, query)
 //
-// What is read as what, for every lossy codec: NaN is 0, infinities and numbers beyond f16 are
-// +-65504, and a scale that f16 cannot hold is 65504; so a decoded page is always finite.
+// Every lossy codec encodes NaN as 0, infinities and numbers beyond f16 as +-65504, and a scale
+// that f16 cannot hold as 65504. So a decoded page is always finite.
 //
 // Layout. A page is its code planes, then its columns, each starting at a multiple of 64 bytes.
 // Codes are unsigned; a code of 3 bits is a plane of 2 (the low bits) and one of 1, of 5 bits 4 and
@@ -59,18 +60,18 @@ struct Codec {
   std::string_view name;
   RowType rows = RowType::f16;  // of the open tail
   bool exact = false;           // stores the row type unchanged
-  bool research = false;        // instructive; not expected to be fast, or good
+  bool research = false;        // for study; not expected to be fast or good
   Basis key_basis = Basis::plain, value_basis = Basis::plain;
   std::uint32_t bits = 0;           // of a code
   std::uint32_t group = 0;          // dimensions that share a scale; 0: all of them
   std::uint32_t dim_multiple = 32;  // what it can hold
   bool dim_power_of_two = false;
-  // Must know its lane (calibration.h). Keys are stored before RoPE; encode and decode below then
-  // use a lane made up for normally distributed numbers.
+  // Needs a calibration of its lane (calibration.h) and stores keys before RoPE. encode and decode
+  // below then use a calibration for normally distributed numbers.
   bool calibrated = false;
   std::uint32_t channels =
       1;  // coupled quantization: neighbours that share a code of bits * channels
-  std::uint32_t layers = 1;  // neighbours whose rows lie one after the other in a row of this codec
+  std::uint32_t layers = 1;  // neighbouring layers whose rows are concatenated to one row
 
   CodecLayout (*layout)(const Codec&, Side, Rows);
   void (*encode)(const Codec&, Side, Rows, const float* rows, std::byte* page);
@@ -92,8 +93,8 @@ Status check_rows(const Codec& codec, Rows rows);  // can it hold pages of this 
 std::size_t codec_bytes(const Codec& codec, Side side, Rows rows);
 double effective_bits(const Codec& codec, Side side, Rows rows);  // of an element; padding included
 
-// Class A of prefix sharing: a slot's bytes depend on its own row alone, so slots may be moved. In
-// class B they depend on all rows of the page.
+// Class A: a slot's bytes depend on its own row alone, so slots may be moved. Class B: they depend
+// on all rows of the page.
 bool slots_stand_alone(const Codec& codec, Side side, Rows rows);
 void copy_slot(const Codec& codec, Side side, Rows rows, const std::byte* from,
                std::uint32_t from_slot, std::byte* to, std::uint32_t to_slot);

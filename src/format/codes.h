@@ -52,8 +52,8 @@ class Codes {
     });
   }
 
-  // The codes of a slot from another page of the same shape. Its bytes are mostly its own: keys have
-  // words of four dimensions, values bytes four apart.
+  // Copies the codes of a slot from another page of the same shape. Most bytes hold codes of one
+  // slot only: keys have words of four dimensions, values bytes four apart.
   void copy_slot(std::uint32_t slot, const Codes& from, std::uint32_t from_slot) {
     auto* plane = const_cast<std::byte*>(page_);
     const std::byte* source = from.page_;
@@ -82,7 +82,7 @@ class Codes {
     });
   }
 
-  // All codes, a byte each, in the order of the code vectors; index() says which is whose.
+  // All codes, a byte each, in the order of the code vectors; index(slot, d) is the place of one.
   void unpack(std::uint8_t* out) const {
     const std::size_t vector = side_ == Side::keys ? rows_.tokens * 4u : 64u;
     const std::size_t vectors = std::size_t{rows_.tokens} * rows_.dim / vector;
@@ -210,23 +210,23 @@ inline float max_magnitude(const float* x, std::uint32_t n) {
   return m;
 }
 
-// By 16 lanes (element i belongs to lane i mod 16), then a tree: 8 apart, 4, 2, 1.
-inline float fold_lanes(float (&lanes)[16]) {
+// Adds 16 partial sums as a tree: 8 apart, 4, 2, 1. Element i of a row belongs to sum i mod 16.
+inline float add_tree(float (&sums)[16]) {
   for (std::uint32_t step = 8; step > 0; step /= 2)
-    for (std::uint32_t i = 0; i < step; ++i) lanes[i] += lanes[i + step];
-  return lanes[0];
+    for (std::uint32_t i = 0; i < step; ++i) sums[i] += sums[i + step];
+  return sums[0];
 }
 
-inline float sum_lanes(const float* x, std::uint32_t n) {
-  float lanes[16] = {};
-  for (std::uint32_t i = 0; i < n; ++i) lanes[i % 16] += x[i];
-  return fold_lanes(lanes);
+inline float sum_by_16(const float* x, std::uint32_t n) {
+  float sums[16] = {};
+  for (std::uint32_t i = 0; i < n; ++i) sums[i % 16] += x[i];
+  return add_tree(sums);
 }
 
 inline float sum_squares(const float* x, std::uint32_t n) {
-  float lanes[16] = {};
-  for (std::uint32_t i = 0; i < n; ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
-  return fold_lanes(lanes);
+  float sums[16] = {};
+  for (std::uint32_t i = 0; i < n; ++i) sums[i % 16] = std::fma(x[i], x[i], sums[i % 16]);
+  return add_tree(sums);
 }
 
 }  // namespace quire

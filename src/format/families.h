@@ -30,8 +30,8 @@ struct AsymmetricScale {
 AsymmetricScale asymmetric_scale(const float* x, std::size_t stride, std::uint32_t n,
                                  std::uint32_t bits);
 
-// Rows of such codes, c.bits wide in groups of c.group (0: the row): whole codecs, and the values
-// of some whose keys are stored otherwise.
+// Encodes and decodes rows of asymmetric codes, c.bits wide, in groups of c.group (0: the whole
+// row). Some codecs use these functions for keys and values, others for values only.
 CodecLayout asymmetric_layout(const Codec& c, Side side, Rows rows);
 void encode_asymmetric(const Codec& c, Side side, Rows rows, const float* in, std::byte* page);
 void decode_asymmetric(const Codec& c, Side side, Rows rows, const std::byte* page, float* out);

@@ -51,17 +51,17 @@ struct Format {
               std::byte* page) const;
   void decode(const PageShape& s, const std::byte* page, float* key_rows, float* value_rows) const;
 
-  // Class A: a slot's bytes depend on its own token alone, and copy_slot may move them. Else class
-  // B: they depend on the whole block (KIVI's keys), which is kept or dropped as one.
+  // Class A: a slot's bytes depend on its own token alone, so copy_slot may move them. Otherwise
+  // class B: they depend on the whole block (KIVI's keys), which is kept or dropped as a whole.
   bool slots_stand_alone(const PageShape& s) const;
   void copy_slot(const PageShape& s, const std::byte* from, std::uint32_t from_slot, std::byte* to,
                  std::uint32_t to_slot) const;
 };
 
-// Those with a name of their own: the same codec for keys and values.
+// The formats with a name of their own: the same codec for keys and values.
 std::span<const Format* const> formats();
 
-// By name, by another server's name, or "KEYS/VALUES".
+// Finds a format by its name, by another server's name for it, or as "KEYS/VALUES".
 Result<const Format*> find_format(std::string_view name);
 Result<const Format*> find_format(std::string_view keys, std::string_view values);
 

@@ -9,7 +9,8 @@
 namespace quire {
 namespace {
 
-// Every pair whose rows are of one type and as many layers, made once: formats are compared and kept by address.
+// Every pair of codecs with the same row type and number of layers. Made once, because formats are
+// compared and kept by address.
 class Pairs {
  public:
   Pairs() {
@@ -98,10 +99,11 @@ Result<const Format*> find_format(std::string_view keys, std::string_view values
   TRY(const Codec* k, find_codec(keys));
   TRY(const Codec* v, find_codec(values));
   if (const Format* f = pairs().find(k, v)) return f;
-  return Error{Code::unsupported,
-               fmt::format("keys in {} and values in {}: only codecs with rows of f16 go together, "
-                           "f32, bf16 and minicache stand alone",
-                           k->name, v->name)};
+  return Error{
+      Code::unsupported,
+      fmt::format("keys in {} and values in {}: only codecs with rows of f16 can be combined, "
+                  "not f32, bf16 or minicache",
+                  k->name, v->name)};
 }
 
 }  // namespace quire

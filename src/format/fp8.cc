@@ -1,10 +1,10 @@
 // fp8-e4m3, fp8-e5m2: an 8-bit float per element under one power of two per (token, head).
 //
-// The scale is the smallest power of two that lets the row's largest magnitude fit. A power of two
-// because dividing by it is exact: precision of a float is relative, so a finer scale gains nothing
-// and would add a rounding. Per token because a page-wide one would make every slot's bytes depend
-// on its neighbours (class B: no compaction), and takes the same 64 bytes; from the row alone so
-// that sealing is a pure function of what is sealed.
+// The scale is the smallest power of two with which the row's largest magnitude fits. Dividing by a
+// power of two is exact; the precision of a float is relative, so a finer scale would gain nothing
+// and add a rounding. The scale is per token: a page-wide one would make every slot's bytes depend
+// on its neighbours (class B: no compaction) and would take the same 64 bytes. It depends on the
+// row alone, so that sealing is a pure function of the rows.
 //
 //   elements  keys [dim][P], values [P][dim], one byte each: the shape of the exact formats
 //   exponents [P], one byte each, an f32's exponent field

@@ -1,7 +1,7 @@
 // kivi-4, kivi-2: keys per channel over the page's P tokens, values per token in groups of 32
 // channels; both asymmetric (asymmetric.cc has the grid). Key channels differ far more from each
 // other than tokens do within one. Keys are class B: their scales come from all P tokens, so slots
-// cannot be moved. Which tokens stay exact (sinks, the tail) is the policy's affair.
+// cannot be moved. The storage policy decides which tokens stay exact (sinks, recent ones).
 //
 //   keys    planes of c.bits; steps [dim], then least [dim], f16, for the page. A query is
 //           multiplied by the steps once per page, and its product with `least` added.

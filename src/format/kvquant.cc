@@ -41,8 +41,8 @@ RowScale row_scale(const float* row, const bool* aside, std::uint32_t dim) {
   return {zero, f16_up(std::max(largest - middle, middle - least))};
 }
 
-// Marks the elements to keep beside: values, the farthest from the row's mean; keys, those
-// farthest outside [-1, 1]. Of equals, the lower channel.
+// Marks the sparse elements: of values, the farthest from the row's mean; of keys, those farthest
+// outside [-1, 1]. Of equals, the lower channel.
 void set_aside(const float* weight, float threshold, std::uint32_t dim, bool* aside) {
   for (std::uint32_t n = 0; n < kvquant_sparse_max(dim); ++n) {
     std::uint32_t best = dim;
@@ -80,7 +80,7 @@ void kvquant_encode(const Calibration& c, const LaneCalibration& lane, Side side
       set_aside(weight, 1, rows.dim, aside);
     } else {
       // From the mean, not the middle: one outlier moves the middle halfway to itself.
-      const float mean = sum_lanes(row, rows.dim) / static_cast<float>(rows.dim);
+      const float mean = sum_by_16(row, rows.dim) / static_cast<float>(rows.dim);
       for (std::uint32_t d = 0; d < rows.dim; ++d) weight[d] = std::fabs(row[d] - mean);
       set_aside(weight, 0, rows.dim, aside);
       scale = row_scale(row, aside, rows.dim);

@@ -1,7 +1,8 @@
-// minicache: two neighbouring layers in one page. A row is [first layer's, second layer's]; what is
-// kept is the direction between theirs, 0.6 of the way (f16), and both lengths. One token in 16, those
-// whose layers point apart most (ties go to the lower slot), is kept whole instead. Both layers of a
-// token are at the same position, so RoPE has turned them alike.
+// minicache: two neighbouring layers in one page. A row is [first layer's row, second layer's row].
+// Stored are one direction, 0.6 of the way from the first row's direction to the second's (f16),
+// and both lengths. One token in 16 is stored whole instead: those whose two directions differ most
+// (ties go to the lower slot). Both layers of a token are at the same position, so RoPE has rotated
+// them by the same angles.
 //
 //   column  0: directions [dim / 2][P] f16
 //           1: lengths [2][P] f16

@@ -1,6 +1,7 @@
 // nvfp4: a 4-bit float (e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) per element, an e4m3 scale per
-// 16, and one power of two per (token, head) that lets the row's largest scale fit e4m3 as near its
-// top as it can (the usual second scale is per tensor, which no sealed block could know).
+// 16, and one power of two per (token, head) that brings the row's largest scale as near as
+// possible to the top of e4m3. (The usual second scale is per tensor; a sealed block cannot know
+// it.)
 //
 //   codes   planes of 4 bits, bit 3 the sign
 //   column  0: scales [dim / 16][P], one byte each, e4m3

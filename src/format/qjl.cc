@@ -1,7 +1,8 @@
 // qjl: keys as the signs of 2 * dim random projections and a norm; values asymmetric, 2 bits in
 // groups of 32. The estimate sqrt(pi / 2) / m * |k| * <S q, sign(S k)> of q . k is unbiased over S
-// (not for one S), and is linear in q: decoding gives the vector it is the product with. No
-// separate sketch of outlier channels, which would tie the slots of a page together.
+// (not for one S) and is linear in q: decoding gives the vector whose product with q is the
+// estimate. There is no separate sketch of outlier channels: it would make slots depend on each
+// other.
 //
 //   keys    column 0: [P] rows of signs, bit i of the row is set where (S k)[i] is negative
 //           column 1: norms [P] f16

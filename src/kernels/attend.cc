@@ -73,10 +73,10 @@ std::uint32_t shared_splits(const KvView& kv, const KvSequenceView& a, const KvS
   return splits;
 }
 
-// Rows cut into runs of splits and merged afterwards. The first `shared` splits are read once for
-// all parts: a kernel that takes rows from the first part's on sees no difference, as every row sees
-// all of them. A run starts with an idle memory bus, so runs are as long as balance allows: a third
-// of what is left, `cost_max` at most.
+// Plans rows that are cut into runs of splits and merged afterwards. The first `shared` splits are
+// read once for all parts: every row sees all of these splits, so a kernel can take the rows of all
+// parts as if they were rows of the first. A run starts with an idle memory bus, so runs are as
+// long as balance allows: a third of what is left, and at most `cost_max`.
 void plan_splits(const KvView& kv, const AttendShape& shape, std::span<const Part> parts,
                  std::uint32_t shared, std::uint64_t cost_max, AttendPlan& plan) {
   const auto splits_of_part = [&](const Part& p) {
@@ -128,8 +128,8 @@ void plan_splits(const KvView& kv, const AttendShape& shape, std::span<const Par
   plan.partial_count += shape.kv_heads * rows * stride;
 }
 
-// The sequences from `index` on that are worth planning together, as parts, and what they share.
-// Returns how many. Many rows of one sequence keep a task busy without others.
+// Collects the sequences from `index` on that are worth planning together, as parts, and finds what
+// they share. Returns their number. A sequence with many rows keeps a task busy by itself.
 std::uint32_t bundle(const KvView& kv, std::uint32_t index, std::uint32_t rows_max,
                      std::vector<Part>& parts, std::uint32_t& shared) {
   parts.clear();
@@ -142,7 +142,7 @@ std::uint32_t bundle(const KvView& kv, std::uint32_t index, std::uint32_t rows_m
       // Their rows must follow each other: in the last layer, where only some go on, they may not.
       if (kv.sequences[i].first_row != kv.sequences[index].first_row + rows) break;
       const std::uint32_t with = shared_splits(kv, kv.sequences[index], kv.sequences[i]);
-      // Nobody gives up half of what is shared for one more.
+      // One more sequence is not worth losing half of the shared splits.
       if (with == 0 || (parts.size() > 1 && with < shared / 2)) break;
       shared = std::min(shared, with);
     }
@@ -164,7 +164,7 @@ void plan_rows(const KvView& kv, const AttendShape& shape, std::uint32_t index,
       plan_splits(kv, shape, {&part, 1}, 0, run_max, plan);
       continue;
     }
-    // Heads lie side by side in a block: a task that takes them all reads on without a pause.
+    // Heads lie side by side in a block: a task that takes all heads reads memory in order.
     const bool together = part.count == 1 && cost * std::uint64_t{shape.kv_heads} <= whole_max;
     const std::uint32_t heads = together ? shape.kv_heads : 1;
     for (std::uint32_t head = 0; head < shape.kv_heads; head += heads)

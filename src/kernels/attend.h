@@ -3,7 +3,7 @@
 // Slots are taken in units of kAttendUnit, aligned to absolute slot numbers. For one query head and
 // row, a unit gives
 //   s[j] = dot(scale * q, k[j])      slots the row does not see take no part
-//   m = max s,  p[j] = exp(s[j] - m),  l = sum of p by 16 lanes (slot mod 16) and the tree of
+//   m = max s,  p[j] = exp(s[j] - m),  l = sum of p as 16 partial sums (slot mod 16) and the tree of
 //   kernels/vector.h,  o[d] = fma over the slots in order of p[j] * v[j][d], from 0
 // Units merge left to right into their split of kAttendSplit slots, splits left to right into the
 // row; a split and a row start as (-inf, 0, 0):
@@ -11,10 +11,10 @@
 //   l = fma(l', b, l * a),  o[d] = fma(o'[d], b, o[d] * a)
 // and the result is o[d] / l.
 //
-// A compacted sequence (kv_view.h) is summed over its lane first and then over its table: units and
-// splits of the lane are counted from lane slot 0, those of the table are of absolute slots, and all
-// of them merge left to right. What has no slots takes no part. A lane that keeps everything in
-// whole splits therefore gives the bits of the full cache.
+// A compacted sequence (kv_view.h) is summed over its lane first and then over its table. Units and
+// splits of the lane are counted from lane slot 0, those of the table from absolute slot 0; all of
+// them merge left to right. A unit or split without slots is left out. A lane that keeps every
+// token in whole splits therefore gives the bits of the full cache.
 //
 // In the f32 arithmetic dot is an fma over the dimensions in order, from 0. The narrow arithmetic,
 // for rows of 16 bits, is twice as fast where the machine has 16-bit products:
@@ -25,17 +25,17 @@
 //          their largest elements. (Keys in bf16 were tried: scores moved too far.)
 //   p, v   where they are multiplied are rounded to bf16, slots are taken in pairs, the odd one
 //          before the even one (1, 0, 3, 2, ...), and p is 0 below 2^-64. With values of at least
-//          2^-26 (f16 has no smaller ones, store_value sees to it in bf16) no sum is ever
-//          subnormal, which VDPBF16PS would flush.
+//          2^-26 (f16 has no smaller ones, store_value makes it so in bf16) no sum is ever
+//          subnormal; VDPBF16PS would flush subnormals.
 //
 // Nothing depends on batch, chunk or thread count: a task may walk one split or all, one row or
-// many. Slots a row does not see are never multiplied in, so they may hold anything, NaN included.
+// many. Slots that a row does not see are never multiplied, so they may hold anything, even NaN.
 //
 // One step, once its keys and values are stored (the plan serves every layer of the group):
 //
 //   plan_attention(kv, shape, plan);    // partials: plan.partial_count * partial_floats
 //   for (task : plan.tasks) kernels.attend(step, task, scratch);   // any thread, any order
-//   for (merge : plan.merges) kernels.merge(step, merge);          // after all; mostly none
+//   for (merge : plan.merges) kernels.merge(step, merge);          // after all tasks; often none
 #pragma once
 
 #include <cstddef>
@@ -56,8 +56,8 @@ inline constexpr std::uint32_t kAllSplits = 0xffffffffu;
 
 enum class AttendArithmetic : std::uint8_t { f32, narrow };
 
-// The layer at hand. All query heads of a KV head are taken together, so that each K/V byte is read
-// once.
+// The shape of the current layer. All query heads of a KV head are taken together, so that each K/V
+// byte is read once.
 struct AttendShape {
   std::uint32_t query_heads, kv_heads, head_dim;
   float scale;
@@ -72,7 +72,7 @@ struct AttendTask {
   std::uint32_t kv_head,
       kv_head_count;                   // one head after the other; just one if the task has splits
   std::uint32_t first_row, row_count;  // counted from the sequence's first; attend_rows_max at most
-  std::uint32_t split, split_count;    // those it leaves as partials (kv_run.h), or kAllSplits
+  std::uint32_t split, split_count;    // splits it leaves as partials (kv_run.h), or kAllSplits
   std::uint32_t partial;               // where `split` of first_row goes; the next split's follows
   std::uint32_t partial_stride;        // from one row's partials to the next row's
   std::uint32_t cost;                  // slots its rows see in it: what the plan is sorted by
@@ -90,14 +90,14 @@ struct AttendStep {
 // Rows one task may hold.
 std::uint32_t attend_rows_max(const AttendShape& shape);
 
-// Floats one split partial takes: (m, l, o) for each query head of a KV head. Where a lane has no
-// slots in a split, l is 0 and the rest is not looked at.
+// The number of floats of one split partial: (m, l, o) for each query head of a KV head. Where a
+// lane has no slots in a split, l is 0 and m and o are undefined.
 std::size_t partial_floats(const AttendShape& shape);
 
-// The tasks of one step, longest first, for any thread count. Where rows are few and see many slots
-// they are cut into splits, to be merged after all tasks are done. Sequences side by side whose
-// tables begin with the same blocks have those read once for all of them: a task may then hold rows
-// of several, counted from the first one's. Depends on the shape's heads only, so one plan serves
+// The tasks of one step, longest first, for any thread count. Few rows that see many slots are cut
+// into splits, which are merged after all tasks are done. Neighbouring sequences whose tables begin
+// with the same blocks read these blocks once: a task may then hold rows of several sequences,
+// counted from the first row of the first. A plan depends on the shape's heads only, so it serves
 // all layers.
 struct AttendPlan {
   std::uint32_t threads = 8;  // set before planning; only balance depends on it
@@ -118,8 +118,9 @@ struct SealedStep;
 struct SealedMerge;
 
 struct AttendKernels {
-  // Writes one row's key, or value, of one KV head into its page: slot is within the page. Rounds
-  // once, to the row type. Separate, as the projection phase has them at different times.
+  // Writes one row's key, or value, of one KV head into slot `slot` of its page. Rounds once, to
+  // the row type. Two functions, because the projection phase has keys and values at different
+  // times.
   void (*store_key)(const AttendShape& shape, std::uint32_t tokens_per_block, const float* key,
                     std::uint32_t slot, std::byte* page);
   void (*store_value)(const AttendShape& shape, std::uint32_t tokens_per_block, const float* value,

@@ -1,5 +1,5 @@
-// kernels/attend_scratch.h - what a thread holds while it works on a tile of (row, query head)
-// pairs.
+// kernels/attend_scratch.h - the scratch memory of a thread that works on a tile of (row, query
+// head) pairs.
 //
 // Shared by attend.cc, which sizes it, and the fast kernels, which use it. A pair is one query head
 // of one row; pairs of a tile are numbered row by row.

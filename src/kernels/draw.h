@@ -1,11 +1,12 @@
-// kernels/draw.h - how a device takes part in sampling: what it is told of each row of logits, and
-// what it tells.
+// kernels/draw.h - the device's part of sampling: what it is asked for each row of logits, and what
+// it answers.
 //
-// engine/sampler.h defines what is drawn. A device changes logits (bias, penalties, bans), finds the
-// best token and the log-probability's sum, draws from a whole distribution, or finds the likely part
-// of one, among which the Sampler then chooses by its own code. Given the same logits both ways give
-// the same token and the same log-probability, bit for bit. Filled by engine/engine_draw.cc, done by
-// kernels/cuda/draw.cu; draw_scalar defines it.
+// engine/sampler.h defines which token is drawn. A device changes logits (bias, penalties, bans),
+// finds the best token and the sum behind its log-probability, draws from the whole distribution,
+// or finds the candidates (the likely part) among which the Sampler then chooses. From the same
+// logits, device and Sampler give the same token and log-probability, bit for bit.
+// engine/engine_draw.cc fills the requests, kernels/cuda/draw.cu answers them, and draw_scalar
+// defines the answers.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 namespace quire {
 
 enum class DrawMode : std::uint32_t {
-  logits,  // none of this: the row of logits is wanted
+  logits,  // nothing: the whole row of logits is wanted
   best,    // the most likely
   whole,   // drawn from all of them
   above,   // the values of at least `floor`; where top_p < 1, those that hold its mass
@@ -42,7 +43,7 @@ struct alignas(16) DrawRow {
   double unit = 0;            // the draw, in [0, 1)
 };
 
-// What a likely part may hold; if it is larger, the row of logits is brought instead.
+// The largest likely part; if there are more candidates, the row of logits is copied instead.
 inline constexpr std::uint32_t kDrawListMax = 4096;
 
 // One likely part, in the order of tokens.
@@ -69,8 +70,8 @@ struct Draws {
   std::uint32_t lists = 0;
 };
 
-// What a device does of one row. `list` is for the likely part. Where a device's likely part is another
-// one, it holds all that the Sampler may choose, too.
+// What a device does with one row. `list` receives the likely part. A device may find a larger
+// likely part than this function; both hold every token that the Sampler may choose.
 Drawn draw_scalar(std::span<const float> logits, const DrawRow& row,
                   std::span<const DrawChange> changes, DrawList& list);
 

@@ -1,6 +1,6 @@
-// kernels/encoded.h - attention over pages as they are encoded: scores and weighted sums straight
-// from the codes, no decoded copy. Used by attention for every block that is sealed in a format
-// other than its row type; the rows of a query's own block are not sealed and do not come here.
+// kernels/encoded.h - attention over encoded pages: scores and weighted sums straight from the
+// codes, without a decoded copy. Attention uses it for every block that is sealed in a format other
+// than its row type. The rows of a query's own block are not sealed and are read by attend.h.
 //
 // One layer group (the parts depend on codec, side and shape only):
 //
@@ -11,15 +11,16 @@
 //
 //   e.prepare(keys, queries, dim, n, prepared);       // once; queries times the softmax scale
 //   for each unit of 128 slots, left to right:
-//     e.scores(keys, unit, prepared, n, weights);     // then mask, max, exp, merge_sums as ever
+//     e.scores(keys, unit, prepared, n, weights);     // then mask, max, exp, merge_sums (attend.h)
 //     e.add_values(values, unit, weights, n, keep, take, out);
 //   e.finish(values, n, out);                         // out leaves the codec's basis
 //
-// Rows that are not encoded lie in the plain basis, so they are merged, as a partial of their own,
-// after finish(); it is linear, so before or after the division by the sum is the same.
+// Rows that are not encoded lie in the plain basis. They are a partial of their own, which is
+// merged after finish(). finish() is linear, so it may come before or after the division by the
+// sum.
 //
-// The arithmetic, the same for any n, unit by unit (ref/encoded.cc defines the bits, every
-// instruction set equals it; sums of integers are exact in any order):
+// The arithmetic does not depend on n. ref/encoded.cc defines the bits, and every instruction set
+// gives them; sums of integers are exact in any order. Unit by unit:
 //
 // Codes (all but floats). An element is x = (c - C) * step * scale + offset: c the code, or where
 // levels are not even the integer level it stands for; C and step constants of the codec; scale and
@@ -39,9 +40,11 @@
 //           fma(out[d], keep, fma(m, u, sum of weight[t] * offset[t]) * take))
 // Floats (f32, f16, bf16, fp8) and what has no other way (decoded page by page): s = scale[t] * fma
 // chain over the dimensions, o = fma chain over the slots of (weight[t] * scale[t]) * v, from 0.
-// Sums of f32 vectors are by 16 lanes (element mod 16, fma in order) and the tree of vector.h.
+// Sums over f32 vectors have 16 partial sums (element mod 16, fma in order) and the tree of
+// vector.h.
 //
-// A page is finite if it was sealed here; with other bytes results are any floats, NaN included.
+// Pages that Quire sealed hold finite numbers. With any other bytes results may be any floats or
+// NaN.
 #pragma once
 
 #include <cstddef>
@@ -89,26 +92,27 @@ struct EncodedPart {
   const std::uint8_t* levels;                     // 16 of them, or null: the code itself
   std::size_t scales_at, exponents_at, plane_at;  // plane_at: of the last bit of 3 or 5
 
-  // Calibrated codecs: null, or of the model; the lane at hand; keys: how they are turned, and the
-  // position of the first slot of the page that is sealed.
+  // Calibrated codecs: the model's calibration or null, and the current lane. For keys: how they
+  // are rotated, and the position of the first slot of the page that is being sealed.
   const Calibration* calibration = nullptr;
   std::uint32_t lane = 0;
   RopeView rope = {};
   std::uint32_t position = 0;
 
-  // Codecs of several layers: which of them reads, and, where a page is sealed, the bytes from one's
-  // rows to the next one's. `rows` are those of one layer.
+  // Codecs of several layers: which layer reads, and, when a page is sealed, the bytes from one
+  // layer's rows to the next layer's. `rows` are those of one layer.
   std::uint32_t member = 0;
   std::size_t member_stride = 0;
 };
 
 EncodedPart encoded_part(const Codec& codec, Side side, Rows rows);  // check_rows() holds
 
-// Codecs without a way of their own. A page as f32, keys [dim][P], values [P][dim], in the codec's
-// basis; keys of a calibrated codec at their positions. And the page of rows of f16 that lie so.
+// For codecs without kernels of their own. decode: a page as f32, keys [dim][P], values [P][dim],
+// in the codec's basis; keys of a calibrated codec are rotated to their positions. encode: a page
+// from rows of f16 in the same order.
 void decode_page(const EncodedPart& part, const std::byte* page, std::uint32_t position,
                  float* out);
-// A key from where it was before RoPE to its position, or back.
+// Rotates a key (RoPE) to its position, or back.
 void turn_key(const RopeView& rope, std::uint32_t position, bool back, float* row);
 void encode_page(const EncodedPart& part, const std::byte* rows, std::byte* page);
 
@@ -118,8 +122,8 @@ struct EncodedUnit {
   const std::byte* pages[kEncodedPagesMax];
   std::uint32_t page_count;
   std::uint32_t position = 0;  // of the first slot; only calibrated keys need it
-  // Fetched into L2 meanwhile: best this side's pages of the next unit. Half a unit ahead, as
-  // values during scores, is late for codes of few bits.
+  // Pages to fetch into L2 meanwhile: best this side's pages of the next unit. Fetching half a unit
+  // ahead (values during scores) is too late for codes of few bits.
   const std::byte* next[kEncodedPagesMax];
   std::uint32_t next_count;
   std::size_t next_bytes;  // of each
@@ -137,7 +141,7 @@ struct EncodedKernels {
   void (*add_values)(const EncodedPart& values, const EncodedUnit& unit, const float* weights,
                      std::uint32_t n, const float* keep, const float* take, float* out);
   void (*finish)(const EncodedPart& values, std::uint32_t n, float* out);  // out: [n][dim]
-  // The page of the codec from one of f16 (keys [dim][P], values [P][dim]): what codec.encode gives
+  // Encodes a page of f16 (keys [dim][P], values [P][dim]) into the bytes that codec.encode gives
   // for these rows.
   void (*seal)(const EncodedPart& part, const std::byte* rows, std::byte* page);
 };

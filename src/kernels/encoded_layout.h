@@ -1,9 +1,8 @@
 // kernels/encoded_layout.h - what a prepared query row holds; shared by all versions of encoded.h.
 //
-//   codes             u, sum of z, m * u [blocks]; then the bytes of i
-//   [terms][dim],
-//                     high before low
-//   KIVI's keys, floats, decoded   the row itself, f32 [dim]
+//   codes                            f32 u, sum of z, m * u, each [blocks];
+//                                    then the bytes of i, [terms][dim], high before low
+//   KIVI's keys, floats, decoded     the row itself, f32 [dim]
 #pragma once
 
 #include <cstddef>

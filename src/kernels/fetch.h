@@ -1,11 +1,12 @@
-// kernels/fetch.h - memory that is read next, fetched into the second cache while something else is
-// computed.
+// kernels/fetch.h - fetches memory that is read next into the second-level cache, while something
+// else is computed.
 //
-// Products of many rows are bound by arithmetic and leave memory idle, and the attention after them
-// waits for it. So a product fetches, beside its own weights, pages of the next layer: each thread
-// every n-th of a list of blocks, as many bytes with a panel of weights as the panel has.
+// Products of many rows are bound by arithmetic and leave memory idle; the attention after them
+// waits for memory. So a product fetches, beside its own weights, pages that the next layer's
+// attention reads. Of a list of blocks each of n threads fetches every n-th. With a panel of
+// weights it fetches as many bytes as the panel has.
 //
-//   Fetch fetch{.blocks = blocks, .count = n, .at = lane, .stride = lanes, .bytes = page_bytes};
+//   Fetch fetch{.blocks = blocks, .count = n, .at = thread, .stride = threads, .bytes = page_bytes};
 //   FetchPart part = next_part(fetch, 5760);  // empty when all have been fetched
 //
 // The instruction-set files include this header, so everything here is internal to its translation
@@ -19,9 +20,9 @@ namespace quire {
 struct Fetch {
   const std::byte* const* blocks = nullptr;
   std::size_t count = 0;
-  std::size_t at = 0, stride = 1;     // the block at hand, and how far the next one is
+  std::size_t at = 0, stride = 1;     // the current block, and how far away the next one is
   std::size_t offset = 0, bytes = 0;  // the part of a block that is wanted
-  std::size_t done = 0;               // of the block at hand
+  std::size_t done = 0;               // bytes of the current block
 };
 
 struct FetchPart {

@@ -1,8 +1,8 @@
-// kernels/geometry.h - what a model's cache looks like: layer groups and the bytes of their blocks.
+// kernels/geometry.h - the shape of a model's cache: layer groups and the bytes of their blocks.
 //
-// Model times policy gives a Geometry; cache, planner, kernels and files all compute from this one
-// description. A *block* is one extent: the lane pages of all (layer, KV head) of a group for P
-// tokens, layer-major.
+// A model and a storage policy (kernels/storage.h) give a Geometry. Cache, planner, kernels and
+// files all compute from it. A *block* is one extent: the lane pages of all lanes (layer, KV head)
+// of a group for P tokens, layer-major.
 //
 //   |<- page (layer 0, head 0) ->|<- (layer 0, head 1) ->| ... |<- (layer L-1, head H-1) ->|
 #pragma once
@@ -22,8 +22,8 @@ enum class GroupKind : std::uint8_t {
   window,  // attention over the last `window` tokens; older blocks are freed
   latent,  // one wide lane per layer (MLA): key_dim wide, values are a prefix of the keys
   state,   // recurrent state: `state_bytes` per layer, snapshotted at a position
-  recent,  // rows as they were written, of layers whose own group is lossy: those of the open
-           // block, and of as many before it, and at the start, as the policy keeps exact
+  recent,  // unencoded rows of layers whose own group is lossy: those of the open block, and of
+           // the blocks before it and at the start that the policy keeps exact
 };
 
 struct LayerGroup {
@@ -34,9 +34,9 @@ struct LayerGroup {
   std::uint64_t state_bytes = 0;  // kind state only, per layer
   std::uint32_t recent_blocks = 0, sink_blocks = 0;  // kind recent only: kept besides the open one
   const Format* format = nullptr;
-  // Neighbours in `layers` whose pages are one (Codec::layers); kind recent: that are sealed at once.
+  // How many neighbours in `layers` share a page (Codec::layers); kind recent: are sealed together.
   std::uint32_t together = 1;
-  // Of calibrated codecs; lanes are numbered by model layers.
+  // For calibrated codecs; its lanes are numbered by model layers.
   const Calibration *key_calibration = nullptr, *value_calibration = nullptr;
 
   std::uint32_t layers_per_page() const { return kind == GroupKind::recent ? 1 : together; }
@@ -45,8 +45,8 @@ struct LayerGroup {
   }
   // Lossy: a block is written as a whole, when its last token has been computed.
   bool sealed() const { return kind != GroupKind::state && !format->exact; }
-  // Nobody reads such rows once their block is sealed: those of blocks that a step fills whole need
-  // no place in the cache.
+  // No query reads these rows after their block is sealed. So the rows of blocks that a step fills
+  // whole need no place in the cache.
   bool open_only() const {
     return kind == GroupKind::recent && recent_blocks == 0 && sink_blocks == 0;
   }
@@ -57,8 +57,8 @@ struct LayerPlace {
   std::uint32_t group, index;  // index within the group; lane = index * kv_heads + head
 };
 
-// How much of its prompt a block of queries reads (kernels/select.h). What is computed from that is an
-// approximation: part of the layout, and only for rows of prompts.
+// How much of its prompt a block of queries reads (kernels/select.h). The result is an
+// approximation, so this is part of the layout. It applies to rows of prompts only.
 struct SparsePrefill {
   enum class Way : std::uint8_t { none, antidiagonals, vertical_slash };
   Way way = Way::none;
@@ -72,20 +72,23 @@ struct Geometry {
   std::uint32_t tokens_per_block = 32;
   std::vector<LayerGroup> groups;
   std::vector<LayerPlace> places;  // by model layer
-  std::vector<LayerPlace> rows;    // where its rows are written; empty: every layer's in its place
+  std::vector<LayerPlace> rows;    // where its rows are written; empty: the same as `places`
   SparsePrefill prefill = {};
 
   LayerPlace row_place(std::uint32_t layer) const {
     return rows.empty() ? places[layer] : rows[layer];
   }
   bool exact() const;  // no group is lossy
-  // Rows of a prompt's block were computed together: it is served whole or not at all.
+  // True if the rows of a prompt's block were computed together: a hit then takes whole blocks
+  // only.
   bool sparse() const { return prefill.way != SparsePrefill::Way::none; }
-  // A block is encoded once all layers of a page have computed it: a step must not go beyond.
+  // True if several layers share a page: a step then ends at a block's end, as the block is encoded
+  // when the last of these layers has computed it.
   bool by_block() const;
 
-  // A sequence of `tokens` tokens has the blocks [first_block, block_end) of a group, and the sinks
-  // of a recent one. Between steps: while one runs, its first rows need what they see.
+  // Between steps, a sequence of `tokens` tokens holds the blocks [first_block, block_end) of a
+  // group, and the sinks of a recent group. While a step runs it also holds what the step's first
+  // rows see.
   std::uint64_t first_block(const LayerGroup& g, std::uint64_t tokens) const;
   std::uint64_t block_end(const LayerGroup& g, std::uint64_t tokens) const {
     return (tokens + (g.sealed() ? 0 : tokens_per_block - 1)) / tokens_per_block;

@@ -1,10 +1,10 @@
-// kernels/kv_run.h - a sequence as one lane reads it: what the lane kept of compacted tokens, then
-// the table. Shared by the planners of attention and by all its kernels.
+// kernels/kv_run.h - a sequence as one lane reads it: first the compacted tokens that the lane
+// kept, then the table. Shared by the planners of attention and by all its kernels.
 //
-// Tasks number the splits of both one after the other: those of lanes first, as many as the longest
-// lane of the group has (so that one plan serves every layer; a shorter lane has nothing in the last
-// ones), then those of the table from the first that is not before ragged_until. A sequence without
-// lanes has the splits of its absolute slots.
+// Tasks number the splits of both. Splits of lanes come first; there are as many as the longest
+// lane of the group has, so that one plan serves every layer, and the last ones are empty in a
+// shorter lane. Splits of the table follow, beginning with the one that holds ragged_until. A
+// sequence without lanes has the splits of its absolute slots.
 #pragma once
 
 #include "kernels/attend.h"
@@ -29,7 +29,7 @@ namespace {  // kernels include this under flags of their own
 inline std::uint32_t split_of(const SplitNumbers& n, std::uint32_t slot) {
   return slot / kAttendSplit + n.table;
 }
-// Of rows that see these slots of the table, and all of the lanes.
+// The first split of rows that see all of the lanes and the table from `first_slot` on.
 inline std::uint32_t first_split(const SplitNumbers& n, std::uint32_t first_slot) {
   return n.lanes > 0 ? 0 : split_of(n, first_slot);
 }
@@ -48,7 +48,7 @@ inline KvRun lane_run(const KvSequenceView& s, std::uint32_t lane) {
   if (s.lanes == nullptr) return {nullptr, 0, 0, 0, 0};
   return {s.lanes[lane].pages, s.lanes[lane].offset, 0, s.lanes[lane].slots, 0};
 }
-// As far as anybody sees [begin, end) of the table.
+// Slots [begin, end) of the table, without those before ragged_until.
 inline KvRun table_run(const KvSequenceView& s, std::uint32_t lane, std::size_t page_bytes,
                        std::uint32_t begin, std::uint32_t end) {
   return {s.blocks, lane * page_bytes, begin > s.ragged_until ? begin : s.ragged_until, end,

@@ -17,9 +17,9 @@ inline std::byte* arena_at(std::byte* arena, ArenaOffset offset) {
   return arena + static_cast<std::size_t>(offset) * kArenaUnit;
 }
 
-// What one lane (layer of a group, KV head) kept of a sequence's first tokens: slot i of the lane is
-// slot i % P of the page that begins `offset` bytes after pages[i / P]: a page that holds nothing but
-// this lane, or, for what a query chose to read, the lane's part of a block.
+// What one lane (layer of a group, KV head) kept of a sequence's first tokens. Slot i of the lane
+// is slot i % P of the page that begins `offset` bytes after pages[i / P]. That page belongs to
+// this lane alone, or, when a query chose which pages to read, it is the lane's part of a block.
 struct KvLane {
   const ArenaOffset* pages;
   std::uint32_t slots;
@@ -29,13 +29,13 @@ struct KvLane {
 // One sequence of a step in one layer group. Slots are absolute token positions in the sequence:
 // slot s lies in blocks[s / P]. Row i of the sequence sits at slot past + i: its K/V are written
 // there, and it attends to slots (past + i - window, past + i], or [0, past + i] without a window.
-// Entries left of every row's window may be stale. A lossy group has its blocks up to the last one
-// that is full when the step is over; the rows themselves go to a recent group, where a block that
-// the step fills whole may be kNoBlock: then its rows are scratch of the step.
+// Entries left of every row's window may be stale. A lossy group has blocks up to the last one that
+// is full after the step. The rows themselves go to a recent group; there a block that the step
+// fills whole may be kNoBlock, and its rows are then scratch of the step.
 //
-// A compacted sequence has lanes: of the tokens before ragged_until (a multiple of P) a row attends
-// to what its lane kept, all of it, and then to the table from ragged_until on; earlier entries may
-// be stale. Such a group has no window.
+// A compacted sequence has lanes. Of the tokens before ragged_until (a multiple of P) a row attends
+// to all that its lane kept, then to the table from ragged_until on; earlier entries of the table
+// may be stale. Such a group has no window.
 struct KvSequenceView {
   const ArenaOffset* blocks;
   std::uint32_t first_row;  // into the step's row matrices

@@ -1,8 +1,8 @@
 // kernels/linear.h - matrix times rows, the same bits for one row or a thousand.
 //
-// A weight matrix is repacked once, at load: 16 outputs side by side, so that each vector lane is
-// one output and adds its inputs in order. What one output is, whatever the kernel, batch or thread
-// count:
+// A weight matrix is repacked once, at load: 16 outputs side by side, so that each element of a
+// vector is one output and adds its inputs in order. One output is defined as follows, for every
+// kernel, batch and thread count:
 //
 //   plain weights (f32, f16, bf16):   acc = 0; for k: acc = fma(w[k], x[k], acc)
 //   quantized weights, activations as int8 codes a with one scale s per 32 inputs, for each group g
@@ -19,12 +19,13 @@
 //   int8    s = amax / 127,    a = round(x * (127 / amax))
 //   int16   s = amax / 16319,  q = round(x * (16319 / amax)),
 //           coarse = floor((q + 64) / 128),  fine = q - 128 * coarse
-//   amax below 2^-100 gives s = 0 and codes 0. An Inf or NaN among them gives s = NaN and codes 0,
-//   so that every output of the row is NaN; which NaN is all that instruction sets may differ in.
+//   amax below 2^-100 gives s = 0 and codes 0. An Inf or NaN among the 32 gives s = NaN and codes 0,
+//   so that every output of the row is NaN. Instruction sets may differ in which NaN that is, and in
+//   nothing else.
 //
 //   PackedMatrix w = pack_matrix(type, outputs, inputs, row, memory);
 //   const LinearKernels& k = linear_kernels(best_isa());
-//   k.quantize(x, 0, 0, inputs, rows);  // row 0; any cut into multiples of 32 will do
+//   k.quantize(x, 0, 0, inputs, rows);  // row 0, all inputs; or in parts of a multiple of 32
 //   k.multiply(w, rows, 0, 1, 0, w.padded_outputs(), out, outputs, nullptr);  // one thread's columns
 #pragma once
 
@@ -86,7 +87,7 @@ struct LinearKernels {
                    const ActivationRows& into);
   // out[r * out_stride + o] for r in [row_begin, row_end), o in [column_begin, column_end); column
   // bounds are multiples of kLinearLanes, except that the last may be padded_outputs (padding
-  // columns are not written). What `fetch` names, if it is there, is fetched on the way.
+  // columns are not written). If `fetch` is not null, its pages are fetched on the way.
   void (*multiply)(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin,
                    std::uint32_t row_end, std::uint32_t column_begin, std::uint32_t column_end,
                    float* out, std::size_t out_stride, Fetch* fetch);

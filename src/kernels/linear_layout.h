@@ -2,15 +2,15 @@
 // linear kernels.
 //
 // A panel is 16 outputs, and panels follow each other, so that a product reads memory front to
-// back: anything else costs a third of the read rate or more (measured). Plain weights lie as
-// [input][16 outputs]. Quantized ones as one record per 32 inputs, all of them 16 outputs wide:
+// back; any other order cost a third of the read rate or more. Plain weights lie as [input][16
+// outputs]. Quantized weights lie as one record per 32 inputs, 16 outputs wide:
 //   codes   step j of eight is a vector of 64 bytes: inputs 4j..4j+3 of output 0, of output 1, ...
 //           8 bits: the eight vectors. Fewer bits are split into planes, in this order:
 //           4 bits: four vectors, low nibbles step 2i, high nibbles step 2i + 1      (4, 5, 6 bits)
 //           2 bits: two vectors, from the low end steps 4i .. 4i + 3                 (2, 3, 6 bits)
 //           1 bit:  one vector, from the low end steps 0..7, the code's highest bit  (3, 5 bits)
 //   scales  per group: f16, or an int8 to be multiplied with the head's f16 (K-quants)
-//   minima  the same, where the type has them
+//   minima  as scales, in types that have minima
 // K-quants put a head before every eight records: f16 d, and f16 -dmin where there are minima.
 // Activation rows lie in groups of eight; a cell is 32 inputs of eight rows, so that a tile of rows
 // finds everything at constant offsets from one pointer.

@@ -163,8 +163,9 @@ void take_row(DType type, std::uint32_t inputs, const std::byte* source, RowPart
   }
 }
 
-void put_code(int bits, std::uint32_t lane, std::uint32_t k, std::uint8_t code, std::byte* record) {
-  const std::size_t step = k / 4, at = lane * 4 + k % 4;
+void put_code(int bits, std::uint32_t column, std::uint32_t k, std::uint8_t code,
+              std::byte* record) {
+  const std::size_t step = k / 4, at = column * 4 + k % 4;
   if (bits == 8) {
     record[step * 64 + at] = std::byte{code};
     return;
@@ -185,11 +186,11 @@ void put_code(int bits, std::uint32_t lane, std::uint32_t k, std::uint8_t code, 
 }
 
 template <class T>
-void put_number(T value, std::uint32_t lane, std::size_t group, std::byte* into) {
-  std::memcpy(into + (group * kLinearLanes + lane) * sizeof(T), &value, sizeof(T));
+void put_number(T value, std::uint32_t column, std::size_t group, std::byte* into) {
+  std::memcpy(into + (group * kLinearLanes + column) * sizeof(T), &value, sizeof(T));
 }
 
-void pack_quantized_row(DType type, std::uint32_t inputs, std::uint32_t lane, const RowParts& row,
+void pack_quantized_row(DType type, std::uint32_t inputs, std::uint32_t column, const RowParts& row,
                         std::byte* panel) {
   const LinearLayout layout = linear_layout(type);
   const RecordParts parts = record_parts(type);
@@ -197,29 +198,29 @@ void pack_quantized_row(DType type, std::uint32_t inputs, std::uint32_t lane, co
   for (std::size_t b = 0; b < inputs / 32; ++b) {
     std::byte* record = panel + record_at(parts, b);
     for (std::uint32_t k = 0; k < 32; ++k)
-      put_code(layout.code_bits, lane, k, row.codes[b * 32 + k], record);
+      put_code(layout.code_bits, column, k, row.codes[b * 32 + k], record);
     if (layout.heads) {
       std::byte* head = panel + head_at(parts, b);
-      put_number(row.scales[b / kHeadRecords], lane, 0, head);
-      if (layout.minimum) put_number(row.minima[b / kHeadRecords], lane, 1, head);
+      put_number(row.scales[b / kHeadRecords], column, 0, head);
+      if (layout.minimum) put_number(row.minima[b / kHeadRecords], column, 1, head);
     }
     for (std::size_t g = 0; g < groups; ++g) {
       const std::size_t at = b * groups + g;
       if (layout.heads) {
-        put_number(row.scale_factors[at], lane, g, record + parts.scales);
-        if (layout.minimum) put_number(row.minimum_factors[at], lane, g, record + parts.minima);
+        put_number(row.scale_factors[at], column, g, record + parts.scales);
+        if (layout.minimum) put_number(row.minimum_factors[at], column, g, record + parts.minima);
       } else {
-        put_number(row.scales[at], lane, g, record + parts.scales);
-        if (layout.minimum) put_number(row.minima[at], lane, g, record + parts.minima);
+        put_number(row.scales[at], column, g, record + parts.scales);
+        if (layout.minimum) put_number(row.minima[at], column, g, record + parts.minima);
       }
     }
   }
 }
 
-void pack_plain_row(std::size_t element, std::uint32_t inputs, std::uint32_t lane,
+void pack_plain_row(std::size_t element, std::uint32_t inputs, std::uint32_t column,
                     const std::byte* source, std::byte* panel) {
   for (std::size_t k = 0; k < inputs; ++k)
-    std::memcpy(panel + (k * kLinearLanes + lane) * element, source + k * element, element);
+    std::memcpy(panel + (k * kLinearLanes + column) * element, source + k * element, element);
 }
 
 }  // namespace

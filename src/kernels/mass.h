@@ -1,18 +1,19 @@
-// kernels/mass.h - how much attention slots receive from some queries, without a matrix of it: what
-// methods of retention are told. Keys are read where they lie, as they are encoded.
+// kernels/mass.h - how much attention each slot receives from some queries, computed without a
+// matrix of attention. Retention methods (kv/retain/) ask for it. Keys are read where they lie, in
+// their encoded form.
 //
-// One lane (layer, KV head) of a sequence is a few parts, one after the other: the pages it kept of
-// compacted tokens, those of its table, the rows of the open block. Slots are counted through all of
-// them. For one query head
+// One lane (layer, KV head) of a sequence consists of a few parts: the pages it kept of compacted
+// tokens, the pages of its table, the rows of the open block. Slots are numbered through all parts.
+// For one query head, over the slots that the query sees:
 //   s[j] = dot(scale * q, k[j])   fma over the dimensions in order, from 0; encoded: encoded.h
-//   m = max s,  e[j] = exp(s[j] - m),  l = sum of e by 16 lanes (slot of its part mod 16) and the
-//   tree of kernels/vector.h,  p[j] = e[j] * (1 / l)
-// over the slots that the query sees, and by the rule, query after query:
+//   m = max s,  e[j] = exp(s[j] - m),  l = sum of e as 16 partial sums (slot of its part mod 16) and
+//   the tree of kernels/vector.h,  p[j] = e[j] * (1 / l)
+// Then, query after query, by the rule:
 //   sum    out[j] = fma(p[j], weight, out[j])
 //   peak   out[j] = max(out[j], p[j])
 //   below  out[j] += weight where p[j] < 1 / (slots the query sees)
-// Every instruction set gives the bits of the scalar one, and how queries are cut into calls does not
-// matter.
+// Every instruction set gives the bits of the scalar one. How queries are divided among calls
+// changes no bit.
 //
 //   add_mass(mass_kernels(isa), encoded_kernels(isa), {parts, ...}, MassRule::sum, 1.0f / 64,
 //            scratch, out);
@@ -54,14 +55,14 @@ struct MassInput {
   MassReach reach;
 };
 
-// A thread's own; grows to what a call needs.
+// Scratch of one thread; grows to what a call needs.
 struct MassScratch {
   std::vector<float> queries, scores, weights;
   std::vector<std::byte> prepared;
 };
 
-// A padded row of scores: the slots of one part begin at `at` and are `count`; the out-array has them
-// from `to` on.
+// A padded row of scores: one part has `count` slots from `at` on, which are `to` ... in the
+// out-array.
 struct MassRow {
   std::uint32_t at, count, to;
 };
@@ -78,7 +79,7 @@ struct MassKernels {
   void (*moments)(const float* rows, std::size_t stride, std::uint32_t count, std::uint32_t dim,
                   float* sums, float* products);
   // out[r] = row^T matrix row, for rows side by side: t[j] = fma over i in order of row[i] *
-  // matrix[i][j], from 0; then the sum of t[j] * row[j], fma by 16 lanes (j mod 16) and the tree.
+  // matrix[i][j], from 0; then the sum of t[j] * row[j], fma into 16 sums (j mod 16) and the tree.
   void (*quadratic)(const float* rows, std::uint32_t count, std::uint32_t dim, const float* matrix,
                     float* out);
 };

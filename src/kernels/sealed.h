@@ -1,22 +1,23 @@
 // kernels/sealed.h - attention where the blocks before a row's own are encoded.
 //
 // A row reads its own block, the `recent` blocks before it and the first `sinks` blocks as rows
-// (they lie in pages of the row type), and every other block before it encoded. The encoded part is
-// taken in units and splits of absolute slots, as in attend.h but with the arithmetic of encoded.h
-// and weights by the coarse exp of terms.h; the rows, sinks first, are a short sequence of their own
-// for the kernels of attend.h. For one row and query head
-//   e = splits of encoded slots, merged left to right; then out of the codec's basis
-//   merged with the splits of its rows, left to right;  o / l
-// Lanes of a compacted sequence are encoded, and come before the encoded part of the table. Tokens
+// (they lie in pages of the row type). It reads every other block before it encoded. The encoded
+// part is taken in units and splits of absolute slots, as in attend.h, but with the arithmetic of
+// encoded.h and with weights by the coarse exp of terms.h. The rows, sinks first, are a short
+// sequence of their own for the kernels of attend.h. For one row and query head:
+//   e = splits of encoded slots, merged left to right, then rotated out of the codec's basis
+//   result = e merged with the splits of its rows, left to right;  o / l
+// Lanes of a compacted sequence are encoded and come before the encoded part of the table. Tokens
 // that are read as rows (sinks, recent ones) are not in lanes.
-// What a row reads how depends on its position alone, so chunks, batches and hits change nothing.
+// The position of a row alone decides which blocks it reads encoded, so chunks, batches and cache
+// hits change nothing.
 //
 // One step of a layer group:
 //
 //   plan_sealed(kv, sequences, shape, plan);
 //   for (task : plan.encoded) kernels.attend_sealed(step, task, scratch);  // any thread, any order
 //   for (rows : {plan.kept, plan.passing})
-//     for (task : rows.tasks) kernels.attend(...);                         // as well
+//     for (task : rows.tasks) kernels.attend(...);                         // any thread, any order
 //   for (merge : plan.merges) kernels.merge_sealed(step, merge);           // after all of them
 #pragma once
 
@@ -29,7 +30,7 @@
 
 namespace quire {
 
-// One sequence of a step, as its rows are to be found.
+// Where the rows of one sequence of a step lie.
 struct RowBlocks {
   const ArenaOffset* blocks;     // of the recent group; kNoBlock: scratch
   std::uint32_t scratch_begin;   // the first block of the sequence that may be scratch, and
@@ -93,7 +94,7 @@ inline SealedReach sealed_reach(std::uint32_t position, std::uint32_t tokens_per
                                 std::uint32_t sink_blocks) {
   const std::uint32_t block = position / tokens_per_block;
   const std::uint32_t end = (block - (block < recent_blocks ? block : recent_blocks));
-  // A row that sees a window only has no sinks.
+  // A row with a window has no sinks.
   const std::uint32_t begin = window == 0             ? sink_blocks * tokens_per_block
                               : position + 1 > window ? position + 1 - window
                                                       : 0;

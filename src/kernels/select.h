@@ -1,6 +1,6 @@
-// kernels/select.h - which pages of a lane one query, or one block of queries, should read: a guess
-// from less than all products. Nothing is freed; attention then reads the chosen pages as it reads a
-// lane (kv_run.h). Used by the model's pass, which has queries and keys at hand.
+// kernels/select.h - chooses which pages of a lane one query, or one block of queries, reads. The
+// choice is an estimate from fewer products than attention would need. Nothing is freed; attention
+// reads the chosen pages as it reads a lane (kv_run.h). Used by the model's pass.
 //
 // Quest (arXiv 2406.10774), for a query: the least and the greatest value of every channel of a
 // page's keys bound any product with them. Pages with the highest bounds are read.
@@ -10,17 +10,18 @@
 //   kernels.bound_scores(bounds.of(lane), pages, 64, queries, n, scores);
 //   choose_pages(scores, 16, pages);
 //
-// XAttention (arXiv 2503.16428), for a block of queries: a stride of queries, reversed, times a stride
-// of keys sums an antidiagonal, and every row and column of a block lies on one. Pages are read that
-// hold a share of the softmax over these sums. Vertical-slash (MInference, arXiv 2407.02490): columns
-// and diagonals to which the block's last queries give most.
+// XAttention (arXiv 2503.16428), for a block of queries: the product of a stride of queries,
+// reversed, and a stride of keys is the sum of an antidiagonal, and every row and column of a block
+// crosses one. The pages that hold the wanted share of the softmax over these sums are read.
+// Vertical-slash (MInference, arXiv 2407.02490): the columns and diagonals to which the block's
+// last queries give most attention are read.
 //
 //   add_antidiagonal_shares(kernels, keys, queries, scratch, shares);        // one query head
 //   choose_blocks(shares, 0.9, pages);
 //
-// Query heads that share keys decide together: bounds are maximized, shares averaged. Keys are those
-// that will be read, decoded and rotated; in a codec's basis if queries are too. Every instruction
-// set gives the bits of the scalar one.
+// Query heads that share keys decide together: bounds are maximized, shares averaged. Keys are
+// decoded and rotated, as attention will read them; they may be in a codec's basis if the queries
+// are too. Every instruction set gives the bits of the scalar one.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ inline constexpr std::uint32_t kSlashForced = 16;   // first columns and nearest
 struct SelectKernels {
   // Keys of a page of rows, as floats in their order.
   void (*widen)(RowType type, const std::byte* page, std::uint32_t count, float* out);
-  // scores[p] = max over the queries of: sum over channels of max(q * low, q * high), by 16 lanes
+  // scores[p] = max over the queries of: sum over channels of max(q * low, q * high), as 16 sums
   // (channel mod 16) and the tree of kernels/vector.h. Queries are [n][dim].
   void (*bound_scores)(const float* bounds, std::uint32_t pages, std::uint32_t dim,
                        const float* queries, std::uint32_t n, float* scores);
@@ -58,7 +59,7 @@ const SelectKernels& select_kernels(Isa isa);
 
 extern const SelectKernels kSelectScalar, kSelectAvx2, kSelectAvx512;  // by select_kernels
 
-// Of whole pages, by lane; dim is a multiple of 16. A copy goes with a fork.
+// The bounds of whole pages, by lane; dim is a multiple of 16. A forked sequence copies them.
 class PageBounds {
  public:
   PageBounds(std::uint32_t lanes, std::uint32_t dim) : dim_(dim), lanes_(lanes) {}
@@ -70,9 +71,9 @@ class PageBounds {
   const float* of(std::uint32_t lane) const {
     return lanes_[lane].data();
   }  // [page][low, high][dim]
-  // The lane's next page. Lanes are apart: several threads may add to different ones.
+  // Adds the lane's next page. Several threads may add to different lanes.
   void add(std::uint32_t lane, const float* keys, std::uint32_t tokens);
-  void cut(std::uint32_t pages);  // those after are forgotten
+  void cut(std::uint32_t pages);  // forgets the pages after the first `pages`
   std::uint64_t bytes() const;
 
  private:
@@ -97,13 +98,13 @@ struct SelectQueries {
   std::uint32_t first, count;
   float scale;
 };
-// A thread's own; grows to what a call needs.
+// Scratch of one thread; grows to what a call needs.
 struct SelectScratch {
   std::vector<float> keys, queries, scores, weights, row, columns, diagonals, shares, turned;
   std::vector<std::uint32_t> order, pages;
 };
 
-// Adds to shares[page] what the page gets of each stride's attention.
+// Adds to shares[page] the page's share of each stride's attention.
 void add_antidiagonal_shares(const SelectKernels& kernels, const SelectKeys& keys,
                              const SelectQueries& queries, SelectScratch& scratch,
                              std::span<float> shares);

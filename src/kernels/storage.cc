@@ -9,8 +9,8 @@
 namespace quire {
 namespace {
 
-// The first tokens are unlike any others: what was learned from a text does not hold for them, and
-// KVQuant keeps so many exact (without them kvquant-3 has ten times the divergence on SmolLM2).
+// The first tokens differ from all others, so a calibration does not fit them. KVQuant keeps this
+// many exact; without that kvquant-3 has ten times the divergence on SmolLM2.
 constexpr std::uint32_t kCalibratedSinks = 5;
 
 const Format* row_format(const Format& f) {
@@ -50,8 +50,8 @@ bool alike(const LayerShape& a, const LayerShape& b) {
          a.key_dim == b.key_dim && a.value_dim == b.value_dim;
 }
 
-// Whether a layer shares its page with a neighbour in this format: in the second half of the layers
-// these are two and two, from the last one down.
+// Whether a layer shares its page with a neighbour in this format. The second half of the layers is
+// taken in pairs, from the last layer down.
 bool is_merged(std::span<const LayerShape> layers, const StoragePolicy& policy, std::uint32_t layer,
                const Format* format) {
   const auto count = static_cast<std::uint32_t>(layers.size());
@@ -136,7 +136,7 @@ Geometry build_geometry(std::span<const LayerShape> given, std::uint32_t tokens_
     if (format->exact) continue;
     LayerGroup recent = empty_group(layers[l], row_format(*format));
     recent.kind = GroupKind::recent;
-    recent.window = 0;  // it ends sooner than any
+    recent.window = 0;  // recent_blocks bounds it
     recent.together = sealed.together;
     recent.recent_blocks = blocks(policy.recent_exact);
     const bool calibrated = format->keys->calibrated || format->values->calibrated;

@@ -1,8 +1,9 @@
-// kernels/storage.h - how keys and values are to be stored, and the geometry that follows from it.
+// kernels/storage.h - how keys and values are stored (a policy), and the geometry of a model's
+// cache under that policy.
 //
-// A policy is chosen per server or per request; model and catalog say what their layers look like.
-// Layers with the same window and format share a group. Layers in a lossy format have a second one,
-// of kind recent, for the rows that are still read as they were written.
+// A policy is chosen per server or per request; the model, or the catalog of models, describes the
+// layers. Layers with the same window and format share a group. Layers in a lossy format have a
+// second group, of kind recent, for the rows that are not encoded yet.
 //
 //   StoragePolicy p = find_format("hadamard-int4").value();
 //   p.recent_exact = 128;
@@ -24,10 +25,10 @@ struct StoragePolicy {
   StoragePolicy(const Format* f) : format(f) {}  // NOLINT: a format is the simplest policy
 
   const Format* format;
-  std::uint32_t recent_exact = 0;          // tokens before the open block that are read as written
-  std::uint32_t sinks = 0;                 // and tokens at the start; both are rounded up to blocks
+  std::uint32_t recent_exact = 0;          // tokens before the open block that stay unencoded
+  std::uint32_t sinks = 0;                 // first tokens that do; both are rounded up to blocks
   std::vector<std::uint32_t> skip_layers;  // stay in the row type of the format
-  std::uint32_t window = 0;  // layers that see everything see so many tokens instead; 0: all
+  std::uint32_t window = 0;  // layers that see all tokens see only this many; 0: no change
   std::vector<const Format*> by_layer;  // a plan: instead of `format`, for each layer
   SparsePrefill prefill = {};           // how much of itself a prompt reads
 
@@ -46,10 +47,10 @@ struct LayerShape {
 Geometry build_geometry(std::span<const LayerShape> layers, std::uint32_t tokens_per_block,
                         const StoragePolicy& policy);
 
-// Gives calibrated codecs what they must know. Some may not have been calibrated for this model.
+// Gives calibrated codecs their calibration. An error if one is missing for this model.
 Status use_calibrations(Geometry& geometry, std::span<const Calibration> calibrations);
 
-// Whether every format can hold the pages it is asked to, and the groups are few enough.
+// An error if a format cannot hold its pages, or if there are too many groups.
 Status check_geometry(const Geometry& geometry);
 
 }  // namespace quire

@@ -15,9 +15,9 @@
 namespace quire {
 
 inline constexpr float kExpMin = -87.3f, kExpMax = 88.37f;
-// The narrow arithmetic of kernels/attend.h: weights are 0 below 2^-64, so that none of its sums is
-// subnormal; a key's largest element lies in [kKeyUnits, 2 kKeyUnits), a query's is kQueryUnits, so
-// that sums of kScoreRun products fit into 32 bits.
+// The narrow arithmetic of kernels/attend.h. Weights below 2^-64 are 0, so that no sum is
+// subnormal. A key's largest element lies in [kKeyUnits, 2 kKeyUnits) and a query's is kQueryUnits,
+// so that sums of kScoreRun products fit into 32 bits.
 inline constexpr float kNarrowExpMin = -44.3614f;
 inline constexpr float kKeyUnits = 4096, kKeyPowerMin = 0x1p-100f;
 inline constexpr float kQueryUnits = 4095, kQueryMin = 0x1p-100f;

@@ -1,10 +1,9 @@
 // kernels/vector.h - the small operations between matrix products. Every instruction set gives the
 // same bits.
 //
-// Sums run over 16 lanes (element i belongs to lane i mod 16, added in order) and the lanes are
-// then added as a tree: 8 apart, 4, 2, 1. exp and tanh are one polynomial each, defined in
-// kernels/ref/math.h. NaN never wins a maximum; what else becomes of a NaN is a NaN of any sign and
-// payload.
+// A sum has 16 partial sums (element i is added to sum i mod 16, in order), which are then added as
+// a tree: 8 apart, 4, 2, 1. exp and tanh are one polynomial each, defined in kernels/ref/math.h.
+// NaN never wins a maximum; any other operation on a NaN gives a NaN of any sign and payload.
 //
 //   const VectorKernels& vector = vector_kernels(best_isa());
 //   vector.rms_norm(x, weight, 1e-5f, 576, normed);
@@ -34,7 +33,7 @@ struct VectorKernels {
   void (*softcap)(float* x, float cap, std::uint32_t n);     // cap * tanh(x / cap)
   float (*max)(const float* x, std::uint32_t n);             // never -0
   std::uint32_t (*argmax)(const float* x, std::uint32_t n);  // ties: the lowest
-  // sum of exp(x[i] - max), in f32 by the lanes above
+  // sum of exp(x[i] - max), in f32, in the order above
   float (*sum_exp)(const float* x, float max, std::uint32_t n);
   // The places of all x[i] >= floor, in order; returns their number, up to n
   std::uint32_t (*above)(const float* x, float floor, std::uint32_t n, std::uint32_t* out);

@@ -1,11 +1,11 @@
 // kv/arena.h - one reservation, many block sizes: memory in slabs, extents out of slabs.
 //
-// Addresses are reserved once (kv/memory.h) and filled in *slabs*: runs of 2 MiB pages, as many as
-// keep the part of a slab that holds no extent under 2 %. Every byte size is a *size class* with
-// slabs of its own, made on demand; all classes share one byte budget that may grow and shrink. An
-// emptied slab goes back (each class keeps at most one empty one as a spare, which any other class
-// may have). Allocation fills the fullest slabs first, so that others empty. Who owns an extent is
-// not known here: BlockPool (kv/pool.h) tags each with its block. Engine thread only.
+// Addresses are reserved once (kv/memory.h) and filled in *slabs*: runs of 2 MiB pages, long enough
+// that less than 2 % of a slab holds no extent. Every byte size is a *size class* with slabs of its
+// own, made on demand. All classes share one byte budget, which may grow and shrink. An emptied
+// slab goes back to the system; each class keeps at most one empty slab as a spare, which any other
+// class may take. Allocation fills the fullest slabs first, so that others empty. The arena does
+// not know who owns an extent: BlockPool (kv/pool.h) tags each with its block. Engine thread only.
 //
 //   TRY(auto memory, reserve_host_memory({.bytes = 4 * budget}));
 //   Arena arena(std::move(memory), {.budget_bytes = budget});
@@ -14,8 +14,9 @@
 //   std::byte* bytes = arena.at(*at);
 //   arena.free(*at);
 //
-// When a class is short its owner empties a slab of another one: pick a slab, drain(slab), move or
-// evict each of for_each_live(slab), and the last free() gives its pages back to the budget.
+// When a class has no room, its owner empties a slab of another class: it picks a slab, calls
+// drain(slab), then moves or evicts each extent of for_each_live(slab). The last free() gives the
+// slab's pages back to the budget.
 #pragma once
 
 #include <bit>
@@ -43,16 +44,17 @@ inline constexpr std::byte kPoison{0xff};  // a NaN in f32, f16 and bf16
 
 struct ArenaOptions {
   std::uint64_t budget_bytes = 0;
-  // Free extents are filled with kPoison and looked at when taken again: a write after free aborts.
+  // Free extents are filled with kPoison and checked when they are taken again: a write after free
+  // aborts.
   bool poison = kPoisonByDefault;
 };
 
-// What one class, or all together, does with its memory.
+// How one class, or all classes together, use their memory.
 // committed = in use + free + slack;  in use = payload + rounding.
 struct ArenaStats {
   std::uint64_t committed_bytes = 0;  // real memory, in whole slabs
   std::uint64_t in_use_bytes = 0;     // extents handed out, at the class's size
-  std::uint64_t payload_bytes = 0;    // the same at the size that was asked for
+  std::uint64_t payload_bytes = 0;    // extents handed out, at the size that was asked for
   std::uint64_t slack_bytes = 0;      // tails of slabs too small for an extent
   std::uint64_t spare_bytes = 0;      // slabs kept though empty
   std::uint64_t extents = 0;          // that the slabs can hold
@@ -62,7 +64,7 @@ struct ArenaStats {
 
   std::uint64_t free_bytes() const { return committed_bytes - slack_bytes - in_use_bytes; }
   std::uint64_t waste_bytes() const { return committed_bytes - payload_bytes; }
-  // The part of committed memory that is not handed out, though no other class can have it.
+  // The share of committed memory that is not handed out and that no other class can take.
   double fragmentation() const {
     if (committed_bytes == 0) return 0;
     return static_cast<double>(committed_bytes - spare_bytes - in_use_bytes) /
@@ -95,8 +97,8 @@ class Arena {
   std::size_t slab_bytes(SizeClass c) const { return of(c).slab_pages * page_bytes_; }
   std::uint32_t slab_capacity(SizeClass c) const { return of(c).capacity; }
 
-  // O(1). Empty when the class has no free extent and the budget (or the machine: see last_error)
-  // has no room for a slab even after other classes' spares have been taken; or may_grow is false.
+  // O(1). Empty if the class has no free extent and no slab can be made: may_grow is false, or the
+  // budget (or the machine: see last_error) has no room even after taking other classes' spares.
   std::optional<ArenaOffset> allocate(SizeClass c, std::uint32_t tag = 0, bool may_grow = true);
   void free(ArenaOffset offset);  // O(1); freeing what is not allocated aborts
 
@@ -104,21 +106,21 @@ class Arena {
   std::uint32_t tag(ArenaOffset offset) const { return tags_[tag_index(offset)]; }
   void set_tag(ArenaOffset offset, std::uint32_t tag) { tags_[tag_index(offset)] = tag; }
 
-  // How many extents of the class could be had right now: free ones in slabs not draining, and
-  // those of the slabs that the unspent budget and all spares would make. Exact for one class at a
-  // time.
+  // How many extents of the class could be allocated right now: free ones in slabs that are not
+  // draining, and those of slabs that could be made from the unspent budget and all spares. Exact
+  // for one class at a time.
   std::uint64_t available(SizeClass c) const;
 
-  // The budget may sink below what is committed: spares go at once, and over_budget_bytes() says
-  // how much the owner has still to empty. Until then no slab is made.
+  // The budget may sink below what is committed. Spares then go at once, over_budget_bytes() says
+  // how much the owner still has to empty, and until then no slab is made.
   void set_budget(std::uint64_t bytes);
   std::uint64_t budget_bytes() const { return budget_bytes_; }
   std::uint64_t over_budget_bytes() const {
     return committed_bytes_ > budget_bytes_ ? committed_bytes_ - budget_bytes_ : 0;
   }
   void trim();  // gives all spares back, and what was prepared
-  // Has the system's pages behind the next `ahead_bytes` that slabs will be made of (within the
-  // budget), one arena page per call. False: they are all there.
+  // Gets memory from the system for the next `ahead_bytes` of slabs (within the budget), one arena
+  // page per call. False if all of it is there.
   bool prepare(std::uint64_t ahead_bytes);
 
   // Slabs. A draining slab hands out nothing and returns when its last extent is freed.
@@ -161,7 +163,7 @@ class Arena {
   // Why the memory last refused a slab, if it ever did.
   const Error* last_error() const { return last_error_ ? &*last_error_ : nullptr; }
 
-  // Recounts everything from the bitmaps; says what does not add up.
+  // Recounts everything from the bitmaps; the error says what does not add up.
   Status check() const;
 
  private:

@@ -1,4 +1,4 @@
-// Prompts meet the index: placing, attaching, preempting, forking and truncating sequences.
+// Looks prompts up in the index: placing, attaching, preempting, forking and truncating sequences.
 #include <algorithm>
 
 #include "kv/core.h"
@@ -71,7 +71,7 @@ CacheCore::Match CacheCore::servable(const Cursor& cursor, const CacheLayout& la
     if (m.partial == 0) m.partial_node = kNoNode;
   }
 
-  // The last block that a group lacks for this length; everything that needs it falls away.
+  // Finds the last block that a group lacks for this length; lengths that need it are impossible.
   const auto lacking = [&]() -> std::int64_t {
     const std::uint32_t length = m.blocks * tokens_per_block + m.partial;
     const std::uint32_t end = m.blocks + (m.partial > 0);
@@ -191,8 +191,8 @@ Attached CacheCore::attach(SequenceState& s) {
   counters.tokens_hit += got.tokens;
   counters.tokens_partial += got.partial;
   counters.tokens_in_flight += got.in_flight;
-  // What a larger cache would have had beyond this: whole blocks that were here once, without a
-  // gap.
+  // What a larger cache would have served beyond this: the next whole blocks that were cached once,
+  // without a gap.
   for (std::size_t i = m.blocks; i < s.cursor.chain.keys.size(); ++i)
     if (!store.ghosts().miss(s.cursor.chain.keys[i].prefix(), tokens_per_block,
                              arena.budget_bytes()))
@@ -243,7 +243,7 @@ void CacheCore::set_path(SequenceState& s, std::uint32_t blocks) {
 void CacheCore::release_blocks(SequenceState& s) {
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
     BlockTable& t = s.tables[g];
-    // What a failed step left behind is nobody's to read; a step in flight may still.
+    // No sequence reads what a failed step left behind, but a step in flight may still read it.
     if (s.faulted && pool.steps_in_flight() == 0)
       for (const BlockRef& r : t.refs)
         if (!r.empty() && r.unique())
@@ -271,7 +271,8 @@ void CacheCore::preempt(SequenceState& s, Preempt how) {
   }
   if (s.phase == Phase::parked) unpark(s);
   release_blocks(s);
-  // A compacted sequence did not hold all it had published: the end of its path may be evicted.
+  // A compacted sequence does not hold all blocks it published: the end of its path may have been
+  // evicted.
   std::uint32_t usable = s.options.reuse ? s.published : 0;
   while (usable > 0 && !store.ready(s.cursor.path[usable - 1])) --usable;
   set_path(s, usable);
@@ -355,8 +356,8 @@ std::uint32_t CacheCore::truncate(SequenceState& s, std::uint32_t length) {
     return s.length;
   }
 
-  // In place if every window can still look back far enough, or, where rows of a sealed block are
-  // gone, from the start of that block.
+  // Truncates in place if every window can still look back far enough. Where the rows of a sealed
+  // block are gone, the sequence goes back to the start of that block.
   std::uint32_t kept = length;
   if (!look_back(s, kept) &&
       (s.layout->exact || !look_back(s, kept = length / tokens_per_block * tokens_per_block))) {
@@ -376,8 +377,8 @@ std::uint32_t CacheCore::truncate(SequenceState& s, std::uint32_t length) {
   return s.length;
 }
 
-// Whether the sequence, cut to `length`, has all that its next token needs; what its windows let go
-// may yet be cached.
+// Whether the sequence, cut to `length`, has all that its next token needs. Blocks that its windows
+// let go may still be cached.
 bool CacheCore::look_back(SequenceState& s, std::uint32_t length) {
   if (s.layout->state != 0) return false;
   for (const BlockTable& t : s.tables)  // what a compaction dropped does not come back

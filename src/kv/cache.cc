@@ -10,8 +10,8 @@
 namespace quire {
 namespace {
 
-// Blocks are at least this large in practice; bookkeeping is virtual until touched, so a low guess
-// costs nothing.
+// Blocks are at least this large in practice. Bookkeeping takes no memory until it is touched, so a
+// low guess costs nothing.
 constexpr std::uint64_t kSmallestBlock = 256;
 
 std::uint32_t blocks_max(std::uint64_t reserved_bytes) {
@@ -19,7 +19,7 @@ std::uint32_t blocks_max(std::uint64_t reserved_bytes) {
       std::clamp<std::uint64_t>(reserved_bytes / kSmallestBlock, 1024, 1u << 26));
 }
 
-// Compared in full: a key only finds things, it proves nothing.
+// Compared in full, because different roots may have equal keys.
 bool same(const RootIdentity& a, const RootIdentity& b) {
   return a.weights == b.weights && a.adapter == b.adapter && a.layout == b.layout &&
          a.position_scheme == b.position_scheme && a.tokens_per_block == b.tokens_per_block &&
@@ -161,8 +161,8 @@ Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
   s.moves_seen = store.moves();
   s.faulted = false;
 
-  // One tag per block that has changes, over all of them: blocks that differ in it share nothing,
-  // not even in part.
+  // One tag per block with changes, a digest of all its changes. Blocks with different tags share
+  // nothing, not even a part.
   if (planted(Bug::drop_salt)) s.changes.clear();
   for (std::size_t i = 0; i < s.changes.size();) {
     const std::uint32_t block = s.changes[i].position / options.tokens_per_block;
@@ -330,7 +330,7 @@ std::uint32_t Sequence::keys_known() const {
 }
 void Sequence::limit_purity(std::uint32_t token) {
   state_->pure_until = std::min(state_->pure_until, token);
-  // Nobody waits for blocks that will not be published.
+  // No sequence may wait for blocks that will not be published.
   if (state_->phase == Phase::running)
     state_->core->set_path(*state_,
                            std::max(state_->published, token / state_->tokens_per_block()));

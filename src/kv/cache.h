@@ -2,21 +2,20 @@
 //
 // The engine thread calls it; nothing here locks, blocks or knows a model. The life of a request:
 //
-//   RootId root = cache.root(identity, geometry).value();       // once per model x policy x tenant
+//   RootId root = cache.root(identity, geometry).value();  // once per model, policy and tenant
 //   Sequence s = cache.open({.root = root, .token_capacity = 4096});
-//   Attached a = cache.attach(s, prompt);                       // a.tokens of it need not be
-//   computed while (...) {
-//     const StepNeed need[] = {{&s, 512}, ...};                 // rows of the next step
-//     Result<Reservation> step = cache.reserve(need);           // room for all of them, or nothing
-//     changed KvSequenceView view = step.value().view(0, group, first_row);   // what kernels get
-//     ...                                                       // the forward pass writes K/V,
-//     then attends step.value().commit(0, accepted);                         // tokens that became
-//     part of the sequence
-//   }                                                           // full blocks are named and
-//   published by commit s.close();                                                  // its blocks
-//   stay cached until evicted
+//   Attached a = cache.attach(s, prompt);                  // a.tokens of the prompt are cached
+//   while (...) {
+//     const StepNeed need[] = {{&s, 512}, ...};            // rows of the next step
+//     Result<Reservation> step = cache.reserve(need);      // room for all rows, or no change
+//     KvSequenceView view = step.value().view(0, group, first_row);  // what kernels see
+//     ...                                                  // the forward pass writes K/V, attends
+//     step.value().commit(0, accepted);                    // these tokens now belong to s;
+//   }                                                      // commit publishes blocks that are full
+//   s.close();                                             // its blocks stay cached until evicted
 //
-// Failing, cancelling and rejecting are the same thing: what is not committed is given back.
+// A failed step, a cancelled request and a rejected draft end alike: the cache takes back every row
+// that was not committed.
 #pragma once
 
 #include <array>
@@ -95,7 +94,7 @@ class Reservation {
   // known already (prompt) must be the same. Full blocks are sealed and published. Returns the
   // sequence's new length.
   std::uint32_t commit(std::size_t item, std::span<const TokenId> accepted);
-  // The same for tokens that are all known.
+  // Commits the first `accepted` tokens, all of which are known already.
   std::uint32_t commit(std::size_t item, std::uint32_t accepted);
 
  private:
@@ -152,14 +151,14 @@ struct NodeInfo {
   bool pinned, in_flight;
 };
 
-// A cached block found by what it says: it ends so many tokens from its root.
+// A cached block found by its tokens.
 struct TextPlace {
   NodeId node;
-  std::uint32_t end;
-  bool follows;  // the place that was asked to go on
+  std::uint32_t end;  // tokens from the root to its last token, inclusive
+  bool follows;       // it comes right after the place that the caller named
 };
 
-// Everything from the root to a place.
+// All tokens and keys from the root to a place.
 struct CachedText {
   std::vector<TokenId> tokens;
   std::vector<BlockKey> keys;  // of its blocks
@@ -200,46 +199,47 @@ class KvCache {
   Result<Sequence> open(const SequenceOptions& options);
   Attached attach(Sequence& s, std::span<const TokenId> prompt,
                   std::span<const BlockKey> keys = {});
-  // The same in two halves: while a request waits it is only placed, holding nothing; peek says
-  // what attach would give now, and in_flight whether waiting longer would give more.
+  // attach in two halves. While a request waits it is only placed and holds nothing. peek says what
+  // attach would serve now, and in_flight whether waiting longer would serve more.
   void place(Sequence& s, std::span<const TokenId> prompt, std::span<const BlockKey> keys = {});
   Attached peek(const Sequence& s) const;
   Attached attach(Sequence& s);
 
   Result<Reservation> reserve(std::span<const StepNeed> needs);
 
-  // A copy that shares every block; the first to write into a shared tail copies it. Free of
-  // copying until then.
+  // A copy that shares every block. The first sequence that writes into a shared tail copies it;
+  // nothing is copied before.
   Result<Sequence> fork(const Sequence& s, std::uint32_t token_capacity = 0);  // 0: as before
-  // These tokens come next: the prompt goes on. All that it knows is in the cache.
+  // Appends known tokens to a prompt. All tokens it had before must be in the cache.
   void extend(Sequence& s, std::span<const TokenId> tokens);
-  // Forgets tokens from `length` on. Returns how many still have their K/V: less than `length`
-  // where a window or a recurrent state cannot go back that far; the rest is to be computed again.
+  // Forgets tokens from `length` on. Returns how many tokens still have their K/V. That is less
+  // than `length` if a window or a recurrent state cannot go back that far; the rest must be
+  // computed again.
   std::uint32_t truncate(Sequence& s, std::uint32_t length);
-  // After preempt the sequence is placed; attach(s) resumes it and says what need not be computed
-  // again.
+  // After preempt the sequence is placed. attach(s) resumes it and says which tokens need not be
+  // computed again.
   void preempt(Sequence& s, Preempt how);
-  // Keeps the recurrent state at the present length (a multiple of P), to be found by later
-  // prompts.
+  // Keeps the recurrent state at the current length (a multiple of P), so that later prompts find
+  // it.
   void snapshot(Sequence& s);
 
   // Ragged retention: of the tokens before `end` (whole blocks) each lane keeps only those that
-  // keep[lane] names, in pages of its own; the group's blocks before `end` are let go. Works or
-  // changes nothing. What is computed from here on reads less than its full chain and stays
+  // keep[lane] names, in pages of its own. The group's blocks before `end` are released. On failure
+  // nothing changes. Tokens computed from here on read less than their full chain, so they stay
   // private. Kernels read the lanes, then the table from `end` on. Formats whose slots depend on each
-  // other (KIVI's keys) keep whole blocks only; tokens that are kept exact as rows (sinks, recent
-  // ones) are not for lanes. Pages that stay as they are, are not copied.
+  // other (KIVI's keys) keep whole blocks only. Tokens that are kept exact as rows (sinks, recent
+  // ones) cannot be in lanes. Unchanged pages are not copied.
   Status compact(Sequence& s, std::uint32_t group, std::uint32_t end,
                  std::span<const std::span<const std::uint32_t>> keep);
   LaneView lane(const Sequence& s, std::uint32_t group, std::uint32_t lane) const;
   std::uint32_t ragged_until(const Sequence& s,
                              std::uint32_t group) const;  // tokens that are in lanes
-  // The sequence between steps, for whoever reads its keys: no rows, `past` is its length.
+  // The sequence between steps, for readers of its keys: no rows, `past` is its length.
   KvSequenceView view(const Sequence& s, std::uint32_t group) const;
-  // Makes a lane's pages the sequence's alone, so that its rows may be written over; fails, changing
-  // nothing, where there is no room for copies of those a fork shares.
+  // Copies the pages of a lane that are shared with a fork, so that its rows may be overwritten. If
+  // there is no room for the copies, it fails and changes nothing.
   Status own_lane(Sequence& s, std::uint32_t group, std::uint32_t lane);
-  // Keeps a lane's first slots only; the pages behind them are free at once.
+  // Keeps a lane's first slots only; the pages after them are freed at once.
   void shrink_lane(Sequence& s, std::uint32_t group, std::uint32_t lane, std::uint32_t slots);
 
   // Leases.
@@ -248,19 +248,19 @@ class KvCache {
   Status extend(LeaseId id, Nanoseconds ttl);
   Result<LeaseInfo> lease_info(LeaseId id) const;
 
-  // Looking and clearing. None of the const ones touches the order of eviction.
+  // Looking and clearing. The const functions do not change the order of eviction.
   Attached lookup(RootId root, std::span<const TokenId> prompt,
                   std::span<const BlockKey> keys) const;
-  // Where a whole block of these tokens is cached, behind whatever text, of the root of `s` and of
-  // the salt that it begins with; the block right `after` another, if that says so. Takes as long
-  // however much is cached. Good until the cache changes.
+  // Finds a cached whole block of these tokens behind any prefix, under the root of `s` and the
+  // salt that it begins with; if the block right `after` another has these tokens, that one. Its
+  // time does not depend on how much is cached. The result is valid until the cache changes.
   std::optional<TextPlace> find_text(const Sequence& s, std::span<const TokenId> tokens,
                                      const std::optional<TextPlace>& after) const;
   CachedText text(const TextPlace& place) const;
   void tree(const std::function<void(const NodeInfo&)>& visit) const;  // parents before children
-  Result<Evicted> evict(const BlockKey& prefix,
-                        bool force = false);  // the node and all below it; force takes pins too
-  Evicted clear(bool force = false);
+  // Evicts the node and all below it; `force` evicts pinned nodes too. A dry run only counts.
+  Result<Evicted> evict(const BlockKey& prefix, bool force = false, bool dry_run = false);
+  Evicted clear(bool force = false, bool dry_run = false);
   CacheStats stats() const;
   const BlockTimes& block_times() const;
   std::uint64_t bytes(const Sequence& s) const;   // of all that it holds, shared blocks included
@@ -272,12 +272,12 @@ class KvCache {
   // Shrinks by evicting and moving; what is in use or pinned bounds it from below. Returns the
   // budget reached.
   std::uint64_t resize(std::uint64_t budget_bytes);
-  // What computing a token again costs, as measured: the `cost` evictor weighs blocks by it.
+  // The measured cost of computing a token again, by which the `cost` evictor weighs blocks.
   void set_recompute_cost(double token_ns, double token_position_ns);
-  // Work that may be done between steps: expires leases. reserve and attach call it too.
+  // Expires leases. Call it between steps; reserve and attach call it too.
   void poll();
-  // Work for idle times: gets memory from the system before it is needed, a little per call, until
-  // `ahead_bytes` more could be used at once. False: nothing is left to do.
+  // For idle times: gets a little memory from the system per call, until `ahead_bytes` more could
+  // be used at once. False if nothing is left to do.
   bool prepare(std::uint64_t ahead_bytes);
 
   // Every block is free, cached, referenced or fenced, and every count agrees with what holds it.

@@ -1,5 +1,5 @@
-// kv/cache_layout.h - a Geometry as the cache needs it: what each group takes and what it must
-// have.
+// kv/cache_layout.h - a Geometry as the cache needs it: the bytes of each group, and which blocks a
+// sequence needs of it.
 //
 // Layouts are interned by their digest; sequences and nodes name them by number.
 #pragma once
@@ -34,7 +34,7 @@ struct CacheLayout {
   std::uint32_t chain = 0, windowed = 0, state = 0;
   bool exact = true;  // every format stores rows unchanged: slots can be reused singly
 
-  // Of a sequence of `tokens` tokens (Geometry has the same): where its blocks begin and end.
+  // The first and the end block of a sequence of `tokens` tokens, as in Geometry.
   std::uint32_t first_block(std::uint32_t g, std::uint32_t tokens) const {
     return static_cast<std::uint32_t>(geometry.first_block(geometry.groups[g], tokens));
   }

@@ -36,7 +36,7 @@ PageSource source_of(const BlockTable& t, std::size_t lane, std::size_t page_byt
 
 }  // namespace
 
-// Whether the lanes can keep this.
+// An error if the lanes cannot keep these slots.
 Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::uint32_t end,
                              std::span<const std::span<const std::uint32_t>> keep) const {
   const std::uint32_t tokens_per_block = s.tokens_per_block();
@@ -46,9 +46,9 @@ Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::u
     return Error{Code::unsupported, fmt::format("layer group {} has no lanes to compact", group)};
   if (!arena.memory().on_host())
     return Error{Code::unsupported, "a cache on a GPU is not compacted yet; use --device cpu"};
-  if (g.key_calibration != nullptr)  // a lane's slots are no positions to turn keys to
-    return Error{Code::unsupported, fmt::format("keys in {} are stored before RoPE: their tokens "
-                                                "stay where they are",
+  if (g.key_calibration != nullptr)  // a lane's slots do not tell the positions to rotate keys to
+    return Error{Code::unsupported, fmt::format("keys in {} are stored before RoPE, so this format "
+                                                "cannot drop tokens",
                                                 g.format->keys->name)};
   if (keep.size() != g.lanes() || end % tokens_per_block != 0 || end > s.length)
     return Error{
@@ -59,7 +59,7 @@ Status CacheCore::check_keep(const SequenceState& s, std::uint32_t group, std::u
   const std::uint32_t old_end = t.first * tokens_per_block;
   if (end < old_end)
     return Error{Code::invalid, fmt::format("tokens before {} are in lanes already", old_end)};
-  // What is read as rows is not read from lanes too.
+  // Tokens that are read as rows must not be in lanes too.
   std::uint32_t first_encoded = 0;
   if (g.sealed()) {
     const LayerGroup& rows = geometry.groups[geometry.row_place(g.layers[0]).group];
@@ -126,8 +126,8 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
     return no_room();
   }
 
-  // Nothing fails from here on. What is full and pure is published while its blocks are still at
-  // hand.
+  // Nothing fails from here on. Blocks that are full and pure are published before they are
+  // released.
   publish(s);
   s.pure_until =
       std::min(s.pure_until,

@@ -1,9 +1,10 @@
-// kv/content_table.h - nodes of the prefix index by what their tokens say, whatever stands before
-// them. Used by PrefixStore, so that a text is found behind another prefix without looking at every
-// node (engine/blend.h).
+// kv/content_table.h - nodes of the prefix index by their own tokens, whatever prefix they follow.
+// PrefixStore uses it to find a text behind another prefix without looking at every node
+// (engine/blend.h).
 //
-// A digest leads to a list of nodes, the newest first. Nodes of other digests may share it: whoever
-// walks it compares tokens. Sized once; adding and removing allocate nothing. Engine thread only.
+// A digest of the tokens leads to a list of nodes, the newest first. Nodes with other digests may
+// be in the same list, so the caller compares tokens. Sized once; adding and removing allocate
+// nothing. Engine thread only.
 //
 //   table.add(node, digest);
 //   for (NodeId n = table.first(digest); n != kNoNode; n = table.next(n)) ...

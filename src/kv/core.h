@@ -1,12 +1,12 @@
 // kv/core.h - the inside of KvCache: what its files share. See kv/cache.h for what it does.
 //
 //   cache.cc    roots, opening and closing, forwarding
-//   attach.cc   prompts meet the index: place, peek, attach, preempt, fork, truncate
+//   attach.cc   prompts in the index: place, peek, attach, preempt, fork, truncate
 //   step.cc     reserve, commit, publish
 //   reclaim.cc  making room: eviction, slabs, parked sequences, resizing
 //   lease.cc    pins and leases
 //   compact.cc  lanes that keep different tokens
-//   text.cc     blocks found by what they say
+//   text.cc     blocks found by their own tokens
 //   inspect.cc  stats, tree, evict, clear, check
 #pragma once
 

@@ -6,8 +6,8 @@
 namespace quire {
 namespace {
 
-// Mapping takes the driver a millisecond, whatever the size: memory is mapped in large granules,
-// and a few that nobody uses stay mapped for who comes next.
+// A mapping takes the driver a millisecond, whatever its size. So memory is mapped in large
+// granules, and a few unused ones stay mapped for the next request.
 constexpr std::size_t kGranule = std::size_t{256} << 20, kIdleMax = 16;
 
 class DeviceMemory final : public Memory {

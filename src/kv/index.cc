@@ -36,7 +36,7 @@ template <class F>
 inline std::uint32_t PrefixIndex::search(std::uint32_t tag, F&& f) const {
   for (std::uint32_t line = line_of(tag);; line = next_line(line)) {
     const Slot* s = &slots_[line];
-    // Which of the four it is, is anybody's guess: no branch for it.
+    // Which of the four slots matches cannot be predicted, so there is no branch on it.
     std::uint32_t hits = 0;
     for (std::uint32_t i = 0; i < kLine; ++i) hits |= std::uint32_t{s[i].tag == tag} << i;
     for (; hits != 0; hits &= hits - 1)
@@ -85,14 +85,14 @@ NodeId PrefixIndex::find(const BlockKey& key) const {
 }
 
 namespace {
-// Into the second cache, where many more misses may be under way than into the first. Inlined by
-// force: g++ takes a function that only prefetches for one without effect and drops the call.
+// Prefetches into L2, which can have many more misses under way than L1. Always inlined: g++ takes
+// a function that only prefetches for one without effect and drops the call.
 [[gnu::always_inline]] inline void bring(const void* line) { __builtin_prefetch(line, 0, 2); }
 }  // namespace
 
 std::size_t PrefixIndex::match(NodeId root, const TokenChain& chain, std::span<NodeId> path) const {
-  // Two waves run ahead of the comparison: one brings in hash slots, the next finds the block's
-  // slot there and brings in the tokens of the node it names.
+  // Two waves of prefetches run ahead of the comparison. The first fetches hash slots; the second
+  // finds the block's slot there and fetches the tokens of the node that it names.
   constexpr std::size_t kSlotsAhead = 64, kTokensAhead = 16;
   const std::size_t count = std::min(chain.keys.size(), path.size());
   const std::size_t token_bytes = tokens_per_block_ * sizeof(TokenId);
@@ -162,8 +162,8 @@ void PrefixIndex::erase(NodeId node) {
 
 void PrefixIndex::vacate(std::uint32_t hole) {
   CHECK(hole != kNil);
-  // No tombstones: as long as lines are full, what lies behind one for want of room there comes
-  // back to it.
+  // There are no tombstones: an entry that lies in a later line, because its home line was full,
+  // moves back when there is room.
   std::uint32_t line = hole & ~(kLine - 1);
   for (std::uint32_t from = line; slots_[from + kLine - 1].tag != 0;) {
     if (planted(Bug::lose_hash_entry)) break;
@@ -267,7 +267,7 @@ void PrefixIndex::hide(NodeId node) {
 
 PartialMatch PrefixIndex::longest_child(NodeId parent, std::uint64_t change,
                                         std::span<const TokenId> tokens) const {
-  // In sorted order the child that shares most is a neighbour of where `tokens` would stand.
+  // In sorted order, the child that shares most tokens is next to where `tokens` would be inserted.
   tokens = tokens.first(std::min<std::size_t>(tokens.size(), tokens_per_block_));
   PartialMatch best;
   for (std::uint32_t n = at(parent).child_root; n != kNil;) {

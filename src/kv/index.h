@@ -1,20 +1,19 @@
 // kv/index.h - the prefix index: which token prefixes exist, as a radix tree over blocks.
 //
-// A node stands for P tokens after its parent's; what makes it is (parent, change, tokens), and its
-// chain key only finds it: every hit compares tokens and parent, so a colliding hash is a slower
-// search, never a wrong block. Nodes hold no memory of their own; the cache keeps what belongs to
-// them (blocks, leases) in arrays by NodeId. One global hash table leads from key to node, with
-// enough prefetching that a long prompt is matched at memory bandwidth, not latency. Children of a
-// node that can serve form a sorted tree, for the longest common prefix within a block. Sized once:
-// nothing here allocates after the constructor. Engine thread only.
+// A node stands for P tokens after its parent's tokens. (parent, change, tokens) identify a node;
+// its chain key only helps to find it. Every hit compares tokens and parent, so a hash collision
+// costs time but never gives a wrong block. Nodes hold no memory of their own; the cache keeps
+// their blocks and leases in arrays by NodeId. One global hash table leads from key to node, with
+// enough prefetching that a long prompt is matched at memory bandwidth, not latency. The children
+// of a node that can serve form a sorted tree, for the longest common prefix within a block. Sized
+// once: nothing here allocates after the constructor. Engine thread only.
 //
 //   PrefixIndex index({.node_capacity = 1 << 20, .tokens_per_block = 32});
 //   const NodeId root = index.add_root();
-//   std::size_t n = index.match(root, chain, path);              // nodes for the first n blocks
+//   std::size_t n = index.match(root, chain, path);          // nodes for the first n blocks
 //   NodeId node = index.insert(path[n - 1], chain.keys[n], 0, &chain.tokens[n * P]);
-//   index.expose(node);                                          // now neighbours can be matched
-//   in part PartialMatch m = index.longest_child(node, 0, rest);         // the child that shares
-//   most tokens with `rest`
+//   index.expose(node);                                      // from now on longest_child sees it
+//   PartialMatch m = index.longest_child(parent, 0, rest);   // shares most tokens with `rest`
 #pragma once
 
 #include <cstdint>
@@ -57,7 +56,7 @@ class PrefixIndex {
   NodeId add_root();
 
   // The longest run of nodes below `root` for the chain's first blocks; path[i] is the node of
-  // block i. Nodes that cannot serve (yet) are matched too; the caller looks at what they hold.
+  // block i. Nodes that cannot serve yet are matched too; the caller checks which blocks they hold.
   std::size_t match(NodeId root, const TokenChain& chain, std::span<NodeId> path) const;
   NodeId find(NodeId parent, const BlockKey& key, std::uint64_t change,
               const TokenId* tokens) const;
@@ -97,8 +96,8 @@ class PrefixIndex {
       if (at(static_cast<NodeId>(i)).live) f(static_cast<NodeId>(i));
   }
 
-  // Which groups have a block at the node. The index only keeps the bits where a match looks
-  // anyway.
+  // Which groups have a block at the node. The index keeps these bits for the cache, in memory that
+  // a match reads anyway.
   std::uint32_t present(NodeId node) const { return at(node).present; }
   void set_present(NodeId node, std::uint32_t groups) { at(node).present = groups; }
 
@@ -124,10 +123,10 @@ class PrefixIndex {
     std::uint32_t present = 0;
     bool live = false, exposed = false;
   };
-  // A slot repeats what tells nodes apart, so that a match reads slots and tokens and nothing else.
-  // Four make a cache line, filled from the front; what finds its home line full lies in the first
-  // line behind it that was not. So a line that is not full ends a search, and nearly all end in
-  // the first.
+  // A slot repeats what tells nodes apart, so that a match reads only slots and tokens. Four slots
+  // make a cache line, filled from the front. An entry whose home line is full goes to the next
+  // line with room. So a line that is not full ends a search, and nearly all searches end in the
+  // first line.
   struct Slot {
     std::uint32_t tag, node;       // tag 0: empty
     std::uint32_t parent, change;  // its low half
@@ -145,7 +144,7 @@ class PrefixIndex {
   static std::uint32_t tag_of(const BlockKey& key);
   std::uint32_t line_of(std::uint32_t tag) const { return tag & slot_mask_ & ~(kLine - 1); }
   std::uint32_t next_line(std::uint32_t line) const { return (line + kLine) & slot_mask_; }
-  // f(slot) for each slot of the tag until it says true; which that was, or kNil.
+  // Calls f(slot) for each slot of the tag until it returns true. Returns that slot, or kNil.
   template <class F>
   std::uint32_t search(std::uint32_t tag, F&& f) const;
   std::uint32_t take_node();

@@ -206,19 +206,20 @@ void KvCache::tree(const std::function<void(const NodeInfo&)>& visit) const {
   }
 }
 
-Result<Evicted> KvCache::evict(const BlockKey& prefix, bool force) {
+Result<Evicted> KvCache::evict(const BlockKey& prefix, bool force, bool dry_run) {
   poll();
   const NodeId n = core_->store.index().find(prefix);
   if (n == kNoNode) return Error{Code::not_found, "no cached block has the key " + prefix.hex()};
-  const PrefixStore::Swept s = core_->store.sweep(n, Reason::evicted_cleared, force);
+  const PrefixStore::Swept s = core_->store.sweep(n, Reason::evicted_cleared, force, dry_run);
   return Evicted{s.blocks, s.bytes, s.in_use, s.pinned};
 }
 
-Evicted KvCache::clear(bool force) {
+Evicted KvCache::clear(bool force, bool dry_run) {
   poll();
   Evicted all;
   for (const CacheCore::Root& r : core_->roots) {
-    const PrefixStore::Swept s = core_->store.sweep(r.node, Reason::evicted_cleared, force);
+    const PrefixStore::Swept s =
+        core_->store.sweep(r.node, Reason::evicted_cleared, force, dry_run);
     all.blocks += s.blocks;
     all.bytes += s.bytes;
     all.in_use += s.in_use;

@@ -3,11 +3,12 @@
 //   key_root = SHA-256(secret, identity)
 //   key_i    = SHA-256(secret, key_{i-1}, tokens_i, change_i)
 //
-// Equal keys mean interchangeable bytes. The secret (64 bytes, one per deployment, shared by peers)
-// makes keys unguessable; as it fills exactly one block of the hash its midstate is kept. Model,
-// adapter, layout, tenant and the rest of the identity stand in the root only. A change is written
-// where something differs from "just more tokens". The encoding is versioned, tagged and
-// length-prefixed (kv/key.cc). Pure objects: usable on any thread, one at a time.
+// Blocks with equal keys have interchangeable bytes. The secret (64 bytes, one per deployment,
+// shared by peers) makes keys unguessable; it fills exactly one block of the hash, so the hash
+// state after it is kept. Model, adapter, layout, tenant and the rest of the identity are in the
+// root only. A change marks a block that is more than just further tokens (a salt, media, ...). The
+// encoding is versioned, tagged and length-prefixed (kv/key.cc). Each object may be used by one
+// thread at a time.
 //
 //   const KeySecret secret(bytes);                     // once
 //   const BlockKey root = root_key(secret, identity);  // per model, adapter, layout and tenant
@@ -52,8 +53,8 @@ Digest sha256(std::span<const std::byte> bytes);  // plain, for digests of files
 Digest sha256(std::string_view bytes);
 
 struct KeyOptions {
-  // Tests only: keep so many bits of each key and clear the rest, so that different blocks collide
-  // and token comparison has to save the day. 256 keeps all.
+  // Tests only: keeps this many bits of each key and clears the rest, so that keys of different
+  // blocks collide and only the comparison of tokens tells them apart. 256 keeps all.
   std::uint32_t keep_bits = 256;
 };
 

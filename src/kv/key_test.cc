@@ -38,8 +38,9 @@ RootIdentity test_identity() {
 //   def block(parent, tokens, changes=()):
 //     out = secret + b"\x01B" + struct.pack("<HI", len(changes), len(tokens)) + parent
 //     out += b"".join(struct.pack("<I", t) for t in tokens)
-//     for kind, offset, value in changes: out += struct.pack("<BII", kind, offset, len(value)) +
-//     value return hashlib.sha256(out).digest()
+//     for kind, offset, value in changes:
+//       out += struct.pack("<BII", kind, offset, len(value)) + value
+//     return hashlib.sha256(out).digest()
 //   first = block(root, [1, 2, 3, 4])
 //   second = block(first, [5, 6, 7, 0xffffffff])
 //   salted = block(first, [5, 6, 7, 8], [(1, 0, b"pepper"), (2, 3, b"picture")])

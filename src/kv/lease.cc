@@ -1,4 +1,4 @@
-// Pins and leases: what was asked to stay.
+// Pins and leases: blocks that were asked to stay.
 #include <fmt/format.h>
 
 #include "kv/core.h"
@@ -58,7 +58,7 @@ Result<LeaseId> CacheCore::lease(const SequenceState& s, const LeaseRequest& r) 
                    .request = s.options.request,
                    .bytes = more,
                    .reason = Reason::refused_pin_budget});
-      return Error{Code::exhausted, fmt::format("pinning {} bytes more would pass the pin budget "
+      return Error{Code::exhausted, fmt::format("pinning {} more bytes would exceed the pin budget "
                                                 "of {} bytes ({} are pinned); release "
                                                 "pins or raise --pin-budget",
                                                 more, allowed, store.stats().pinned_bytes)};

@@ -1,8 +1,8 @@
 // kv/lease_heap.h - blocks that a lease protects, the one that expires first on top.
 //
-// They are no evictor's business until their time has come, or until a running sequence would fail
-// for want of memory; then they leave in order of expiry. An indexed binary heap over block
-// numbers; sized once.
+// No evictor sees these blocks until their lease has expired. Only when a running sequence would
+// fail for lack of memory do they leave earlier, in order of expiry. An indexed binary heap over
+// block numbers, sized once.
 //
 //   heap.add(block, expires);
 //   while (!heap.empty() && heap.next_expiry() <= now) release(heap.pop());

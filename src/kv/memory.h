@@ -1,9 +1,9 @@
 // kv/memory.h - the memory behind an arena: addresses reserved once, filled and emptied page by
 // page.
 //
-// An Arena asks for it; host memory is here, a device allocator (CUDA VMM) implements the same few
-// calls. Offsets and sizes are multiples of page_bytes(). What was committed and not decommitted
-// keeps its bytes.
+// An Arena uses it. Host memory is implemented here, device memory (CUDA VMM) in
+// kv/device_memory.h. Offsets and sizes are multiples of page_bytes(). Memory keeps its bytes from
+// commit to decommit.
 //
 //   TRY(std::unique_ptr<Memory> memory, reserve_host_memory({.bytes = 64ull << 30}));
 //   TRY_STATUS(memory->commit(0, memory->page_bytes()));
@@ -32,8 +32,8 @@ class Memory {
   // Works or changes nothing; Code::exhausted when the machine has no more.
   virtual Status commit(std::size_t offset, std::size_t bytes) = 0;
   virtual void decommit(std::size_t offset, std::size_t bytes) = 0;
-  // A hint: this range, not committed now, will be. Getting pages from the system is done here, so
-  // that nobody waits for it later. False: nothing was done; else commit or forget it.
+  // A hint: this uncommitted range will be committed soon. Gets its pages from the system now, so
+  // that commit need not wait. False if nothing was done; otherwise call commit or forget.
   virtual bool prepare(std::size_t /*offset*/, std::size_t /*bytes*/) { return false; }
   virtual void forget(std::size_t /*offset*/, std::size_t /*bytes*/) {}
 

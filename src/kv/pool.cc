@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 constexpr std::uint32_t kNone = UINT32_MAX;
-constexpr std::uint32_t kTidyEvery = 8;  // calls; what lay free that long is not about to be used
+constexpr std::uint32_t kTidyEvery = 8;  // calls; extents free for that long are not needed soon
 constexpr bool is_busy(BlockState s) {
   return s == BlockState::referenced || s == BlockState::fenced;
 }
@@ -141,7 +141,7 @@ void BlockPool::tidy() {
   }
 }
 
-// What lies in its emptiest slab fits into the others.
+// The blocks of its emptiest slab fit into the others.
 void BlockPool::empty_a_slab(SizeClass c) {
   const std::optional<SlabId> slab = arena_.emptiest_slab(c);
   if (!slab) return;

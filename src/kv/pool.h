@@ -1,10 +1,10 @@
 // kv/pool.h - who holds which block.
 //
-// A block is one extent of the arena: all lanes of a layer group for P tokens, or one lane page;
-// the pool does not care, it knows a size class. Readers hold a BlockRef, the prefix index holds a
-// CachedBlock (one per block), and work in flight holds a fence. When all have let go the extent
-// returns to the arena and every BlockId of it goes stale. Never looks inside a block. Engine
-// thread only.
+// A block is one extent of the arena: all lanes of a layer group for P tokens, or one lane page.
+// The pool knows only its size class and never looks inside. Readers hold a BlockRef, the prefix
+// index holds a CachedBlock (one per block), and work in flight holds a fence. When all of them
+// have let go, the extent returns to the arena and every BlockId of it becomes stale. Engine thread
+// only.
 //
 //   BlockRef a = pool.take(size_class);     // empty() when there is no room: evict and try again
 //   BlockRef b = a.share();                 // sharing is spelled out, never a copy
@@ -20,9 +20,9 @@
 // complete_step() holds every block that was let go while a device step could still read it; steps
 // complete in order.
 //
-// Moving: move(id) copies a block to another extent of its class, so that a slab can be emptied.
-// Not while it is fenced or a step is in flight. The listener hears of it and patches the tables
-// that name the old offset.
+// Moving: move(id) copies a block to another extent of its class, so that a slab can be emptied. A
+// block cannot move while it is fenced or a step is in flight. The pool tells its listener, which
+// updates the tables that name the old offset.
 #pragma once
 
 #include <cstddef>
@@ -92,9 +92,8 @@ using BlockRef = BlockHold<Hold::reader>;
 using CachedBlock = BlockHold<Hold::cached>;
 using BlockFence = BlockHold<Hold::fence>;
 
-// Hears what happens to blocks that it cannot see otherwise. `owner` is what set_owner gave (0 when
-// nothing). Calls come from inside pool functions: do not take, drop or move blocks there; note it
-// and act later.
+// Is told what happens to blocks. `owner` is what set_owner set, or 0. Calls come from inside pool
+// functions: a listener must not take, drop or move blocks there, but may do so later.
 class PoolListener {
  public:
   virtual ~PoolListener() = default;
@@ -136,7 +135,8 @@ class BlockPool {
   void complete_step(std::uint64_t ticket);  // in order
   std::uint64_t steps_in_flight() const { return submitted_ - completed_; }
 
-  // What is known of a living block. A stale id aborts, except in alive() and state() (free).
+  // Properties of a living block. A stale id aborts, except in alive() and in state(), which is
+  // free.
   bool alive(BlockId id) const {
     return id.index < high_water_ && blocks_[id.index].generation == id.generation &&
            id.generation % 2;
@@ -153,11 +153,12 @@ class BlockPool {
   std::uint64_t owner(BlockId id) const { return blocks_[check(id)].owner; }
   void set_owner(BlockId id, std::uint64_t owner) { blocks_[check(id)].owner = owner; }
 
-  // Moving and emptying. move() fails, changing nothing, when no other extent can be had.
+  // Moving and emptying. move() fails and changes nothing if there is no other extent.
   bool movable(BlockId id) const;
   bool move(BlockId id);
-  // Once per step: when a slab's worth of a class lay free for some steps, what is in its emptiest
-  // slab is moved together with the rest and the slab goes back. Waits while a step is in flight.
+  // Call once per step. If as many extents as a slab holds were free for some steps, the blocks of
+  // the class's emptiest slab are moved to other slabs and that slab is given back. Does nothing
+  // while a step is in flight.
   void tidy();
   void copy(BlockId to, BlockId from);  // all bytes; same class
   BlockId block_at(ArenaOffset offset) const;
@@ -167,15 +168,16 @@ class BlockPool {
     arena_.for_each_live(s, [&](ArenaOffset at) { f(block_at(at)); });
   }
 
-  // What a slab holds. `busy` (referenced or fenced) must be 0 for it to be emptied by eviction
-  // alone.
+  // What a slab holds. Eviction alone can empty it only if `busy` (referenced or fenced) is 0.
   struct SlabUse {
     std::uint32_t busy, cached, free;
   };
   SlabUse slab_use(SlabId s) const;
-  // Slabs of the class that evicting cached blocks alone would empty, a spare included; O(1).
+  // The number of slabs of the class that evicting cached blocks alone would empty, a spare
+  // included; O(1).
   std::uint64_t reclaimable_slabs(SizeClass c) const;
-  // The same if busy blocks are moved together too (when all of them may be moved); O(1).
+  // The number that could be emptied if busy blocks are moved together too (if all may be moved);
+  // O(1).
   std::uint64_t reclaimable_slabs_by_moving(SizeClass c) const;
 
   Ledger ledger() const;             // all classes; O(classes)
@@ -234,7 +236,7 @@ class BlockPool {
   LazyArray<std::uint32_t> busy_in_slab_;  // by SlabId
   std::uint32_t high_water_ = 0, free_head_ = UINT32_MAX, blocks_max_;
   std::vector<Tally> tallies_;  // by size class
-  std::vector<Idle> idle_;      // likewise
+  std::vector<Idle> idle_;      // by size class
   std::uint64_t tidied_ = 0;
   // Blocks nobody holds that wait for a step, oldest first.
   std::uint32_t limbo_head_ = UINT32_MAX, limbo_tail_ = UINT32_MAX;

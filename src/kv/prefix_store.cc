@@ -1,6 +1,7 @@
 #include "kv/prefix_store.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/random.h"
 #include "kv/planted.h"
@@ -421,12 +422,14 @@ bool PrefixStore::evict_with_descendants(BlockId b, Reason reason) {
   return true;
 }
 
-PrefixStore::Swept PrefixStore::sweep(NodeId n, Reason reason, bool force) {
+PrefixStore::Swept PrefixStore::sweep(NodeId n, Reason reason, bool force, bool dry_run) {
   Swept swept{};
+  std::unordered_map<std::uint32_t, std::uint32_t> left;  // dry run: children that would be gone
   for (std::uint32_t i = gather(n); i-- > 0;) {
     const NodeId m = subtree_[i];
     if (index_.present(m) == 0) continue;
-    const bool leaf = nodes_[raw(m)].stocked == 0 || nodes_[raw(m)].layout->chain == 0;
+    const std::uint32_t stocked = nodes_[raw(m)].stocked - (dry_run ? left[raw(m)] : 0);
+    const bool leaf = stocked == 0 || nodes_[raw(m)].layout->chain == 0;
     if (!idle(m) || !leaf) {
       ++swept.in_use;
     } else if (nodes_[raw(m)].pins > 0 && !force) {
@@ -434,7 +437,10 @@ PrefixStore::Swept PrefixStore::sweep(NodeId n, Reason reason, bool force) {
     } else {
       swept.blocks += static_cast<std::uint32_t>(std::popcount(index_.present(m)));
       swept.bytes += bytes(m);
-      drop_node(m, reason);
+      if (!dry_run)
+        drop_node(m, reason);
+      else if (!index_.is_root(m))
+        ++left[raw(index_.parent(m))];
     }
   }
   return swept;

@@ -1,12 +1,12 @@
-// kv/prefix_store.h - the prefix index together with the blocks its nodes keep, and which may
+// kv/prefix_store.h - the prefix index together with the blocks of its nodes, and which of them may
 // leave.
 //
 // A node keeps at most one block per layer group. A block of a *chain* group (full or latent
-// attention) is worth nothing without those before it, so it leaves only when its node is a leaf,
-// and the node with it; blocks of windows and states leave alone. What may leave is in the evictor
-// of its size class; what a lease protects waits in a heap until its time has come; what is read,
-// fenced, pinned or not a leaf is in neither. The pool says when a block gets its first reader or
-// loses its last. Engine thread only; allocates nothing after the start.
+// attention) is useless without the blocks before it. So it leaves only when its node is a leaf,
+// and the node leaves with it. Blocks of windows and states leave alone. Blocks that may leave are
+// in the evictor of their size class. Blocks that a lease protects wait in a heap until it expires.
+// Blocks that are read, fenced, pinned or not leaves are in neither. The pool tells when a block
+// gets its first reader or loses its last. Engine thread only; allocates nothing after the start.
 //
 //   store.put(node, group, block.id());         // publish: the index holds it from now on
 //   BlockRef hit = store.hold(node, group);     // a reader
@@ -31,8 +31,9 @@
 
 namespace quire {
 
-// Where a sequence that holds nothing stands in the index. Publishing moves it down, erasing up; it
-// is never matched again. The tokens and keys behind `chain` must outlive it.
+// The place in the index of a sequence that holds nothing. Publishing moves it down and erasing
+// moves it up, so that it is never matched again. The tokens and keys behind `chain` must outlive
+// it.
 struct Cursor {
   NodeId root = kNoNode;
   TokenChain chain;
@@ -58,7 +59,7 @@ struct CacheNode {
   std::uint8_t priority = kDefaultPriority;
 };
 
-// Recompute time of a block, from where it stands: what the `cost` evictor weighs.
+// The time to compute a block again, by its position. The `cost` evictor uses it.
 struct RecomputeCost {
   double token_ns = 100e3;
   double token_position_ns = 10;  // attention: per token and position before it
@@ -113,10 +114,10 @@ class PrefixStore final : public PoolListener {
   std::uint64_t bytes(NodeId n) const;
   std::uint64_t root_bytes(std::uint32_t root) const { return root_bytes_[root]; }
 
-  // What would be the realm of blocks after `n` whose key has this change.
+  // The realm of blocks after `n` whose key has this change.
   std::uint64_t realm(NodeId n, std::uint64_t change) const;
-  // A node of the realm that serves and says just these tokens, wherever it stands. Of many the
-  // newest few are looked at, and of these it is always the same one.
+  // A node of the realm that can serve and has exactly these tokens, anywhere in the tree. If there
+  // are many, only the newest few are considered; the choice among them is deterministic.
   NodeId find_text(std::uint64_t realm, std::span<const TokenId> tokens) const;
 
   // Running sequences.
@@ -143,16 +144,16 @@ class PrefixStore final : public PoolListener {
   bool evict_any(Reason reason);  // whichever class: to make room in the index
   bool evict_leased();            // forced: the lease that expires first
   void expire();                  // leases whose time has come no longer protect
-  // Slabs are emptied block by block, in any order: a chain block takes along all that follows it,
-  // unless something of that is read, fenced or protected.
+  // Slabs are emptied block by block, in any order. A chain block leaves together with all blocks
+  // that follow it, and stays if any of these is read, fenced or protected.
   bool protects(BlockId b) const;  // its node is pinned or leased
   bool evict_with_descendants(BlockId b, Reason reason);
-  // Whatever of it may leave; `force` takes pins too.
+  // Evicts the parts of a subtree that may leave; `force` evicts pinned ones too.
   struct Swept {
     std::uint32_t blocks, in_use, pinned;
     std::uint64_t bytes;
   };
-  Swept sweep(NodeId n, Reason reason, bool force);
+  Swept sweep(NodeId n, Reason reason, bool force, bool dry_run = false);
   double value(BlockId b) const;  // of keeping it, as the cost policy sees it
   double last_evicted_density() const {
     return last_evicted_density_;

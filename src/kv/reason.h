@@ -1,4 +1,4 @@
-// kv/reason.h - why: the closed list of reasons that every decision of the cache carries.
+// kv/reason.h - the closed list of reasons: every decision of the cache carries one.
 //
 // The same code feeds the journal, metrics, `explain`, traces and replay. Names are part of the
 // API: the miss reasons are those of GET /v1/kv/requests/{id}. Add at the end of a section; a test

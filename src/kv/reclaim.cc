@@ -1,6 +1,6 @@
-// Making room. In this order: blocks nobody reads, by the evictor of the class that is short; slabs
-// of other classes, emptied by evicting and moving; leases, by expiry; parked sequences, by age.
-// What runs or is pinned stays.
+// Making room, in this order: unread blocks of the class that needs room, by its evictor; slabs of
+// other classes, emptied by evicting and moving; leased blocks, by expiry; parked sequences, by
+// age. Blocks of running sequences and pinned blocks stay.
 #include <algorithm>
 
 #include "kv/core.h"
@@ -16,8 +16,8 @@ BlockRef CacheCore::take(SizeClass c) {
 }
 
 bool CacheCore::make_room(SizeClass c) {
-  // Now and then a class that lives off its own blocks looks whether another keeps less worthy
-  // ones.
+  // From time to time, a class that evicts its own blocks checks whether another class keeps blocks
+  // that are worth less.
   if (arena.class_count() > 1 && ++evictions_since_balance > 32 + pool.ledger().cached / 16) {
     evictions_since_balance = 0;
     if (empty_slab(c, Reason::evicted_slab, 0.5 * store.last_evicted_density())) return true;
@@ -26,15 +26,16 @@ bool CacheCore::make_room(SizeClass c) {
          evict_elsewhere(c) || store.evict_leased() || unpark_one();
 }
 
-// No slab of another class can be emptied while its cached blocks fill the others: they make way
-// for what has to be moved.
+// A slab of another class can only be emptied if its busy blocks fit into that class's other slabs.
+// So cached blocks there are evicted to make room for them.
 bool CacheCore::evict_elsewhere(SizeClass c) {
   for (std::uint32_t i = 0; i < arena.class_count(); ++i)
     if (SizeClass{i} != c && store.evict_one(SizeClass{i}, Reason::evicted_slab)) return true;
   return false;
 }
 
-// A bound, so that a step which cannot fit does not cost the cache anything: what is in use stays.
+// Whether the step could fit at all if everything that is not in use were evicted. Checked first,
+// so that a step which cannot fit evicts nothing.
 bool CacheCore::feasible(std::span<const std::uint32_t> need) const {
   std::uint64_t wanted = 0, held = 0;
   for (std::size_t i = 0; i < need.size(); ++i) {

@@ -1,16 +1,17 @@
 // kv/sequence.h - one token sequence and the blocks that hold its keys and values.
 //
-// The engine owns Sequences; the cache owns what is behind them. A Sequence is a move-only handle:
-// closing it (or letting it go out of scope) gives every block back, at once or, while a step still
-// touches them, when that step's Reservation ends.
+// The engine owns Sequences; the cache owns the state behind them. A Sequence is a move-only
+// handle. Closing it (or letting it go out of scope) gives every block back: at once, or, while a
+// step still uses the blocks, when that step's Reservation ends.
 //
 //   known tokens   |------------- tokens() -------------------------------|
 //   in the cache   |------- length() -------|--- reserved, not committed --|
 //   published      |-- published_blocks() --|           (full, named, pure)
 //
-// A sequence is *placed* when its tokens are known but it holds no block: it keeps a cursor in the
-// prefix index, which publish and evict move, so that nothing is matched twice. KvCache::attach
-// turns the cursor into references; KvCache::preempt turns them back into a cursor.
+// A sequence is *placed* when its tokens are known but it holds no block. It then has a cursor in
+// the prefix index; publishing and evicting move the cursor, so that nothing is matched twice.
+// KvCache::attach turns the cursor into references, and KvCache::preempt turns these back into a
+// cursor.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class CacheCore;
 class KvCache;
 struct SequenceState;
 
-// What may be chosen per sequence. Whatever changes numbers is in `root` or in `changes` (design
-// D2); the rest is not.
+// Options of a sequence. Everything that changes the numbers in its blocks is in `root` or
+// `changes`.
 struct SequenceOptions {
   RootId root{};                     // from KvCache::root(): weights, layout, tenant, ...
   std::uint32_t token_capacity = 0;  // most tokens it may ever hold; tables are sized once, here
@@ -77,10 +78,10 @@ class Sequence {
   void supply_keys(std::span<const BlockKey> keys);
   std::uint32_t keys_known() const;
 
-  // Tokens from `token` on read something other than their full chain: they are never published.
+  // Tokens from `token` on do not read their full chain, so they are never published.
   void limit_purity(std::uint32_t token);
-  // A step produced NaN or Inf, or failed halfway: nothing of it is published any more, its private
-  // blocks are scrubbed.
+  // A step produced NaN or Inf, or failed halfway: nothing more of this sequence is published, and
+  // its private blocks are overwritten.
   void mark_faulted();
   bool faulted() const;
 

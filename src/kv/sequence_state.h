@@ -1,5 +1,4 @@
-// kv/sequence_state.h - what is behind a Sequence; shared by the files of the cache, seen by nobody
-// else.
+// kv/sequence_state.h - the state behind a Sequence. Only the files of the cache include it.
 #pragma once
 
 #include <algorithm>
@@ -107,8 +106,8 @@ struct SequenceState {
   SequenceState* parked_previous = nullptr;
 
   std::uint32_t tokens_per_block() const { return layout->geometry.tokens_per_block; }
-  // Attach serves at most this. The last token of a prompt is always computed, as its logits are
-  // wanted; and what others have published is not what an impure token would be.
+  // Attach serves at most this many tokens. The last token of a prompt is always computed, because
+  // its logits are wanted. Impure tokens are computed too: published blocks hold other numbers.
   std::uint32_t serve_limit() const {
     return std::min(
         {std::max(std::max(prompt_length, 1u) - 1, computed), pure_until, options.serve_max});

@@ -1,5 +1,4 @@
-// kv/slab_shape.h - how many pages a slab of a size class takes; the arena cuts by it, plans count
-// with it.
+// kv/slab_shape.h - how many pages a slab of a size class takes. The arena and memory plans use it.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +15,9 @@ struct SlabShape {
   std::uint64_t capacity;  // extents in it
 };
 
-// The fewest pages whose unused tail is under 2 %. One slab may not take more than an eighth of the
-// budget, unless one extent does: a small budget is better shared out than perfectly filled.
+// The fewest pages whose unused tail is under 2 %. A slab takes at most an eighth of the budget,
+// unless one extent is larger: with a small budget, sharing between classes matters more than full
+// slabs.
 inline SlabShape slab_shape(std::size_t extent_bytes, std::uint64_t budget_bytes = UINT64_MAX,
                             std::size_t page_bytes = kMemoryPage) {
   const std::size_t extent = (extent_bytes + kArenaUnit - 1) / kArenaUnit * kArenaUnit;

@@ -1,4 +1,4 @@
-// Reserve, commit, publish: the way of every token into the cache.
+// Reserve, commit, publish: how every token enters the cache.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,16 +9,16 @@
 namespace quire {
 namespace {
 
-// Whether a step that ends at `end` fills the block and nobody needs its rows afterwards: they are
-// encoded and gone before the step is over.
+// Whether a step that ends at `end` fills the block, and no query needs its rows afterwards. Such
+// rows are encoded and dropped before the step is over.
 bool passes_by(const CacheLayout& layout, std::uint32_t g, std::uint32_t block, std::uint32_t end) {
   return layout.groups[g].open_only && (block + 1) * layout.geometry.tokens_per_block <= end;
 }
 
 }  // namespace
 
-// The longest length, at most this, whose open block still has its rows. In a lossy layout they are
-// gone once their block is sealed: its tokens are computed again.
+// The longest length up to this one whose open block still has its rows. In a lossy layout rows are
+// gone once their block is sealed, and the block's tokens must be computed again.
 std::uint32_t CacheCore::keepable(const SequenceState& s, std::uint32_t length) const {
   const std::uint32_t block = length / s.tokens_per_block();
   if (length % s.tokens_per_block() == 0) return length;
@@ -52,8 +52,8 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
     if (planted(Bug::skip_copy_on_write)) return false;
     if (planted(Bug::write_into_cached) && block < t.count() && !t.refs[block].empty())
       return start % s.tokens_per_block() != 0 && pool.readers(t.refs[block].id()) > 1;
-    // Rows that passed by are gone: a step that comes after one which was cut short has no more to
-    // go on than that, and is void anyway.
+    // Rows that were never stored are gone. A step that follows one which was cut short cannot need
+    // them: it is void anyway.
     return start % s.tokens_per_block() != 0 && block < t.count() &&
            (t.refs[block].empty() || !t.refs[block].unique());
   };
@@ -173,7 +173,7 @@ void CacheCore::refresh_offsets(SequenceState& s) {
   s.moves_seen = store.moves();
 }
 
-// The step's work is over: what was let go while it ran can be used again.
+// The step is over: blocks that were released while it ran can be used again.
 void CacheCore::complete(Step& step) {
   if (!std::exchange(step.completed, true)) pool.complete_step(step.ticket);
 }
@@ -286,8 +286,8 @@ bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
       stored = true;
       ++counters.blocks_published;
     } else if (store.block_id(n, g) != t.refs[i].id()) {
-      // The same bytes, computed twice: one copy stays. A step in flight may read either; the pool
-      // fences the other.
+      // The same bytes were computed twice: one copy stays. A step in flight may still read the
+      // other, so the pool fences it.
       t.replace(i, store.hold(n, g));
       ++counters.blocks_deduplicated;
     }

@@ -2,7 +2,9 @@
 // lane), so a wrong block is noticed on the first read. Tests and the simulator use it; nothing
 // else does.
 //
-//   ToyGeometry shapes...;  write_rows(...) after reserve, check_rows(...) before commit
+//   Geometry g = toy_geometry({toy_group(GroupKind::full, 2, 1)});
+//   toy_write(arena, g, 0, view, history, from, to);                        // after reserve
+//   CHECK(toy_matches(arena, g, 0, view.blocks, history, 0, to));           // before commit
 #pragma once
 
 #include <cstdint>

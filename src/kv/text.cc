@@ -1,4 +1,4 @@
-// Texts: blocks found by what they say, behind whatever prefix.
+// Texts: blocks found by their own tokens, behind any prefix.
 #include <algorithm>
 
 #include "base/hash.h"

@@ -1,4 +1,4 @@
-// Blocks found by what they say, behind whatever prefix.
+// Blocks found by their own tokens, behind any prefix.
 #include <chrono>
 
 #include "kv/cache_testing.h"
@@ -33,7 +33,8 @@ TEST_F(TextTest, ABlockIsFoundWhereverItStandsAndSoIsTheNext) {
   EXPECT_EQ(cache->attach(holding, prompt, text.keys).tokens, 16u);
 }
 
-// Of blocks that say the same it takes the one that goes on, and without that always the same one.
+// Of blocks with equal tokens it takes the one that follows the given place; without one, the
+// choice is deterministic.
 TEST_F(TextTest, OfManyItTakesTheOneThatGoesOn) {
   for (const TokenId first : {100u, 200u, 300u}) {
     std::vector<TokenId> prompt = tokens_from(first, 4);
@@ -59,7 +60,7 @@ TEST_F(TextTest, RootsAndSaltsKeepApart) {
   cache->attach(salted, tokens_from(50, 9));
   EXPECT_FALSE(find(plain, {5, 6, 7, 8}));
   EXPECT_TRUE(find(salted, {5, 6, 7, 8}));
-  // A block that others have, too, hides nobody's own.
+  // Equal blocks of other tenants do not hide a tenant's own.
   run(tokens_from(1, 9)).close();
   EXPECT_NE(find(plain, {5, 6, 7, 8})->node, find(salted, {5, 6, 7, 8})->node);
   RootIdentity other = identity();
@@ -90,7 +91,7 @@ double fastest_ms(const std::function<void()>& work) {
   return best;
 }
 
-// Half of them say the same. Looking at every block once is what a search must not do.
+// Half of the blocks have equal tokens. A search must not look at every block.
 TEST_F(TextTest, AHundredThousandBlocksDoNotStallASearch) {
   constexpr std::uint32_t kSequences = 100, kBlocks = 1000;
   CacheOptions o;

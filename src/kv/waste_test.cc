@@ -33,7 +33,8 @@ struct Sequence {
   std::vector<BlockRef> blocks;
 };
 
-// Addresses alone: what is moved is booked, not copied, so that the largest model costs nothing.
+// Memory of addresses only: moves are counted, not carried out, so that the largest model costs
+// nothing.
 class Addresses final : public Memory {
  public:
   explicit Addresses(std::size_t bytes)
@@ -66,7 +67,7 @@ class Server {
     draw();
   }
 
-  // As many as there is room for; when a block cannot be had the youngest gives way.
+  // As many sequences as there is room for; when there is no free block the youngest is preempted.
   void step_saturated() {
     std::erase_if(sequences_, [](const Sequence& s) { return s.tokens == s.end; });
     while (arena_.available(class_) * 32 > waiting_.tokens + 32) admit();

@@ -103,6 +103,27 @@ TEST(Model, TinyModelsGiveTheSameBitsInAnyChunks) {
   std::filesystem::remove(path);
 }
 
+TEST(Model, LoadingTellsHowFarItIs) {
+  const std::string path =
+      testing::TempDir() + "quire_model_test_" + std::to_string(::getpid()) + ".gguf";
+  ASSERT_TRUE(write_tiny_gguf(path, {.type = DType::q4_1}).ok());
+  ThreadPool pool(3);
+  auto source = ModelSource::open(path);
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  std::uint64_t last = 0, calls = 0;
+  source.value().watch([&](std::uint64_t done, std::uint64_t all) {
+    EXPECT_GT(done, last);
+    EXPECT_LE(done, all);
+    last = done;
+    ++calls;
+  });
+  ASSERT_TRUE(Model::load(source.value(), pool, {}).ok());
+  EXPECT_GT(calls, 10u);
+  // Norms are read on the side.
+  EXPECT_GT(static_cast<double>(last), 0.9 * static_cast<double>(source.value().tensor_bytes()));
+  std::filesystem::remove(path);
+}
+
 TEST(Model, WeightsArePackedForAGpuOnly) {
   const std::string path =
       testing::TempDir() + "quire_model_test_" + std::to_string(::getpid()) + ".gguf";

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/half.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/random.h"
 #include "model/arch/arch.h"
 #include "model/file_digest.h"
@@ -275,17 +276,70 @@ Result<HfTokenizer> ModelSource::hf_tokenizer() const {
   for (const auto& [name, into] : files) {
     const fs::path file = fs::path(path_) / name;
     std::error_code ignored;
-    if (!fs::exists(file, ignored)) continue;
+    if (!fs::exists(file, ignored)) {
+      if (into != &t.tokenizer_json) continue;
+      return Error{Code::not_found,
+                   path_ +
+                       ": is a model without tokenizer.json, which its text is read with; copy "
+                       "it from where the model came from"};
+    }
     TRY(*into, read_file_up_to(file.string(), kTokenizerBytesMax));
   }
   return t;
+}
+
+Json ModelSource::sampling_settings() const {
+  Json settings = Json::object();
+  if (gguf_) {
+    constexpr std::pair<const char*, const char*> kNames[] = {
+        {"temp", "temperature"},
+        {"top_k", "top_k"},
+        {"top_p", "top_p"},
+        {"min_p", "min_p"},
+        {"penalty_repeat", "repetition_penalty"}};
+    for (const auto& [theirs, ours] : kNames) {
+      const std::string key = std::string("general.sampling.") + theirs;
+      if (const auto number = gguf_->f32_of(key); number.ok()) settings[ours] = number.value();
+      if (const auto number = gguf_->unsigned_of(key); number.ok()) settings[ours] = number.value();
+    }
+  } else if (folder_) {
+    const auto text =
+        read_file_up_to((fs::path(path_) / "generation_config.json").string(), kConfigBytesMax);
+    const auto config = text.ok() ? parse_json(text.value()) : Result<Json>(text.error());
+    if (!config.ok() || !config.value().is_object()) return settings;
+    for (const char* name : {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"})
+      if (const auto found = config.value().find(name);
+          found != config.value().end() && found->is_number())
+        settings[name] = *found;
+    if (const auto found = config.value().find("do_sample");
+        found != config.value().end() && found->is_boolean())
+      settings["do_sample"] = *found;
+  }
+  return settings;
 }
 
 Result<std::array<std::byte, 32>> ModelSource::weights_digest() const {
   return digest_of_files(digest_files_);
 }
 
+struct ModelSource::Watched {
+  Progress progress;
+  std::mutex mutex;  // threads pack at the same time
+  std::uint64_t done = 0;
+};
+
+void ModelSource::watch(Progress progress) {
+  watched_ = std::make_shared<Watched>();
+  watched_->progress = std::move(progress);
+}
+
 void ModelSource::drop_pages(const TensorView& tensor) const {
+  const bool whole = tensor.data.size() == row_bytes(tensor.type, tensor.columns()) * tensor.rows();
+  if (watched_ && whole && !random_) {  // a part is dropped before the whole is
+    const std::lock_guard lock(watched_->mutex);
+    watched_->done += tensor.data.size();
+    watched_->progress(watched_->done, tensor_bytes());
+  }
   if (gguf_)
     gguf_->drop_pages(tensor);
   else if (folder_)

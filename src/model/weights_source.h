@@ -16,12 +16,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json_named.h"
 #include "base/result.h"
 #include "model/config.h"
 #include "tensor/gguf.h"
@@ -74,12 +76,22 @@ class ModelSource {
   Result<GgufTokenizer> gguf_tokenizer() const;
   Result<HfTokenizer> hf_tokenizer() const;
 
+  // How its makers want it to be sampled: what generation_config.json, or a GGUF file's
+  // general.sampling.*, say of temperature, top_k, top_p, min_p, repetition_penalty and do_sample.
+  // An object under these names; what is absent or no number is left out.
+  Json sampling_settings() const;
+
   // SHA-256 over everything that decides what the model computes: the GGUF file, or config.json and
   // the weight files. Reads all of it.
   Result<std::array<std::byte, 32>> weights_digest() const;
 
   // The pages that hold this tensor's bytes may leave memory.
   void drop_pages(const TensorView& tensor) const;
+
+  // Told of every whole tensor whose pages are dropped, which is when it has been loaded: bytes so
+  // far, of all. By one thread at a time. To be set before loading.
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t all)>;
+  void watch(Progress progress);
 
  private:
   static Result<ModelSource> open_gguf(const std::string& path);
@@ -92,7 +104,9 @@ class ModelSource {
   ModelConfig config_;
   struct Random;
   std::shared_ptr<Random> random_;  // what was made so far
-  std::optional<GgufFile> gguf_;    // one of these two
+  struct Watched;
+  std::shared_ptr<Watched> watched_;  // none: nobody asks
+  std::optional<GgufFile> gguf_;      // one of these two
   std::optional<SafetensorsFolder> folder_;
   std::string hf_prefix_;  // of all tensor names in the folder but the head's
   std::vector<std::string> digest_files_;

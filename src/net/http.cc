@@ -11,11 +11,6 @@ namespace {
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
-bool same_name(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](char x, char y) { return lower(x) == lower(y); });
-}
-
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   c = lower(c);
@@ -24,9 +19,14 @@ int hex_digit(char c) {
 
 }  // namespace
 
+bool same_word(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
+}
+
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const HttpHeader& h : headers)
-    if (same_name(h.name, name)) return h.value;
+    if (same_word(h.name, name)) return h.value;
   return {};
 }
 
@@ -130,6 +130,13 @@ void append_chunk(std::string& out, std::string_view bytes) {
   fmt::format_to(std::back_inserter(out), "{:x}\r\n", bytes.size());
   out += bytes;
   out += "\r\n";
+}
+
+HttpResponse sse_head(std::string idle_text) {
+  return {.headers = {{"Content-Type", "text/event-stream; charset=utf-8"},
+                      {"Cache-Control", "no-cache"},
+                      {"X-Accel-Buffering", "no"}},
+          .idle_text = std::move(idle_text)};
 }
 
 std::string sse(std::string_view data, std::string_view event, std::string_view id) {

@@ -6,8 +6,10 @@
 //
 //   void handle(std::shared_ptr<Exchange> x) {
 //     if (x->request().path == "/ping") return x->respond({.body = "{}"});
-//     worker.run([x] { auto result = slow(); x->post([x, result] { x->respond({.body = result});
-//     }); });
+//     worker.run([x] {
+//       auto result = slow();
+//       x->post([x, result] { x->respond({.body = result}); });
+//     });
 //   }
 //
 // A stream is begin(), write() as often as needed, end(). Only post() may be called from any
@@ -37,6 +39,13 @@ struct HttpRequest {
   std::string body;
   std::string peer;  // address of the other end, without the port
   bool http_1_1 = true;
+  bool body_unread = false;               // there is one, and the server did not want it
+  std::shared_ptr<void> body_share = {};  // of the server's memory for bodies, while it lives
+
+  void drop_body() {  // as soon as it was read: others wait for the memory
+    std::string().swap(body);
+    body_share.reset();
+  }
 
   std::string_view header(std::string_view name) const;  // empty where absent; case does not matter
   std::optional<std::string> parameter(std::string_view name) const;  // of the query, decoded
@@ -60,13 +69,13 @@ class Exchange {
 
   virtual void respond(HttpResponse response) = 0;  // a whole answer; ends the exchange
   virtual void begin(HttpResponse head) = 0;        // the head of a stream
-  // False: more waits to be sent than a client that reads would leave. Pause until `drained` runs;
-  // a client that reads nothing is dropped after a while.
+  // False if the client reads more slowly than the handler writes. Then pause until `drained` runs.
+  // A client that reads nothing for `write_timeout` is dropped.
   virtual bool write(std::string_view bytes) = 0;
   virtual void end() = 0;
 
   virtual bool began() const = 0;  // the head is out: an error can no longer choose a status
-  virtual bool over() const = 0;   // ended, or the client is gone: what is written goes nowhere
+  virtual bool over() const = 0;   // ended, or the client is gone: writing has no effect
   virtual std::uint64_t bytes_sent() const = 0;
 
   std::vector<HttpHeader> common_headers;    // of whatever answer it gets
@@ -78,7 +87,8 @@ class Exchange {
   HttpRequest request_;
 };
 
-std::string_view status_text(int status);  // "Not Found"
+bool same_word(std::string_view a, std::string_view b);  // letters' case does not matter
+std::string_view status_text(int status);                // "Not Found"
 std::string percent_decode(std::string_view text, bool plus_is_space = false);
 // Status line, headers and (for a whole answer) the body; `chunked` announces that framing instead.
 std::string serialize(const HttpResponse& response, bool chunked, bool keep_alive,
@@ -86,5 +96,6 @@ std::string serialize(const HttpResponse& response, bool chunked, bool keep_aliv
 void append_chunk(std::string& out, std::string_view bytes);  // nothing for no bytes
 // One server-sent event. `data` holds no line feed; `event` and `id` are left out where empty.
 std::string sse(std::string_view data, std::string_view event = {}, std::string_view id = {});
+HttpResponse sse_head(std::string idle_text);  // of a stream of events
 
 }  // namespace quire

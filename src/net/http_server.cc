@@ -16,6 +16,10 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 
+#include <atomic>
+#include <map>
+#include <mutex>
+
 #include "net/live_exchange.h"
 
 namespace quire {
@@ -28,12 +32,27 @@ using boost::system::error_code;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadBytes = 64 << 10;
+constexpr std::uint64_t kSmallBody = 16 << 10;
 
 struct Shared {  // by every connection of a server
   HttpServerOptions options;
   HttpServer::Handler handler;
   std::atomic<bool> draining{false};
   std::atomic<std::uint64_t> open{0}, total{0}, refused{0}, requests{0}, dropped{0};
+  std::atomic<std::uint64_t> body_bytes{0};  // of bodies that nobody has read yet
+
+  std::mutex mutex;  // of the next
+  std::map<std::string, std::uint32_t, std::less<>> per_address;
+
+  bool enter(const std::string& address) {
+    const std::lock_guard lock(mutex);
+    return ++per_address[address] <= options.connections_per_address_max;
+  }
+  void leave(const std::string& address) {
+    const std::lock_guard lock(mutex);
+    if (const auto at = per_address.find(address); at != per_address.end() && --at->second == 0)
+      per_address.erase(at);
+  }
 
   HttpResponse refuse(int status, std::string message) const {
     if (options.refuse) return options.refuse(status, std::move(message));
@@ -42,6 +61,31 @@ struct Shared {  // by every connection of a server
             .body = std::move(message) + "\n"};
   }
 };
+
+// A body's share of what all bodies may take.
+class BodyShare {
+ public:
+  explicit BodyShare(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  ~BodyShare() { shared_->body_bytes -= bytes_; }
+  BodyShare(const BodyShare&) = delete;
+  void grow(std::uint64_t bytes) {
+    bytes_ += bytes;
+    shared_->body_bytes += bytes;
+  }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  std::uint64_t bytes_ = 0;
+};
+
+// Only "chunked" is understood. What another coding hides would be taken for the next request.
+bool understood(const http::request_header<>& head) {
+  const auto fields = head.equal_range(http::field::transfer_encoding);
+  if (fields.first == fields.second) return true;
+  return std::next(fields.first) == fields.second && head.version() >= 11 &&
+         beast::iequals(fields.first->value(), "chunked");
+}
 
 }  // namespace
 
@@ -65,7 +109,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     socket_.non_blocking(true, ignored);
     const auto remote = socket_.remote_endpoint(ignored);
     peer_ = ignored ? "" : remote.address().to_string();
-    if (shared_->open > shared_->options.connections_max) {
+    const bool welcome = shared_->enter(peer_);
+    if (!welcome || shared_->open > shared_->options.connections_max) {
       ++shared_->refused;
       HttpResponse busy = shared_->refuse(503, "too many connections are open; try again later");
       co_await answer_and_close(std::move(busy));
@@ -73,6 +118,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       while (co_await serve_one()) {
       }
     }
+    shared_->leave(peer_);
     loop_->connections.erase(this);
     socket_.shutdown(tcp::socket::shutdown_both, ignored);
     socket_.close(ignored);
@@ -111,23 +157,90 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error) co_return co_await refuse_request(error);
 
     const auto& head = parser.get();
+    if (!understood(head) || head.count(http::field::host) > 1) {
+      co_await answer_and_close(
+          shared_->refuse(400, head.count(http::field::host) > 1
+                                   ? "more than one Host header"
+                                   : "the only Transfer-Encoding that is taken is chunked"));
+      co_return false;
+    }
+    HttpRequest request = request_head(head);
+    if (!parser.is_done() && shared_->options.admit && !shared_->options.admit(request)) {
+      disarm();
+      request.body_unread = true;
+      co_await answer(std::move(request), false);
+      co_await linger();
+      co_return false;
+    }
     if (beast::iequals(head[http::field::expect], "100-continue") && head.version() >= 11) {
       static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
       if (!co_await send(kContinue)) co_return false;
     }
-    HttpRequest request = request_head(head);
-    std::string part(parser.is_done() ? 0 : kReadBytes, '\0');
-    while (!parser.is_done()) {
-      parser.get().body().data = part.data();
-      parser.get().body().size = part.size();
-      arm(limits.body_timeout);
-      const auto [failed, count] = co_await http::async_read_some(socket_, buffer_, parser, kAwait);
-      request.body.append(part.data(), part.size() - parser.get().body().size);
-      if (failed && failed != http::error::need_buffer) co_return co_await refuse_request(failed);
+    if (!parser.is_done()) {
+      const bool whole = co_await read_body(parser, request);
+      if (!whole) co_return false;
     }
     disarm();
     ++shared_->requests;
     co_return co_await answer(std::move(request), parser.keep_alive());
+  }
+
+  asio::awaitable<bool> read_body(Parser& parser, HttpRequest& request) {
+    const HttpServerOptions& limits = shared_->options;
+    const auto began = std::chrono::steady_clock::now();
+    auto share = std::make_shared<BodyShare>(shared_);
+    request.body_share = share;
+    reading_ = share.get();
+    evicted_ = false;
+    std::string part(kReadBytes, '\0');
+    error_code failed;
+    while (!parser.is_done() && !failed) {
+      parser.get().body().data = part.data();
+      parser.get().body().size = part.size();
+      const auto end = began + limits.body_total_timeout +
+                       std::chrono::seconds(request.body.size() / limits.body_bytes_per_second);
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          end - std::chrono::steady_clock::now());
+      arm(std::clamp(left, std::chrono::milliseconds(0), limits.body_timeout));
+      std::size_t count = 0;
+      std::tie(failed, count) = co_await http::async_read_some(socket_, buffer_, parser, kAwait);
+      if (failed == http::error::need_buffer) failed = {};
+      const std::size_t bytes = part.size() - parser.get().body().size;
+      request.body.append(part.data(), bytes);
+      share->grow(bytes);
+      make_room();
+      if (evicted_) break;
+    }
+    reading_ = nullptr;
+    share.reset();  // the request has it now
+    if (evicted_) {
+      request.drop_body();
+      co_await answer_and_close(
+          shared_->refuse(503, "other requests fill the memory for bodies; try again later"));
+      co_return false;
+    }
+    if (!failed) co_return true;
+    request.drop_body();
+    co_return co_await refuse_request(failed);
+  }
+
+  // The largest body on its way gives way, so that whoever sends little is never in danger.
+  void make_room() {
+    const std::uint64_t max =
+        std::max(shared_->options.bodies_bytes_max, shared_->options.body_bytes_max);
+    if (shared_->body_bytes <= max) return;
+    Connection* largest = nullptr;
+    std::uint64_t leaving = 0;
+    for (Connection* c : loop_->connections) {
+      if (c->reading_ == nullptr || c->reading_->bytes() <= kSmallBody) continue;
+      if (c->evicted_)
+        leaving += c->reading_->bytes();
+      else if (largest == nullptr || c->reading_->bytes() > largest->reading_->bytes())
+        largest = c;
+    }
+    if (largest == nullptr || shared_->body_bytes - leaving <= max) return;
+    largest->evicted_ = true;
+    if (largest != this) largest->socket_.cancel();
   }
 
   asio::awaitable<bool> answer(HttpRequest request, bool keep_alive) {
@@ -171,7 +284,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     co_return x->keep_alive_ && !x->lost_ && !shared_->draining;
   }
 
-  // Notices that the client is gone while its answer is made. What it sends meanwhile stays unread.
+  // Notices when the client goes away while its answer is made. Bytes it sends meanwhile stay
+  // unread.
   void watch(std::shared_ptr<LiveExchange> x) {
     socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this(), x](error_code error) {
       if (error || x->over()) return;
@@ -184,7 +298,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  // The next operation is given so long; then it is cancelled and timed_out_ says so.
+  // Sets a time limit for the next operation; when it has passed, the operation is cancelled and
+  // timed_out_ is true.
   void arm(std::chrono::milliseconds limit) {
     timed_out_ = false;
     deadline_.expires_after(limit);
@@ -223,6 +338,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
       status = 431;
       message =
           fmt::format("the headers are longer than {} bytes", shared_->options.header_bytes_max);
+    } else if (error == http::error::buffer_overflow) {
+      status = 431;
+      message = "a chunk extension or a trailer is too long";
     } else if (error == http::error::body_limit) {
       status = 413;
       message = fmt::format("the body is longer than {} bytes (--max-body)",
@@ -238,10 +356,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
     co_return false;
   }
 
-  // Closing while the client still sends would reset the connection and lose the answer, so what it
-  // sends is read and thrown away for a moment.
+  // Closing while the client still sends would reset the connection and lose the answer. So the
+  // server reads and drops bytes for a moment.
   asio::awaitable<void> answer_and_close(HttpResponse response) {
-    if (!co_await send(serialize(response, false, false, true))) co_return;
+    const std::string bytes = serialize(response, false, false, true);
+    const bool sent = co_await send(bytes);
+    if (!sent) co_return;
+    co_await linger();
+  }
+
+  asio::awaitable<void> linger() {
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
     std::string part(kReadBytes, '\0');
@@ -279,10 +403,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer deadline_;
   std::uint64_t armed_ = 0;
   bool timed_out_ = false;
-  beast::flat_buffer buffer_;
+  beast::flat_buffer buffer_{kReadBytes + shared_->options.header_bytes_max};
   std::string peer_;
   std::shared_ptr<LiveExchange> exchange_;
-  bool idle_ = false;
+  const BodyShare* reading_ = nullptr;  // while a body arrives
+  bool idle_ = false, evicted_ = false;
 };
 
 namespace {

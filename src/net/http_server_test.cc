@@ -124,6 +124,101 @@ TEST(HttpServer, LimitsAreAnsweredAndClosed) {
   EXPECT_EQ(status("POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc"), "HTTP/1.1 408");
 }
 
+TEST(HttpServer, ChunkExtensionsAndTrailersAreBounded) {
+  auto server = start(echo, {.header_bytes_max = 1024});
+  const auto status = [&](const std::string& bytes) {
+    Client client(*server);
+    client.send("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + bytes);
+    return client.read_all().substr(0, 12);
+  };
+  EXPECT_EQ(status("3;" + std::string(200'000, 'x')), "HTTP/1.1 431");
+  EXPECT_EQ(status("3\r\nabc\r\n0\r\nA: " + std::string(200'000, 'x')), "HTTP/1.1 431");
+  EXPECT_EQ(status("0\r\n" +
+                   [] {
+                     std::string fields;
+                     for (int i = 0; i < 20'000; ++i) fields += "a: b\r\n";
+                     return fields;
+                   }()),
+            "HTTP/1.1 431");
+}
+
+// Anything else would be taken for an empty body, and the body for the next request.
+TEST(HttpServer, OnlyChunkedIsTakenAsATransferEncoding) {
+  auto server = start(echo);
+  for (const char* encoding : {"gzip", "gzip, chunked", "chunked, gzip", "identity",
+                               "chunked\r\nTransfer-Encoding: chunked"}) {
+    Client client(*server);
+    client.send(std::string("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: ") + encoding +
+                "\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string answers = client.read_all();
+    EXPECT_EQ(answers.substr(0, 12), "HTTP/1.1 400") << encoding;
+    EXPECT_EQ(answers.find("hidden"), std::string::npos) << encoding;
+  }
+}
+
+TEST(HttpServer, ARequestIsLookedAtBeforeItsBodyIsRead) {
+  std::atomic<int> answered = 0;
+  auto server = start(
+      [&](std::shared_ptr<Exchange> x) {
+        if (x->request().body_unread) return x->respond({.status = 401});
+        ++answered;
+        echo(x);
+      },
+      {.admit = [](const HttpRequest& head) { return head.header("x-key") == "right"; }});
+  Client stranger(*server);
+  stranger.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\n");
+  EXPECT_EQ(stranger.read_all().substr(0, 12), "HTTP/1.1 401");
+  EXPECT_EQ(answered, 0);
+  Client known(*server);
+  known.send("POST / HTTP/1.1\r\nHost: x\r\nx-key: right\r\nContent-Length: 2\r\n\r\nhi");
+  EXPECT_TRUE(known.read_to("hi").ends_with("POST /? hi"));
+}
+
+TEST(HttpServer, ABodyThatTricklesIsGivenUp) {
+  auto server = start(echo, {.body_timeout = 400ms, .body_total_timeout = 600ms});
+  Client client(*server);
+  client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
+  const auto began = std::chrono::steady_clock::now();
+  std::thread sender([&] {
+    for (int i = 0; i < 20; ++i, std::this_thread::sleep_for(100ms)) client.send_if_open("x");
+  });
+  EXPECT_EQ(client.read_all().substr(0, 12), "HTTP/1.1 408");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 1800ms);
+  sender.join();
+}
+
+TEST(HttpServer, TheLargestUnfinishedBodyGivesWay) {
+  auto server = start(echo, {.body_bytes_max = 1 << 20, .bodies_bytes_max = 1 << 20});
+  const std::string most(700'000, 'x');
+  Client large(*server), small(*server);
+  large.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 700001\r\n\r\n" + most);
+  std::this_thread::sleep_for(200ms);
+  small.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n" +
+             most.substr(0, 500'000));
+  EXPECT_EQ(small.read_to("\r\n").substr(0, 12), "HTTP/1.1 200");
+  EXPECT_EQ(large.read_all().substr(0, 12), "HTTP/1.1 503");
+}
+
+TEST(HttpServer, OneAddressCannotTakeAllConnections) {
+  auto server = start(echo, {.connections_per_address_max = 2});
+  Client a(*server);
+  {
+    Client b(*server);
+    b.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    b.read_to("GET /? ");
+    Client c(*server);
+    c.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_EQ(c.read_all().substr(0, 12), "HTTP/1.1 503");
+  }
+  for (int i = 0; i < 100; ++i) {  // those that left make room
+    Client d(*server);
+    d.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    if (d.read_all().starts_with("HTTP/1.1 200")) return;
+    std::this_thread::sleep_for(20ms);
+  }
+  FAIL();
+}
+
 TEST(HttpServer, ConnectionBeyondTheLimitIsRefused) {
   auto server = start(echo, {.connections_max = 1});
   Client first(*server);

@@ -33,8 +33,9 @@ class RawClient {
     EXPECT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
   }
+  void send_if_open(std::string_view text) { ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
   void post(std::string_view path, std::string_view body) {
-    send("POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+    send("POST " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
          std::to_string(body.size()) + "\r\n\r\n" + std::string(body));
   }
   // Reads until `end` was seen, or the connection is over.

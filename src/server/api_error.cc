@@ -34,6 +34,31 @@ ApiError shutting_down() {
           .retry_after_s = 5};
 }
 
+ApiError internal_error() {
+  return {.status = 500, .message = "internal error", .type = "server_error", .code = "internal"};
+}
+
+std::optional<ApiError> stopped(const Stop& stop) {
+  switch (stop.why()) {
+    case Stop::Why::none:
+      return std::nullopt;
+    case Stop::Why::client_gone:
+      return ApiError{.status = 499, .message = "the client left", .code = "cancelled"};
+    case Stop::Why::too_long:
+      return ApiError{.message =
+                          "it takes too long to read this request: its template, its grammar or "
+                          "its text asks for too much",
+                      .code = "request_too_expensive"};
+    case Stop::Why::shutting_down:
+      break;
+  }
+  return shutting_down();
+}
+
+std::optional<ApiError> stopped() {
+  return current_stop == nullptr ? std::nullopt : stopped(*current_stop);
+}
+
 ApiError from_failure(const Failure& failure) {
   ApiError e{.message = failure.message,
              .code = std::string(failure_name(failure.kind)),
@@ -98,24 +123,6 @@ ApiError from_error(const Error& error, std::string param) {
       break;
   }
   return e;
-}
-
-Json error_body(const ApiError& error) {
-  const auto or_null = [](const std::string& s) { return s.empty() ? Json() : Json(s); };
-  return {{"error",
-           {{"message", error.message},
-            {"type", error.type},
-            {"param", or_null(error.param)},
-            {"code", or_null(error.code)}}}};
-}
-
-HttpResponse error_response(const ApiError& error) {
-  HttpResponse r = json_response(error_body(error), error.status);
-  if (error.retry_after_s > 0)
-    r.headers.push_back({"Retry-After", std::to_string(error.retry_after_s)});
-  if (error.status == 501) r.headers.push_back({"x-should-retry", "false"});
-  if (error.status == 401) r.headers.push_back({"WWW-Authenticate", "Bearer"});
-  return r;
 }
 
 HttpResponse json_response(const Json& body, int status) {

@@ -1,14 +1,15 @@
-// server/api_error.h - an error as clients of the OpenAI API expect it: status, type, code and the
-// parameter at fault.
+// server/api_error.h - why a request is refused: status, type, code and the parameter at fault. The
+// dialect of the request (server/dialect/dialect.h) makes a response of it.
 //
-//   return bad_value("temperature", "must be between 0 and 2, not 3");
-//   exchange->respond(error_response(error));
+//   call->refuse(bad_value("temperature", "must be between 0 and 2, not 3"));
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/json.h"
+#include "base/stop.h"
 #include "engine/request.h"
 #include "net/http.h"
 
@@ -28,11 +29,13 @@ ApiError not_found(std::string message, std::string code = "not_found");
 ApiError not_implemented(std::string what, std::string param = {});
 ApiError forbidden(std::string message);
 ApiError shutting_down();
+ApiError internal_error();
+// Why work on a request was stopped; none where it was not.
+std::optional<ApiError> stopped(const Stop& stop);
+std::optional<ApiError> stopped();              // of what this thread works on
 ApiError from_failure(const Failure& failure);  // of a request in the engine
 ApiError from_error(const Error& error, std::string param = {});
 
-Json error_body(const ApiError& error);  // {"error": {...}}
-HttpResponse error_response(const ApiError& error);
 HttpResponse json_response(const Json& body, int status = 200);
 
 // One line of JSON. What is not UTF-8 is replaced, so that nothing a model produces can break it.

@@ -11,6 +11,15 @@
 
 namespace quire {
 
+namespace {
+std::string digits(const Digest& digest, std::size_t bytes) {
+  std::string out;
+  for (std::size_t i = 0; i < bytes; ++i)
+    out += fmt::format("{:02x}", static_cast<unsigned>(digest[i]));
+  return out;
+}
+}  // namespace
+
 Result<ApiKeys> ApiKeys::load(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0)
@@ -44,8 +53,8 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text) {
         return Error{Code::invalid,
                      fmt::format("line {}: '{}' is neither admin nor tenant=NAME", number, word)};
     }
-    for (int i = 0; i < 4; ++i)
-      k.caller.key_id += fmt::format("{:02x}", static_cast<unsigned>(k.digest[i]));
+    k.caller.key_id = digits(k.digest, 4);
+    if (k.caller.tenant.empty()) k.caller.tenant = "key-" + digits(k.digest, 8);
     out.keys_.push_back(std::move(k));
   }
   if (out.keys_.empty()) return Error{Code::invalid, "holds no key"};

@@ -1,6 +1,7 @@
 // server/auth.h - who is calling: API keys from a file, their tenants, and who may do what.
 //
-// One line per key: `KEY`, `KEY tenant=acme`, `KEY admin`. Lines that begin with # are comments.
+// One line per key: `KEY`, `KEY tenant=acme`, `KEY admin`. Lines that begin with # are comments. A
+// key without a tenant is one of its own: nobody shares its cache or sees its prompts.
 // The file must be readable by its owner alone. Keys are kept as digests and compared in constant
 // time.
 //

@@ -19,6 +19,8 @@ Json format_json(const StoragePolicy& s) {
 }
 
 constexpr std::size_t kFlushBytes = 16 << 10;
+constexpr std::size_t kLogprobsMax = 1 << 18;   // in one answer
+constexpr std::size_t kLogprobsMuch = 1 << 11;  // some milliseconds of work
 
 double ms(double seconds) { return seconds * 1e3; }
 
@@ -64,7 +66,7 @@ struct Generation::ChoiceState {
   std::vector<TokenId> ids;
   ToolCallReader tools;
   std::optional<FinishReason> finish;
-  bool told = false;  // a first piece went out
+  bool piece_sent = false;
   // Of an answer that is sent whole.
   std::string text;
   std::vector<WholeAnswer::Call> calls;
@@ -75,6 +77,7 @@ struct Generation::Part {
   std::uint32_t number = 0;
   std::optional<Ticket> ticket;
   Admitted admitted;
+  bool was_admitted = false;
   std::optional<Done> done;
   std::vector<ChoiceState> choices;
 };
@@ -108,7 +111,7 @@ Generation::Generation(Service& service, Mailbox& mailbox, std::shared_ptr<Excha
       exchange_(std::move(exchange)),
       start_(std::move(start)),
       began_(SteadyClock().now()) {
-  const Asked& asked = start_.asked;
+  const GenerationRequest& asked = start_.asked;
   const Tokenizer& tokenizer = service_.runtime().tokenizer();
   AnswerTextOptions options{.skip_special = asked.skip_special,
                             .include_stop = asked.include_stop,
@@ -161,7 +164,7 @@ void Generation::started(Failure failure) {
   started_ = true;
   if (failure.kind != FailureKind::none) {
     ApiError error = from_failure(failure);
-    if (error.param == "messages" && !start_.asked.chat) error.param = "prompt";
+    if (failure.kind == FailureKind::context_length) error.param = start_.asked.prompt_field;
     cancel_all();
     return fail(error);
   }
@@ -204,7 +207,7 @@ void Generation::flush() {
 void Generation::handle(Event event) {
   Part& part = *parts_[event.part];
   if (auto* admitted = std::get_if<Admitted>(&event.what)) {
-    part.admitted = *admitted;
+    admit(part, *admitted);
   } else if (auto* logprobs = std::get_if<std::vector<PromptLogprob>>(&event.what)) {
     prompts_[event.part].logprobs = std::move(*logprobs);
   } else if (auto* token = std::get_if<TokenEvent>(&event.what)) {
@@ -214,44 +217,67 @@ void Generation::handle(Event event) {
   } else if (auto* done = std::get_if<Done>(&event.what)) {
     part.done = std::move(*done);
     part.admitted.cached_tokens = part.done->cached_tokens;
-    for (std::uint32_t c = 0; c < part.choices.size(); ++c)
+    for (std::uint32_t c = 0; c < part.choices.size() && !over_; ++c)
       finish_choice(part, c, Finish::length);  // those that only scored their prompt
-    if (++parts_done_ == parts_.size()) complete();
+    if (++parts_done_ == parts_.size() && !over_) complete();
   } else if (auto* failure = std::get_if<Failure>(&event.what)) {
     if (failure->kind != FailureKind::cancelled) fail(from_failure(*failure));
   }
 }
 
+void Generation::admit(Part& part, const Admitted& admitted) {
+  part.admitted = admitted;
+  if (std::exchange(part.was_admitted, true) || ++parts_admitted_ < parts_.size() ||
+      !start_.asked.stream || streaming_)
+    return;
+  const std::string first = start_.writer->begin(usage());
+  if (first.empty()) return;
+  begin_stream();
+  pending_ += first;
+}
+
 void Generation::handle_token(Part& part, std::uint32_t choice, Choice token) {
   ChoiceState& c = part.choices[choice];
   if (c.finish) return;  // came after a stop string
-  const Asked& asked = start_.asked;
+  const GenerationRequest& asked = start_.asked;
   std::string text;
   if (asked.return_token_ids) c.ids.push_back(token.token);
   const bool stopped = c.answer.add(token, text);
+  if (!asked.stream && asked.logprobs)
+    if ((logprobs_held_ += 1 + token.alternatives.size()) > kLogprobsMax)
+      return fail(
+          {.message = fmt::format("an answer sent whole holds at most {} log-probabilities; "
+                                  "stream it, or ask for fewer",
+                                  kLogprobsMax),
+           .code = "response_too_large",
+           .param = "logprobs"});
   if (asked.logprobs || asked.return_token_ids) c.unshown.push_back(std::move(token));
   if (stopped) {
     c.finish = FinishReason::stop;
     service_.finish(*part.ticket, choice);
   }
-  tell(part, c, std::move(text), stopped);
+  emit(part, c, std::move(text), stopped);
 }
 
 void Generation::finish_choice(Part& part, std::uint32_t choice, Finish how) {
   ChoiceState& c = part.choices[choice];
   if (c.finish) return;
+  if (how == Finish::mask && start_.mask && start_.mask->too_slow)
+    return fail({.message = "the grammar takes too long for each token; nest repetitions less",
+                 .code = "grammar_too_expensive",
+                 .param = start_.asked.grammar.param});
   std::string text;
   c.answer.finish(text);
   c.finish = c.answer.stopped() ? FinishReason::stop : reason_of(how);
-  tell(part, c, std::move(text), true);
+  emit(part, c, std::move(text), true);
 }
 
-void Generation::tell(Part& part, ChoiceState& c, std::string text, bool last) {
-  const Asked& asked = start_.asked;
+void Generation::emit(Part& part, ChoiceState& c, std::string text, bool last) {
+  const GenerationRequest& asked = start_.asked;
   AnswerPiece piece{.index = c.index, .prompt = part.number};
   // Where another shape was asked for, an object with a name is no call.
-  const bool calls = asked.grammar.kind == AskedGrammar::Kind::none ||
-                     asked.grammar.kind == AskedGrammar::Kind::tool_calls;
+  const bool calls = asked.grammar.kind == AnswerGrammar::Kind::none ||
+                     asked.grammar.kind == AnswerGrammar::Kind::tool_calls;
   if (asked.chat && calls && !asked.tools.is_null() &&
       asked.tool_choice.kind != ToolChoice::Kind::none) {
     piece.tools = c.tools.add(text);
@@ -286,28 +312,28 @@ void Generation::tell(Part& part, ChoiceState& c, std::string text, bool last) {
     }
     return;
   }
-  const bool news = !c.told || last || !piece.text.empty() || !piece.tools.empty() ||
+  const bool news = !c.piece_sent || last || !piece.text.empty() || !piece.tools.empty() ||
                     (asked.logprobs && !piece.tokens.empty());
   if (!news) return;
-  c.told = true;
+  c.piece_sent = true;
   if (!streaming_) begin_stream();
-  pending_ += start_.dialect->piece(piece, prompts_, asked.continuous_usage ? usage() : Usage{});
+  pending_ += start_.writer->piece(piece, prompts_, asked.continuous_usage ? usage() : Usage{});
 }
 
 void Generation::begin_stream() {
   streaming_ = true;
-  HttpResponse head{.headers = headers(), .idle_text = ": keep-alive\n\n"};
-  head.headers.push_back({"Content-Type", "text/event-stream; charset=utf-8"});
-  head.headers.push_back({"Cache-Control", "no-cache"});
-  head.headers.push_back({"X-Accel-Buffering", "no"});
+  HttpResponse head = start_.writer->stream_head();
+  const std::vector<HttpHeader> common = headers();
+  head.headers.insert(head.headers.begin(), common.begin(), common.end());
   exchange_->begin(std::move(head));
 }
 
 std::vector<HttpHeader> Generation::headers() const {
   const Usage u = usage();
-  return {{"x-kv-cached-tokens", std::to_string(u.cached)},
-          {"x-kv-prompt-tokens", std::to_string(u.prompt)},
-          {"openai-processing-ms", std::to_string((SteadyClock().now() - began_) / 1'000'000)}};
+  std::vector<HttpHeader> all{{"x-kv-cached-tokens", std::to_string(u.cached)},
+                              {"x-kv-prompt-tokens", std::to_string(u.prompt)}};
+  std::ranges::move(start_.writer->headers(SteadyClock().now() - began_), std::back_inserter(all));
+  return all;
 }
 
 Usage Generation::usage() const {
@@ -329,7 +355,7 @@ Usage Generation::usage() const {
 }
 
 Json Generation::kv_report() const {
-  const AskedKv& asked = start_.asked.kv;
+  const KvRequest& asked = start_.asked.kv;
   if (!asked.given) return nullptr;
   const Runtime& runtime = service_.runtime();
   const Usage u = usage();
@@ -339,6 +365,7 @@ Json Generation::kv_report() const {
     sum.computed_tokens += d.computed_tokens;
     sum.written_tokens += d.written_tokens;
     sum.approximate_tokens += d.approximate_tokens;
+    sum.converted |= d.converted;
     sum.kv_bytes += d.kv_bytes;
     sum.preemptions += d.preemptions;
     sum.saved_prefill_seconds += d.saved_prefill_seconds;
@@ -364,6 +391,9 @@ Json Generation::kv_report() const {
     kv["budget"] = {{"policy", asked.policy.retain->text()}, {"bytes_whole", whole}};
   }
   if (asked.policy.blend) kv["approximate_tokens"] = sum.approximate_tokens;
+  // The answer depends on what was cached: it may be another one next time.
+  if (asked.policy.blend || asked.policy.convert)
+    kv["approximate"] = sum.converted || sum.approximate_tokens > 0;
   if (asked.policy.select) {
     std::uint64_t read = 0, readable = 0;
     for (const auto& part : parts_) {
@@ -398,7 +428,7 @@ Json Generation::kv_report() const {
 }
 
 std::vector<WholeAnswer> Generation::answers() {
-  const Asked& asked = start_.asked;
+  const GenerationRequest& asked = start_.asked;
   std::vector<WholeAnswer> out;
   for (const auto& part : parts_) {
     std::vector<ChoiceState*> best;
@@ -424,27 +454,46 @@ void Generation::complete() {
   const Usage total = usage();
   const Json kv = kv_report();
   if (streaming_) {
-    pending_ += start_.dialect->end(total, kv);
+    pending_ += start_.writer->end(total, kv);
     flush();
     exchange_->end();
   } else {
-    const std::vector<WholeAnswer> all = answers();
-    HttpResponse response = json_response(start_.dialect->whole(all, prompts_, total, kv));
-    std::ranges::copy(headers(), std::back_inserter(response.headers));
-    exchange_->respond(std::move(response));
+    return respond_whole(answers(), total, kv);
   }
   over(200, "");
+}
+
+// Much JSON is made away from the thread that every stream needs.
+void Generation::respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv) {
+  std::size_t logprobs = logprobs_held_;
+  for (const PromptInfo& p : prompts_)
+    if (!p.logprobs.empty())
+      logprobs += p.logprobs.size() * (1 + p.logprobs.back().alternatives.size()) * answers.size();
+  auto make = [self = shared_from_this(), answers = std::move(answers), total, kv = std::move(kv)] {
+    auto response = std::make_shared<HttpResponse>(
+        json_response(self->start_.writer->whole(answers, self->prompts_, total, kv)));
+    self->exchange_->post([self, response] {
+      if (self->over_) return;
+      std::ranges::copy(self->headers(), std::back_inserter(response->headers));
+      self->exchange_->respond(std::move(*response));
+      self->over(200, "");
+    });
+  };
+  if (logprobs > kLogprobsMuch && start_.elsewhere)
+    start_.elsewhere(std::move(make));
+  else
+    make();
 }
 
 void Generation::fail(const ApiError& error) {
   if (over_) return;
   cancel_all();
   if (streaming_) {
-    pending_ += start_.dialect->failure(error);
+    pending_ += start_.writer->failure(error);
     flush();
     exchange_->end();
   } else {
-    exchange_->respond(error_response(error));
+    exchange_->respond(start_.dialect->error(error, start_.request_id));
   }
   over(error.status, error.code);
 }
@@ -465,7 +514,7 @@ void Generation::over(int status, std::string error_code) {
   pending_.clear();
   GenerationSummary s{.usage = usage(),
                       .choices = std::max(start_.asked.n, start_.asked.best_of),
-                      .response_id = start_.response_id,
+                      .response_id = start_.writer->id(),
                       .status = status,
                       .client_closed = status == 499,
                       .error_code = std::move(error_code)};

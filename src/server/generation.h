@@ -1,8 +1,8 @@
 // server/generation.h - one generation request from submit to its last byte.
 //
 // Lives on the connection's thread; the engine reaches it only through sinks, which enqueue events
-// and ring the Mailbox. Text, stop strings, tool calls and JSON are made here, away from the
-// engine.
+// and ring the Mailbox. Text, stop strings and tool calls are found here, away from the engine; the
+// dialect's AnswerWriter makes bytes of them.
 //
 //   auto g = std::make_shared<Generation>(context, exchange, std::move(start));
 //   g->submit();              // worker thread: computes keys, enters the engine's queue
@@ -20,8 +20,9 @@
 #include "engine/answer_text.h"
 #include "engine/service.h"
 #include "net/http.h"
-#include "server/asked.h"
-#include "server/dialect.h"
+#include "server/dialect/dialect.h"
+#include "server/generation_request.h"
+#include "server/grammar.h"
 #include "server/prompt.h"
 
 namespace quire {
@@ -58,12 +59,16 @@ struct GenerationSummary {
 };
 
 struct GenerationStart {
-  Asked asked;
+  GenerationRequest asked;
   std::vector<Prompt> prompts = {};
   std::vector<Request> requests = {};  // one per prompt
   StopStrings stops = {};
-  std::unique_ptr<Dialect> dialect = {};
-  std::string request_id = {}, response_id = {};
+  const Dialect* dialect = nullptr;
+  std::unique_ptr<AnswerWriter> writer = {};
+  std::string request_id = {};
+  std::shared_ptr<const MaskState> mask = {};  // where answers have a grammar
+  // Runs what takes long on another thread than the connection's; none: there.
+  std::function<void(std::function<void()>)> elsewhere = {};
   std::function<void(const GenerationSummary&)> ended = {};
 };
 
@@ -99,11 +104,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void handle(Event event);
   void handle_token(Part& part, std::uint32_t choice, Choice token);
   void finish_choice(Part& part, std::uint32_t choice, Finish how);
-  void tell(Part& part, ChoiceState& choice, std::string text, bool last);
+  void admit(Part& part, const Admitted& admitted);
+  void emit(Part& part, ChoiceState& choice, std::string text, bool last);
   void flush();
   void begin_stream();
   void fail(const ApiError& error);
   void complete();
+  void respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv);
   void client_gone();
   void over(int status, std::string error_code);
   void cancel_all();
@@ -127,7 +134,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::deque<Event> backlog_;  // what a slow client made wait
   std::string pending_;        // bytes to be sent together
-  std::size_t parts_done_ = 0;
+  std::size_t parts_admitted_ = 0, parts_done_ = 0;
+  std::size_t logprobs_held_ = 0;  // of an answer that is sent whole
   bool started_ = false, paused_ = false, streaming_ = false, over_ = false;
 };
 

@@ -6,7 +6,7 @@
 
 namespace quire {
 
-AskedGrammar tool_call_grammar(const Asked& asked, std::string_view chat_template) {
+AnswerGrammar tool_call_grammar(const GenerationRequest& asked, std::string_view chat_template) {
   const bool required = asked.tool_choice.kind == ToolChoice::Kind::required;
   const bool knows_tools = chat_template.find("tools") != chat_template.npos;
   const bool tags = !knows_tools || chat_template.find(kToolOpen) != chat_template.npos;
@@ -29,7 +29,7 @@ AskedGrammar tool_call_grammar(const Asked& asked, std::string_view chat_templat
   // A function that was named is called once.
   const bool parallel = tags && asked.parallel_tool_calls && allowed.size() != 1;
   const bool parameters = chat_template.find("\"parameters\"") != chat_template.npos;
-  return {.kind = AskedGrammar::Kind::tool_calls,
+  return {.kind = AnswerGrammar::Kind::tool_calls,
           .schema = {{"tools", std::move(tools)},
                      {"parallel", parallel},
                      {"required", required},

@@ -1,8 +1,7 @@
 // server/grammar_masks.h - TokenMasks out of compiled grammars (text/grammar_compiler.h).
 //
-// Grammars are compiled on a thread of their own, one after the other, so that a large one holds up
-// no request that needs none; how many wait is bounded, and while one takes very long no others are
-// taken.
+// Grammars are compiled on threads of their own, so that a large one holds up neither requests that
+// need none nor other grammars. How many wait is bounded.
 //
 //   auto maker = GrammarMasks::create(runtime.tokenizer(), runtime.config().vocabulary);
 //   maker->make(asked.grammar, [](GrammarMaker::Made mask) { ... });
@@ -12,7 +11,7 @@
 #include <memory>
 
 #include "server/grammar.h"
-#include "server/worker.h"
+#include "server/work_pool.h"
 #include "text/grammar_compiler.h"
 
 namespace quire {
@@ -21,22 +20,22 @@ class GrammarMasks final : public GrammarMaker {
  public:
   // Null where the build has no grammars. The tokenizer outlives it.
   static std::unique_ptr<GrammarMasks> create(const Tokenizer& tokenizer, std::uint32_t vocabulary);
-  ~GrammarMasks() override;
 
-  void make(const AskedGrammar& asked, std::function<void(Made)> then) override;
+  void make(const AnswerGrammar& asked, std::shared_ptr<MaskState> state,
+            std::function<void(Made)> then) override;
+  bool idle_within(std::chrono::milliseconds limit) override { return pool_.idle_within(limit); }
 
  private:
   GrammarMasks(const Tokenizer& tokenizer, std::uint32_t vocabulary)
       : compiler_(tokenizer, vocabulary) {}
 
   GrammarCompiler compiler_;
-  std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> waiting_{0};
-  std::atomic<Nanoseconds> busy_since_{0};  // 0: nothing is being compiled
-  Worker worker_;                           // last: its jobs use the others
+  // Compiling cannot be stopped once it began. Last: its jobs use the others.
+  WorkPool pool_{{.threads = 2, .slow_max = 4, .slow_after = std::chrono::milliseconds(250)}};
 };
 
 // The grammar of what a client asked for.
-Result<Grammar> grammar_of(const AskedGrammar& asked);
+Result<Grammar> grammar_of(const AnswerGrammar& asked);
 
 }  // namespace quire

@@ -10,8 +10,8 @@
 namespace quire {
 namespace {
 
-Asked with_tools(ToolChoice choice) {
-  Asked asked;
+GenerationRequest with_tools(ToolChoice choice) {
+  GenerationRequest asked;
   asked.chat = true;
   asked.tools = parse_json(R"([
       {"type":"function","function":{"name":"f","parameters":{"type":"object",
@@ -26,31 +26,31 @@ constexpr const char *kTags = "{% if tools %}<tool_call>{% endif %}",
                      *kBare = R"({% if tools %}{"name": ..., "parameters": ...}{% endif %})";
 
 TEST(ToolCallGrammar, DependsOnChoiceAndTemplate) {
-  const Asked asked = with_tools({ToolChoice::Kind::required, {}});
-  const AskedGrammar tags = tool_call_grammar(asked, kTags);
-  EXPECT_EQ(tags.kind, AskedGrammar::Kind::tool_calls);
+  const GenerationRequest asked = with_tools({ToolChoice::Kind::required, {}});
+  const AnswerGrammar tags = tool_call_grammar(asked, kTags);
+  EXPECT_EQ(tags.kind, AnswerGrammar::Kind::tool_calls);
   EXPECT_EQ(tags.param, "tools");
   EXPECT_FALSE(tags.hint);
   EXPECT_EQ(tags.schema["tools"].size(), 2u);
   EXPECT_TRUE(tags.schema["parallel"]);
   EXPECT_EQ(tool_call_grammar(asked, "").schema, tags.schema) << "ours has the same tags";
-  const AskedGrammar bare = tool_call_grammar(asked, kBare);
+  const AnswerGrammar bare = tool_call_grammar(asked, kBare);
   EXPECT_FALSE(bare.schema["tags"]);
   EXPECT_FALSE(bare.schema["parallel"]);
   EXPECT_EQ(bare.schema["arguments"], "parameters");
 
-  const AskedGrammar named =
+  const AnswerGrammar named =
       tool_call_grammar(with_tools({ToolChoice::Kind::required, {"g"}}), kTags);
   EXPECT_EQ(named.schema["tools"].size(), 1u);
   EXPECT_FALSE(named.schema["parallel"]);
-  const AskedGrammar automatic =
+  const AnswerGrammar automatic =
       tool_call_grammar(with_tools({ToolChoice::Kind::automatic, {}}), kTags);
   EXPECT_TRUE(automatic.hint);
   EXPECT_EQ(tool_call_grammar(with_tools({ToolChoice::Kind::automatic, {}}), kBare).kind,
-            AskedGrammar::Kind::none);
+            AnswerGrammar::Kind::none);
   EXPECT_EQ(tool_call_grammar(with_tools({ToolChoice::Kind::none, {}}), kTags).kind,
-            AskedGrammar::Kind::none);
-  EXPECT_EQ(tool_call_grammar(Asked{}, kTags).kind, AskedGrammar::Kind::none);
+            AnswerGrammar::Kind::none);
+  EXPECT_EQ(tool_call_grammar(GenerationRequest{}, kTags).kind, AnswerGrammar::Kind::none);
 }
 
 class GrammarMasksTest : public testing::Test {
@@ -58,9 +58,10 @@ class GrammarMasksTest : public testing::Test {
   void SetUp() override {
     if (!masks_) GTEST_SKIP() << "built without xgrammar";
   }
-  GrammarMaker::Made make(const AskedGrammar& asked) {
+  GrammarMaker::Made make(const AnswerGrammar& asked) {
     std::promise<GrammarMaker::Made> promise;
-    masks_->make(asked, [&](GrammarMaker::Made made) { promise.set_value(std::move(made)); });
+    masks_->make(asked, std::make_shared<MaskState>(),
+                 [&](GrammarMaker::Made made) { promise.set_value(std::move(made)); });
     return promise.get_future().get();
   }
 
@@ -98,22 +99,22 @@ TEST_F(GrammarMasksTest, ForcedCallsAreReadAsCalls) {
 }
 
 TEST_F(GrammarMasksTest, WhatIsWrongComesBack) {
-  const auto schema = make({.kind = AskedGrammar::Kind::json_schema, .schema = {{"type", "x"}}});
+  const auto schema = make({.kind = AnswerGrammar::Kind::json_schema, .schema = {{"type", "x"}}});
   ASSERT_FALSE(schema.ok());
   EXPECT_EQ(schema.error().code, Code::invalid);
-  Asked asked = with_tools({ToolChoice::Kind::required, {}});
+  GenerationRequest asked = with_tools({ToolChoice::Kind::required, {}});
   asked.tools[0]["function"]["parameters"]["properties"]["a"]["type"] = "x";
   const auto tools = make(tool_call_grammar(asked, kTags));
   ASSERT_FALSE(tools.ok());
   EXPECT_THAT(tools.error().message, testing::HasSubstr("function 'f'"));
-  EXPECT_FALSE(make({.kind = AskedGrammar::Kind::regex, .text = "["}).ok());
+  EXPECT_FALSE(make({.kind = AnswerGrammar::Kind::regex, .text = "["}).ok());
 }
 
 TEST_F(GrammarMasksTest, ManyMayAskAtOnceAndAShutdownAnswersAll) {
   std::atomic<int> answered = 0;
   for (int i = 0; i < 200; ++i)
-    masks_->make({.kind = AskedGrammar::Kind::regex, .text = "a{1," + std::to_string(i + 1) + "}"},
-                 [&](GrammarMaker::Made made) {
+    masks_->make({.kind = AnswerGrammar::Kind::regex, .text = "a{1," + std::to_string(i + 1) + "}"},
+                 std::make_shared<MaskState>(), [&](GrammarMaker::Made made) {
                    EXPECT_TRUE(made.ok() || made.error().code == Code::unavailable);
                    ++answered;
                  });

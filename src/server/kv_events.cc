@@ -87,10 +87,7 @@ EventPump::~EventPump() {
 
 void EventPump::add(std::shared_ptr<EventStream> stream) {
   Exchange& x = *stream->call->exchange;
-  x.begin({.headers = {{"Content-Type", "text/event-stream; charset=utf-8"},
-                       {"Cache-Control", "no-cache"},
-                       {"X-Accel-Buffering", "no"}},
-           .idle_text = ": keep-alive\n\n"});
+  x.begin(sse_head(": keep-alive\n\n"));
   x.write(": ready\n\n");
   // The exchange keeps the stream alive, until the client leaves.
   x.gone = [stream] {};

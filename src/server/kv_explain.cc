@@ -10,12 +10,13 @@ namespace {
 // Ids a client may know a request by: the x-request-id, or that of the answer.
 std::vector<std::string> spellings(const std::string& id) {
   std::vector<std::string> out{id};
-  for (const char* prefix : {"chatcmpl-", "cmpl-"})
-    if (id.starts_with(prefix)) {
-      const std::string rest = id.substr(std::string_view(prefix).size());
-      out.push_back("req_" + rest);
-      out.push_back(rest);
-    }
+  for (const Dialect* dialect : dialects())
+    for (const std::string_view prefix : dialect->id_prefixes)
+      if (id.starts_with(prefix)) {
+        const std::string rest = id.substr(prefix.size());
+        out.push_back("req_" + rest);
+        out.push_back(rest);
+      }
   return out;
 }
 
@@ -147,11 +148,15 @@ void get_kv_request(Server& server, std::shared_ptr<Call> call) {
 void post_kv_explain(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
     Fields f(body);
+    if (f.find("request_id") || f.find("id"))
+      f.refuse(bad_value("request_id",
+                         "is not taken here: GET /v1/kv/requests/{id} explains a request that was "
+                         "answered. This explains one that may come: send messages, prompt, tokens "
+                         "or request",
+                         "unsupported_parameter"));
     const std::string compare = f.text("compare_to", 256).value_or("");
-    if (const auto dialect = f.text("dialect", 32); dialect && *dialect != "openai")
-      f.refuse(not_implemented("dialect " + *dialect, "dialect"));
     if (f.failed()) return post_refusal(call, f.error());
-    Asked asked;
+    GenerationRequest asked;
     Prompt prompt;
     if (auto error = named_prompt(server, *call, body, asked, prompt))
       return post_refusal(call, std::move(*error));

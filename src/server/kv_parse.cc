@@ -8,13 +8,6 @@ namespace quire {
 namespace {
 
 constexpr double kBlendDefault = 0.15;
-constexpr Nanoseconds kHour = 3'600'000'000'000;
-
-void check_salt(Fields& fields, std::string_view name, const std::string& salt) {
-  if (salt.empty() || salt.size() > 128 || salt.find_first_of("@/\\") != salt.npos ||
-      salt.find('\0') != salt.npos)
-    fields.refuse(name, "must be 1 to 128 characters without @, /, \\ and NUL");
-}
 
 std::uint8_t block_priority(std::int32_t priority) {  // -100..100 to 0..100
   return static_cast<std::uint8_t>((std::clamp(priority, -100, 100) + 100) / 2);
@@ -48,7 +41,7 @@ void parse_reuse(Fields& f, KvPolicy& policy) {
   }
 }
 
-void parse_retention(Fields& f, AskedKv& kv) {
+void parse_retention(Fields& f, KvRequest& kv) {
   auto r = f.object("retention");
   if (!r) return;
   const auto ttl = r->duration("ttl");
@@ -83,12 +76,6 @@ void parse_retention(Fields& f, AskedKv& kv) {
   r->refuse_unknown();
 }
 
-std::string format_names() {
-  std::string names;
-  for (const Format* f : formats()) names += (names.empty() ? "" : ", ") + std::string(f->name);
-  return names;
-}
-
 // A name, "KEYS/VALUES", or {k, v, group, recent_exact, sinks, skip_layers}. Without names it is the
 // server's format that the other fields are about.
 void parse_format(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& policy) {
@@ -121,11 +108,7 @@ void parse_format(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& p
   }
   const Result<const Format*> format =
       keys == values ? find_format(keys) : find_format(keys, values);
-  if (!format.ok())
-    return f.refuse(
-        "format",
-        fmt::format("{}; there are {}, and pairs of them", format.error().message, format_names()),
-        std::string(kUnsupported));
+  if (!format.ok()) return f.refuse("format", format.error().message, std::string(kUnsupported));
   auto storage = std::make_shared<StoragePolicy>(format.value());
   if (object) {
     storage->recent_exact =
@@ -241,7 +224,7 @@ void parse_select(Fields& f, const KvRules& rules, KvPolicy& policy) {
   auto storage = std::make_shared<StoragePolicy>(policy.storage ? *policy.storage : *rules.storage);
   storage->prefill = made.value().prefill;
   if (rules.check_select)
-    if (const Status ok = rules.check_select(made.value(), storage.get(), policy.retain != nullptr);
+    if (const Status ok = rules.check_select(made.value(), storage.get(), policy.retain.get());
         !ok.ok())
       return f.refuse("select", ok.error().message, "kv_format_unsupported");
   policy.storage = std::move(storage);
@@ -265,12 +248,12 @@ void parse_lossy(Fields& f, const KvRules& rules, bool allow_lossy, KvPolicy& po
   parse_select(f, rules, policy);
   if (!f.failed() && policy.select && rules.check_select)
     if (const Status ok =
-            rules.check_select(*policy.select, policy.storage.get(), policy.retain != nullptr);
+            rules.check_select(*policy.select, policy.storage.get(), policy.retain.get());
         !ok.ok())
       f.refuse("select", ok.error().message, "kv_format_unsupported");
 }
 
-void parse_report(Fields& f, AskedKv& kv) {
+void parse_report(Fields& f, KvRequest& kv) {
   const Json* report = f.find("report");
   if (report == nullptr) return;
   if (!report->is_array()) return f.refuse("report", "must be a list");
@@ -288,7 +271,7 @@ void parse_report(Fields& f, AskedKv& kv) {
   }
 }
 
-void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
+void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
   kv.given = true;
   if (const auto priority = f.integer("priority", -100, 100))
     kv.priority = static_cast<std::int32_t>(*priority);
@@ -331,13 +314,19 @@ void parse_fields(Fields& f, const KvRules& rules, AskedKv& kv) {
 
 }  // namespace
 
-void parse_kv(Fields& body, std::string_view header, const KvRules& rules, AskedKv& kv) {
+void check_salt(Fields& fields, std::string_view name, const std::string& salt) {
+  if (salt.empty() || salt.size() > 128 || salt.find_first_of("@/\\") != salt.npos ||
+      salt.find('\0') != salt.npos)
+    fields.refuse(name, "must be 1 to 128 characters without @, /, \\ and NUL");
+}
+
+void parse_kv(Fields& body, std::string_view header, const KvRules& rules, KvRequest& kv) {
   kv.policy.tenant = rules.tenant;
   kv.policy.retain = rules.retain;
   kv.policy.select = rules.select;
   Json merged = nullptr;
   if (!header.empty()) {
-    auto parsed = parse_json(header, 16);
+    auto parsed = parse_json(header, {.depth_max = 16});
     if (!parsed.ok() || !parsed.value().is_object())
       return body.refuse(bad_value("x-kv-policy", "must be a JSON object"));
     merged = std::move(parsed.value());
@@ -353,31 +342,6 @@ void parse_kv(Fields& body, std::string_view header, const KvRules& rules, Asked
   Fields fields(merged, "kv");
   parse_fields(fields, rules, kv);
   if (fields.failed()) body.refuse(fields.error());
-}
-
-void parse_cache_fields(Fields& body, bool has_breakpoint, Asked& asked) {
-  if (const auto salt = body.text("cache_salt", 4096)) {
-    check_salt(body, "cache_salt", *salt);
-    if (asked.kv.policy.salt.empty()) asked.kv.policy.salt = *salt;
-  }
-  if (const auto key = body.text("prompt_cache_key", 128)) asked.family = *key;
-  if (const auto retention = body.text("prompt_cache_retention", 32)) {
-    if (*retention == "24h")
-      asked.kv.policy.ttl = std::max(asked.kv.policy.ttl, 24 * kHour);
-    else if (*retention != "in_memory" && *retention != "in-memory")
-      body.refuse("prompt_cache_retention", "must be in_memory or 24h");
-  }
-  if (auto options = body.object("prompt_cache_options")) {
-    const std::string mode = options->text("mode", 16).value_or("implicit");
-    if (mode != "implicit" && mode != "explicit")
-      options->refuse("mode", "must be implicit or explicit");
-    if (const auto ttl = options->duration("ttl"))
-      asked.kv.policy.ttl = std::max(asked.kv.policy.ttl, *ttl);
-    if (mode == "explicit" && !has_breakpoint) {  // neither reads nor leaves anything
-      asked.kv.policy.reuse = false;
-      asked.kv.policy.write = KvWrite::none;
-    }
-  }
 }
 
 }  // namespace quire

@@ -1,11 +1,11 @@
-// server/kv_parse.h - the `kv` object of a request, and the cache fields of the OpenAI dialect.
+// server/kv_parse.h - the `kv` object of a request, which all dialects take.
 #pragma once
 
 #include <functional>
 #include <string_view>
 
-#include "server/asked.h"
 #include "server/fields.h"
+#include "server/generation_request.h"
 
 namespace quire {
 
@@ -17,7 +17,8 @@ struct KvRules {
   std::shared_ptr<const RetainPolicy> retain = {};  // for requests that say nothing about it
   std::function<Status(const RetainPolicy&, const StoragePolicy*)> check_retain = {};
   std::shared_ptr<const SelectPolicy> select = {};  // of answers, likewise
-  std::function<Status(const SelectPolicy&, const StoragePolicy*, bool retains)> check_select = {};
+  std::function<Status(const SelectPolicy&, const StoragePolicy*, const RetainPolicy*)>
+      check_select = {};
   // Whether the model can be stored so; none: whatever the formats themselves allow.
   std::function<Status(const StoragePolicy&)> check_storage = {};
   std::string tenant;  // of the caller's key
@@ -25,9 +26,8 @@ struct KvRules {
 };
 
 // Reads "kv" of the body; `header` is x-kv-policy, whose fields count where the body has none.
-void parse_kv(Fields& body, std::string_view header, const KvRules& rules, AskedKv& kv);
+void parse_kv(Fields& body, std::string_view header, const KvRules& rules, KvRequest& kv);
 
-// cache_salt, prompt_cache_key, prompt_cache_options, prompt_cache_retention.
-void parse_cache_fields(Fields& body, bool has_breakpoint, Asked& asked);
+void check_salt(Fields& fields, std::string_view name, const std::string& salt);
 
 }  // namespace quire

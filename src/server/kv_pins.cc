@@ -90,18 +90,16 @@ Result<std::vector<TokenId>> path_tokens(const KvCache& cache, std::string_view 
   TRY(const BlockKey node, find_node(cache, hex));
   struct Step {
     BlockKey parent;
-    std::vector<TokenId> tokens;
+    std::span<const TokenId> tokens;  // the cache stands still meanwhile
   };
   std::unordered_map<BlockKey, Step, BlockKeyHash> steps;
-  cache.tree([&](const NodeInfo& n) {
-    steps[n.key] = {n.parent, {n.tokens.begin(), n.tokens.end()}};
-  });
-  std::vector<std::vector<TokenId>*> path;
+  cache.tree([&](const NodeInfo& n) { steps[n.key] = {n.parent, n.tokens}; });
+  std::vector<std::span<const TokenId>> path;
   for (auto at = steps.find(node); at != steps.end(); at = steps.find(at->second.parent))
-    path.push_back(&at->second.tokens);
+    path.push_back(at->second.tokens);
   std::vector<TokenId> tokens;
   for (auto part = path.rbegin(); part != path.rend(); ++part)
-    tokens.insert(tokens.end(), (*part)->begin(), (*part)->end());
+    tokens.insert(tokens.end(), part->begin(), part->end());
   return tokens;
 }
 
@@ -144,7 +142,7 @@ void post_pins(Server& server, std::shared_ptr<Call> call) {
           },
           kept);
     }
-    Asked asked;
+    GenerationRequest asked;
     Prompt prompt;
     if (auto error = named_prompt(server, *call, body, asked, prompt))
       return post_refusal(call, std::move(*error));

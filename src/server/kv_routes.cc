@@ -6,6 +6,7 @@
 #include "engine/explain.h"
 #include "engine/plan.h"
 #include "server/kv_select.h"
+#include "server/prompt.h"
 #include "server/prompt_run.h"
 
 namespace quire {
@@ -48,18 +49,22 @@ void select_and_evict(Server& server, std::shared_ptr<Call> call, bool all_by_de
 
 }  // namespace
 
-std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& body, Asked& asked,
-                                     Prompt& prompt) {
+std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& body,
+                                     GenerationRequest& asked, Prompt& prompt) {
   const ParseContext context = server.parse_context(call);
   Fields f(body);
+  const Dialect* dialect = call.dialect;
+  if (const auto name = f.text("dialect", 32)) dialect = find_dialect(*name);
+  if (f.failed()) return f.error();
+  if (dialect == nullptr)
+    return not_implemented("dialect " + body["dialect"].get<std::string>(), "dialect");
   if (const Json* inner = f.find("request"); inner != nullptr && inner->is_object()) {
-    const auto parse = inner->contains("messages") ? parse_chat : parse_completion;
     Json request = *inner;
     if (!request.contains("model")) request["model"] = server.model();
     if (!request.contains("kv") && body.contains("kv")) request["kv"] = body["kv"];
-    if (auto error = parse(request, context, asked)) return error;
+    if (auto error = dialect->parse(request, context, asked)) return error;
   } else if (f.find("messages")) {
-    if (auto error = parse_conversation(body, context, asked)) return error;
+    if (auto error = dialect->parse_conversation(body, context, asked)) return error;
     parse_kv(f, context.kv_header, context.kv, asked.kv);
   } else if (const Json* tokens = f.find("tokens")) {
     if (auto error = parse_prompts(*tokens, context.vocabulary, asked)) {
@@ -68,11 +73,14 @@ std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& bod
     }
     parse_kv(f, context.kv_header, context.kv, asked.kv);
   } else if (const Json* text = f.find("prompt")) {
+    asked.parse_special = context.parse_special;  // as a completion reads it
     if (auto error = parse_prompts(*text, context.vocabulary, asked)) return error;
     parse_kv(f, context.kv_header, context.kv, asked.kv);
   } else {
-    return bad_value("messages", "give messages, prompt, tokens or request",
-                     "missing_required_parameter");
+    return bad_value(
+        "messages",
+        "is required, or prompt, tokens, or request (the body of a chat or a completion)",
+        "missing_required_parameter");
   }
   if (f.failed()) return f.error();
   std::vector<Prompt> prompts;
@@ -162,7 +170,7 @@ void get_kv_stats(Server& server, std::shared_ptr<Call> call) {
 
 void post_kv_lookup(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
-    Asked asked;
+    GenerationRequest asked;
     Prompt prompt;
     if (auto error = named_prompt(server, *call, body, asked, prompt))
       return post_refusal(call, std::move(*error));
@@ -206,7 +214,7 @@ void post_kv_lookup(Server& server, std::shared_ptr<Call> call) {
 
 void post_kv_prefill(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
-    Asked asked;
+    GenerationRequest asked;
     Prompt prompt;
     if (body.is_object() && body.value("async", Json(false)) == true)
       return post_refusal(call, not_implemented("async", "async"));

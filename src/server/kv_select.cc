@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "server/prompt.h"
+
 namespace quire {
 
 Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_default) {
@@ -19,7 +21,7 @@ Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_de
     if (node->size() < 8) f->refuse("node", "must be at least 8 hex digits");
   } else if (const Json* tokens = f->find("tokens")) {
     out.kind = Selector::Kind::tokens;
-    Asked asked;
+    GenerationRequest asked;
     const ParseContext context = server.parse_context(call);
     KvPolicy policy;
     policy.tenant = call.caller.tenant;
@@ -44,13 +46,19 @@ Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_de
   return out;
 }
 
-Result<BlockKey> find_node(const KvCache& cache, std::string_view hex) {
+Result<BlockKey> find_node(const KvCache& cache, std::string_view hex, std::optional<RootId> root) {
   std::vector<BlockKey> found;
   std::string wanted(hex);
   std::ranges::transform(wanted, wanted.begin(),
                          [](char c) { return c >= 'A' && c <= 'F' ? char(c + 32) : c; });
+  // Most keys differ in their first digit, and spelling all 64 takes long.
+  const auto begins = [&](const BlockKey& key) {
+    const auto first = static_cast<unsigned>(key.bytes[0]) >> 4;
+    return !wanted.empty() && wanted[0] == "0123456789abcdef"[first] &&
+           key.hex().starts_with(wanted);
+  };
   cache.tree([&](const NodeInfo& n) {
-    if (n.key.hex().starts_with(wanted)) found.push_back(n.key);
+    if ((!root || n.root == *root) && found.size() < 2 && begins(n.key)) found.push_back(n.key);
   });
   if (found.empty()) return Error{Code::not_found, "no cached node begins with " + wanted};
   if (found.size() > 1) return Error{Code::invalid, "several nodes begin with " + wanted};
@@ -59,9 +67,9 @@ Result<BlockKey> find_node(const KvCache& cache, std::string_view hex) {
 
 Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run) {
   KvCache& cache = e.runtime.cache();
-  if (selector.kind == Selector::Kind::all && !dry_run) {
-    e.drop_snapshots();
-    return cache.clear(force);
+  if (selector.kind == Selector::Kind::all) {
+    if (!dry_run) e.drop_snapshots();
+    return cache.clear(force, dry_run);
   }
   BlockKey node;
   std::optional<RootId> root;
@@ -75,32 +83,21 @@ Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool for
   }
   std::unordered_set<BlockKey, BlockKeyHash> selected;
   std::vector<BlockKey> tops;
-  Evicted would;
   cache.tree([&](const NodeInfo& n) {
     const bool below = selected.contains(n.parent);
     const bool named =
-        selector.kind == Selector::Kind::all ||
         (selector.kind == Selector::Kind::tenant && n.root == *root) ||
         (selector.kind == Selector::Kind::older_than && n.last_used < e.now - selector.age) ||
         n.key == node;
     if (!below && !named) return;
     selected.insert(n.key);
     if (!below) tops.push_back(n.key);
-    if (n.sequences > 0)
-      ++would.in_use;
-    else if (n.pinned && !force)
-      ++would.pinned;
-    else {
-      ++would.blocks;
-      would.bytes += n.bytes;
-    }
   });
-  if (dry_run) return would;
   if (tops.empty() && selector.kind == Selector::Kind::tokens)
     return Error{Code::not_found, "these tokens are not cached"};
   Evicted sum;
   for (const BlockKey& key : tops) {
-    const auto done = cache.evict(key, force);
+    const auto done = cache.evict(key, force, dry_run);
     if (!done.ok()) continue;  // went with one of the others
     sum.blocks += done.value().blocks;
     sum.bytes += done.value().bytes;

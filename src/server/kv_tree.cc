@@ -1,5 +1,5 @@
 // The prefix tree: runs of blocks without branching, as JSON, Graphviz or folded stacks.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
@@ -33,7 +33,9 @@ struct Copy {
   bool truncated = false;
 };
 
-Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool text) {
+// All blocks, or one.
+Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool text,
+               const std::optional<BlockKey>& wanted = std::nullopt) {
   Copy out{.now = e.now};
   std::optional<RootId> only;
   if (tenant) {
@@ -42,7 +44,7 @@ Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool tex
     only = root.value();
   }
   e.runtime.cache().tree([&](const NodeInfo& n) {
-    if (only && n.root != *only) return;
+    if ((only && n.root != *only) || (wanted && n.key != *wanted)) return;
     if (out.blocks.size() >= kBlocksMax) {
       out.truncated = true;
       return;
@@ -241,7 +243,8 @@ void show_tree(Server& server, const std::shared_ptr<Call>& call, const View& vi
   } else {
     for (std::size_t i = 0; i < runs.size(); ++i)
       if (runs[i].last->key.hex().starts_with(view.root)) level.push_back(i);
-    if (level.empty()) return call->refuse(not_found("no cached node begins with " + view.root));
+    if (level.empty())
+      return post_refusal(call, not_found("no cached node begins with " + view.root));
     base_depth = runs[level.front()].depth - 1;
   }
   const auto order = [&](std::size_t a, std::size_t b) {
@@ -265,15 +268,17 @@ void show_tree(Server& server, const std::shared_ptr<Call>& call, const View& vi
     level = std::move(next);
   }
   if (view.format == "dot" || view.format == "folded")
-    return call->exchange->respond({.headers = {{"Content-Type", "text/plain; charset=utf-8"}},
-                                    .body = view.format == "dot"
-                                                ? as_dot(runs, shown, view, server)
-                                                : as_folded(runs, shown, view, server)});
+    return call->exchange->post([call, text = view.format == "dot"
+                                                  ? as_dot(runs, shown, view, server)
+                                                  : as_folded(runs, shown, view, server)] {
+      call->exchange->respond(
+          {.headers = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = text});
+    });
   Json nodes = Json::array();
   for (const std::size_t i : shown) nodes.push_back(run_json(runs, i, view, server, copy.now));
-  call->respond({{"root", view.root.empty() ? std::string(64, '0') : view.root},
-                 {"nodes", std::move(nodes)},
-                 {"truncated", truncated}});
+  post_answer(call, {{"root", view.root.empty() ? std::string(64, '0') : view.root},
+                     {"nodes", std::move(nodes)},
+                     {"truncated", truncated}});
 }
 
 }  // namespace
@@ -286,6 +291,16 @@ void get_kv_tree(Server& server, std::shared_ptr<Call> call) {
             .depth = static_cast<std::uint32_t>(number_parameter(request, "depth", 64)),
             .min_tokens = static_cast<std::uint32_t>(number_parameter(request, "min_tokens", 0)),
             .limit = std::min<std::size_t>(number_parameter(request, "limit", 200), 10'000)};
+  const auto one_of = [&](const char* name, const std::string& given,
+                          std::initializer_list<std::string_view> known) {
+    if (std::ranges::find(known, given) != known.end()) return true;
+    call->refuse(
+        bad_value(name, fmt::format("must be one of {}, not '{}'", fmt::join(known, ", "), given)));
+    return false;
+  };
+  if (!one_of("format", view.format, {"json", "dot", "folded"}) ||
+      !one_of("sort", view.sort, {"hits", "bytes", "recent"}))
+    return;
   if (view.root.find_first_not_of('0') == std::string::npos) view.root.clear();
   std::optional<std::string> tenant = request.parameter("tenant");
   if (!call->caller.admin) {  // sees its own only
@@ -294,7 +309,7 @@ void get_kv_tree(Server& server, std::shared_ptr<Call> call) {
     tenant = call->caller.tenant;
   }
   view.text = server.options().show_text && request.parameter("text").value_or("true") != "false";
-  server.with_engine(
+  server.with_walk(
       call, [tenant, text = view.text](EngineView& e) { return copy_tree(e, tenant, text); },
       [&server, call, view](Copy& copy) { show_tree(server, call, view, copy); });
 }
@@ -307,18 +322,21 @@ void get_kv_block(Server& server, std::shared_ptr<Call> call) {
   };
   std::optional<std::string> tenant;
   if (!call->caller.admin) tenant = call->caller.tenant;
-  server.with_engine(
+  server.with_walk(
       call,
       [hex = call->arguments.front(), tenant](EngineView& e) -> Result<Found> {
         if (hex.size() < 8) return Error{Code::invalid, "give at least 8 hex digits"};
-        TRY(const BlockKey key, find_node(e.runtime.cache(), hex));
-        Copy all = copy_tree(e, tenant, true);
-        for (Block& b : all.blocks)
-          if (b.key == key) return Found{std::move(b), e.now};
-        return Error{Code::not_found, "no cached node begins with " + hex};
+        std::optional<RootId> root;
+        if (tenant) {
+          TRY(root, e.runtime.tenant_root(*tenant));
+        }
+        TRY(const BlockKey key, find_node(e.runtime.cache(), hex, root));
+        Copy one = copy_tree(e, tenant, true, key);
+        if (one.blocks.empty()) return Error{Code::not_found, "no cached node begins with " + hex};
+        return Found{std::move(one.blocks.front()), e.now};
       },
       [&server, call](const Result<Found>& found) {
-        if (!found.ok()) return call->refuse(from_error(found.error()));
+        if (!found.ok()) return post_refusal(call, from_error(found.error()));
         const Block& b = *found.value().block;
         const std::string& format = server.runtime().kv_format();
         Json out{{"hash", b.key.hex()},
@@ -334,7 +352,7 @@ void get_kv_block(Server& server, std::shared_ptr<Call> call) {
                  {"pinned", b.pinned},
                  {"last_used", rfc3339(unix_now_ns() + b.last_used - found.value().now)}};
         if (server.options().show_text) out["token_ids"] = b.head;
-        call->respond(out);
+        post_answer(call, std::move(out));
       });
 }
 

@@ -10,13 +10,6 @@
 namespace quire {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t first = text.find_first_not_of(kSpace);
-  if (first == text.npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
-}
-
 std::string joined(std::span<const Segment> parts) {
   std::string text;
   for (const Segment& p : parts) text += p.text;
@@ -44,12 +37,32 @@ class TokenEnds {
 };
 
 struct Conversation {
-  Json messages;  // as rendered
-  std::vector<Segment> parts;
-  std::string text;
+  Json messages;               // as rendered
+  std::vector<Segment> parts;  // of the prompt
 };
 
-std::optional<ApiError> render(const Asked& asked, const Runtime& runtime, Conversation& out) {
+// The bytes of the prompt from the first to the last of a message's content.
+struct Extent {
+  std::size_t begin = 0, end = 0;
+  bool shown = false;
+};
+
+std::vector<Extent> where_shown(const Conversation& c) {
+  std::vector<Extent> extents(c.messages.size());
+  std::size_t at = 0;
+  for (const Segment& part : c.parts) {
+    if (part.message >= 0 && static_cast<std::size_t>(part.message) < extents.size()) {
+      Extent& e = extents[static_cast<std::size_t>(part.message)];
+      if (!e.shown) e = {.begin = at, .shown = true};
+      e.end = at + part.text.size();
+    }
+    at += part.text.size();
+  }
+  return extents;
+}
+
+std::optional<ApiError> render(const GenerationRequest& asked, const Runtime& runtime,
+                               Conversation& out) {
   std::optional<ChatTemplate> own;
   if (!asked.chat_template.empty()) {
     auto parsed = ChatTemplate::parse(asked.chat_template);
@@ -62,7 +75,7 @@ std::optional<ApiError> render(const Asked& asked, const Runtime& runtime, Conve
                         "this model has no chat template; use /v1/completions, or send a "
                         "chat_template",
                     .code = "unsupported_parameter",
-                    .param = "messages"};
+                    .param = std::string(asked.prompt_field)};
   ChatOptions options{.add_generation_prompt = asked.add_generation_prompt,
                       .variables = asked.template_variables,
                       .chat_template = chat};
@@ -76,27 +89,19 @@ std::optional<ApiError> render(const Asked& asked, const Runtime& runtime, Conve
   else if (!knows_tools && (!asked.tools.is_null() || has_calls))
     out.messages = messages_with_tools(asked.messages, asked.tools);
   auto parts = render_chat_segments(runtime, out.messages, options);
-  if (!parts.ok()) return from_error(parts.error(), "messages");
+  if (auto error = stopped()) return error;
+  if (!parts.ok()) return from_error(parts.error(), std::string(asked.prompt_field));
   out.parts = std::move(parts.value());
-  out.text = joined(out.parts);
   return std::nullopt;
 }
 
 // The last message is to be continued: what the template wrote behind it goes.
 std::optional<ApiError> cut_after_last(Conversation& c) {
-  const std::string content = c.messages.back()["content"].get<std::string>();
-  std::size_t at = c.text.rfind(content);
-  std::size_t size = content.size();
-  if (at == std::string::npos) {
-    const std::string_view core = trimmed(content);
-    at = c.text.rfind(core);
-    size = core.size();
-  }
-  if (content.empty() || at == std::string::npos)
+  const Extent last = where_shown(c).back();
+  if (!last.shown)
     return bad_value("continue_final_message",
                      "the template does not show the last message as it is");
-  std::size_t left = at + size;
-  c.text.resize(left);
+  std::size_t left = last.end;
   for (Segment& part : c.parts) {
     const std::size_t keep = std::min(left, part.text.size());
     part.text.resize(keep);
@@ -105,25 +110,17 @@ std::optional<ApiError> cut_after_last(Conversation& c) {
   return std::nullopt;
 }
 
-void name_segments(const Asked& asked, const Conversation& c, const TokenEnds& ends,
+void name_segments(const GenerationRequest& asked, const Conversation& c, const TokenEnds& ends,
                    std::uint32_t token_count, Prompt& out) {
-  std::size_t searched = 0, systems = 0;
+  std::size_t systems = 0;
   std::uint32_t begin = 0;
+  const std::vector<Extent> extents = where_shown(c);
   // Tools that became a message of their own stand before the client's.
   const std::size_t moved = c.messages.size() - asked.messages.size();
   for (std::size_t i = 0; i < c.messages.size(); ++i) {
     const Json& m = c.messages[i];
-    std::string content = m.contains("content") && m["content"].is_string()
-                              ? m["content"].get<std::string>()
-                              : std::string();
-    std::size_t at = c.text.find(content, searched);
-    if (at == std::string::npos) {
-      content = std::string(trimmed(content));
-      at = c.text.find(content, searched);
-    }
-    if (at == std::string::npos || content.empty()) continue;
-    searched = at + content.size();
-    const std::uint32_t end = ends.before(searched);
+    if (!extents[i].shown) continue;
+    const std::uint32_t end = std::max(begin, ends.before(extents[i].end));
     std::string name = i < moved               ? "tools"
                        : m["role"] == "system" ? fmt::format("system[{}]", systems++)
                                                : fmt::format("messages[{}]", i - moved);
@@ -133,24 +130,45 @@ void name_segments(const Asked& asked, const Conversation& c, const TokenEnds& e
       // The client's part ends where its text ends within the content.
       const std::string& own = asked.messages[i - moved]["content"].get_ref<const std::string&>();
       const std::size_t tail = own.size() - std::min(own.size(), asked.breakpoint->second);
-      out.breakpoint = ends.before(searched - std::min(searched - at, tail));
+      const std::size_t shown = extents[i].end - extents[i].begin;
+      out.breakpoint = ends.before(extents[i].end - std::min(shown, tail));
     }
   }
   if (!out.segments.empty()) out.segments.back().end = token_count;
 }
 
-std::optional<ApiError> chat_prompt(const Asked& asked, const Runtime& runtime, Prompt& out) {
+// Tokens that so much text surely makes more than: then it need not be split to be refused.
+std::optional<ApiError> check_length(std::size_t bytes, const GenerationRequest& asked,
+                                     const Runtime& runtime) {
+  constexpr std::size_t kSpare = 4;  // some tokenizers leave bytes out
+  const std::size_t piece = std::max<std::size_t>(runtime.tokenizer().longest_piece(), 16);
+  const std::size_t max = std::max(runtime.context() * piece * kSpare, std::size_t{1} << 20);
+  if (asked.truncate_prompt != 0 || bytes <= max) return std::nullopt;
+  const char* const what = asked.chat ? "messages" : "prompt";
+  return ApiError{
+      .message = fmt::format("This model's maximum context length is {} tokens. However, your {} "
+                             "has {} bytes. Please reduce the length of the {}.",
+                             runtime.context(), what, bytes, what),
+      .code = "context_length_exceeded",
+      .param = what};
+}
+
+std::optional<ApiError> chat_prompt(const GenerationRequest& asked, const Runtime& runtime,
+                                    Prompt& out) {
   Conversation c;
   if (auto error = render(asked, runtime, c)) return error;
   if (asked.continue_final_message)
     if (auto error = cut_after_last(c)) return error;
+  std::size_t bytes = 0;
+  for (const Segment& part : c.parts) bytes += part.text.size();
+  if (auto error = check_length(bytes, asked, runtime)) return error;
   out.tokens = encode_segments(runtime.tokenizer(), c.parts);
-  const TokenEnds ends(runtime.tokenizer(), out.tokens, c.text.size());
+  const TokenEnds ends(runtime.tokenizer(), out.tokens, bytes);
   name_segments(asked, c, ends, static_cast<std::uint32_t>(out.tokens.size()), out);
   return std::nullopt;
 }
 
-std::optional<ApiError> infill(const AskedPrompt& prompt, const std::string& suffix,
+std::optional<ApiError> infill(const PromptInput& prompt, const std::string& suffix,
                                const Tokenizer& t, std::vector<TokenId>& out) {
   struct Names {
     const char *prefix, *suffix, *middle;
@@ -173,7 +191,7 @@ std::optional<ApiError> infill(const AskedPrompt& prompt, const std::string& suf
                    "unsupported_parameter");
 }
 
-void truncate(const Asked& asked, const Runtime& runtime, Prompt& prompt) {
+void truncate(const GenerationRequest& asked, const Runtime& runtime, Prompt& prompt) {
   if (asked.truncate_prompt == 0) return;
   const std::size_t keep = asked.truncate_prompt < 0
                                ? runtime.context() - 1
@@ -185,27 +203,77 @@ void truncate(const Asked& asked, const Runtime& runtime, Prompt& prompt) {
   prompt.breakpoint.reset();
 }
 
+constexpr std::size_t kPromptsMax = 1024;
+
+bool is_token(const Json& t, std::uint32_t vocabulary) {
+  return t.is_number_unsigned() && t.get<std::uint64_t>() < vocabulary;
+}
+
 }  // namespace
 
-std::optional<ApiError> render_text(const Asked& asked, const Runtime& runtime, std::string& out) {
+std::optional<ApiError> parse_prompts(const Json& prompt, std::uint32_t vocabulary,
+                                      GenerationRequest& asked) {
+  const auto tokens_of = [&](const Json& list) -> std::optional<PromptInput> {
+    PromptInput p{.is_tokens = true};
+    p.tokens.reserve(list.size());
+    for (const Json& t : list) {
+      if (!is_token(t, vocabulary)) return std::nullopt;
+      p.tokens.push_back(t.get<TokenId>());
+    }
+    return p;
+  };
+  if (prompt.is_string()) {
+    asked.prompts.push_back({.text = prompt.get<std::string>()});
+    return std::nullopt;
+  }
+  if (!prompt.is_array() || prompt.empty())
+    return bad_value("prompt", "must be a string, a list of strings, tokens, or lists of tokens");
+  if (prompt.front().is_number()) {
+    auto p = tokens_of(prompt);
+    if (!p) return bad_value("prompt", "must hold tokens of this model only");
+    asked.prompts.push_back(std::move(*p));
+    return std::nullopt;
+  }
+  if (prompt.size() > kPromptsMax)
+    return bad_value("prompt", fmt::format("must hold at most {} prompts", kPromptsMax));
+  for (const Json& one : prompt) {
+    if (prompt.front().is_string() && one.is_string()) {
+      asked.prompts.push_back({.text = one.get<std::string>()});
+    } else if (prompt.front().is_array() && one.is_array() && !one.empty()) {
+      auto p = tokens_of(one);
+      if (!p) return bad_value("prompt", "must hold tokens of this model only");
+      asked.prompts.push_back(std::move(*p));
+    } else {
+      return bad_value("prompt", "must not mix strings, tokens and empty lists");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> render_text(const GenerationRequest& asked, const Runtime& runtime,
+                                    std::string& out) {
   Conversation c;
   if (auto error = render(asked, runtime, c)) return error;
   if (asked.continue_final_message)
     if (auto error = cut_after_last(c)) return error;
-  out = std::move(c.text);
+  out = joined(c.parts);
   return std::nullopt;
 }
 
-std::optional<ApiError> make_prompts(const Asked& asked, const Runtime& runtime,
+std::optional<ApiError> make_prompts(const GenerationRequest& asked, const Runtime& runtime,
                                      std::vector<Prompt>& out) {
   const Tokenizer& tokenizer = runtime.tokenizer();
   if (asked.chat) {
     Prompt prompt;
     if (auto error = chat_prompt(asked, runtime, prompt)) return error;
+    if (auto error = stopped()) return error;
     out.push_back(std::move(prompt));
   }
-  for (const AskedPrompt& p : asked.prompts) {
+  for (const PromptInput& p : asked.prompts) {
     Prompt prompt;
+    if (auto error =
+            check_length(p.text.size() + (asked.suffix ? asked.suffix->size() : 0), asked, runtime))
+      return error;
     if (asked.suffix) {
       if (auto error = infill(p, *asked.suffix, tokenizer, prompt.tokens)) return error;
     } else if (p.is_tokens) {
@@ -217,6 +285,7 @@ std::optional<ApiError> make_prompts(const Asked& asked, const Runtime& runtime,
       if (prompt.tokens.empty() && tokenizer.bos() != kNoToken)
         prompt.tokens.push_back(tokenizer.bos());
     }
+    if (auto error = stopped()) return error;
     if (prompt.tokens.empty()) return bad_value("prompt", "must not be empty");
     out.push_back(std::move(prompt));
   }
@@ -227,18 +296,18 @@ std::optional<ApiError> make_prompts(const Asked& asked, const Runtime& runtime,
     // A prompt that fills the window leaves no room for an answer; scoring needs none.
     const std::size_t room = asked.tokens_max == 0u ? 0 : 1;
     if (prompt.tokens.size() + room > runtime.context())
-      return ApiError{.message = fmt::format(
-                          "This model's maximum context length is {} tokens. However, your {} "
-                          "resulted in {} tokens. Please reduce the length of the {}.",
-                          runtime.context(), asked.chat ? "messages" : "prompt",
-                          prompt.tokens.size(), asked.chat ? "messages" : "prompt"),
-                      .code = "context_length_exceeded",
-                      .param = asked.chat ? "messages" : "prompt"};
+      return ApiError{
+          .message = fmt::format(
+              "This model's maximum context length is {} tokens. However, your {} "
+              "resulted in {} tokens. Please reduce the length of the {}.",
+              runtime.context(), asked.prompt_field, prompt.tokens.size(), asked.prompt_field),
+          .code = "context_length_exceeded",
+          .param = std::string(asked.prompt_field)};
   }
   return std::nullopt;
 }
 
-Request make_request(const Asked& asked, const Prompt& prompt, const Runtime& runtime,
+Request make_request(const GenerationRequest& asked, const Prompt& prompt, const Runtime& runtime,
                      std::string id) {
   Request r;
   r.id = std::move(id);

@@ -16,8 +16,7 @@ double as_written(float value) { return std::stod(fmt::format("{}", value)); }
 Span own_span(const Origin& origin, const ServedBy& by, std::string_view model, int status,
               Nanoseconds now) {
   const std::int64_t offset = unix_now_ns() - now;  // from SteadyClock to the time of day
-  const std::string_view operation = operation_name(origin.route);
-  Span s{.name = std::string(operation) + " " + std::string(model),
+  Span s{.name = std::string(origin.operation) + " " + std::string(model),
          .trace_id = origin.trace.trace_id,
          .span_id = origin.span_id,
          .parent_id = origin.trace.parent_id,
@@ -26,7 +25,7 @@ Span own_span(const Origin& origin, const ServedBy& by, std::string_view model, 
          .start_unix_ns = origin.began + offset,
          .end_unix_ns = now + offset,
          .failed = status >= 500};
-  s.attribute("gen_ai.operation.name", operation);
+  s.attribute("gen_ai.operation.name", origin.operation);
   s.attribute("gen_ai.provider.name", "quire");
   s.attribute("gen_ai.request.model", model);
   s.attribute("server.address", by.host);
@@ -38,21 +37,20 @@ Span own_span(const Origin& origin, const ServedBy& by, std::string_view model, 
   return s;
 }
 
-void add_request(Span& s, const Asked& a) {
+void add_request(Span& s, const GenerationRequest& a) {
   if (a.tokens_max) s.attribute("gen_ai.request.max_tokens", *a.tokens_max);
   s.attribute("gen_ai.request.temperature", as_written(a.sampling.temperature));
   s.attribute("gen_ai.request.top_p", as_written(a.sampling.top_p));
   if (a.sampling.top_k > 0) s.attribute("gen_ai.request.top_k", a.sampling.top_k);
   if (a.seeded) s.attribute("gen_ai.request.seed", static_cast<std::int64_t>(a.sampling.seed));
-  if (!a.stop.empty()) s.attribute("gen_ai.request.stop_sequences", a.stop);
   if (a.n != 1) s.attribute("gen_ai.request.choice.count", a.n);
   s.attribute("gen_ai.request.stream", a.stream);
   if (a.sampling.frequency_penalty != 0)
     s.attribute("gen_ai.request.frequency_penalty", as_written(a.sampling.frequency_penalty));
   if (a.sampling.presence_penalty != 0)
     s.attribute("gen_ai.request.presence_penalty", as_written(a.sampling.presence_penalty));
-  const bool json = a.grammar.kind == AskedGrammar::Kind::json_object ||
-                    a.grammar.kind == AskedGrammar::Kind::json_schema;
+  const bool json = a.grammar.kind == AnswerGrammar::Kind::json_object ||
+                    a.grammar.kind == AnswerGrammar::Kind::json_schema;
   s.attribute("gen_ai.output.type", json ? "json" : "text");
 }
 
@@ -90,7 +88,7 @@ Json plain_line(const Origin& o, int status, Nanoseconds now) {
           {"total_ms", to_ms(now - o.began)}};
 }
 
-Json generation_line(const Origin& o, const Asked& asked, const GenerationSummary& s,
+Json generation_line(const Origin& o, const GenerationRequest& asked, const GenerationSummary& s,
                      const ServedBy& by, std::uint64_t bytes_out, Nanoseconds now) {
   return {{"ts", rfc3339(unix_now_ns())},
           {"level", s.status >= 500 ? "error" : "info"},
@@ -98,7 +96,7 @@ Json generation_line(const Origin& o, const Asked& asked, const GenerationSummar
           {"trace_id", o.trace.trace_id},
           {"tenant", asked.kv.policy.tenant},
           {"key_id", o.key_id},
-          {"dialect", "openai"},
+          {"dialect", o.dialect},
           {"route", o.route},
           {"status", s.status},
           {"stream", asked.stream},
@@ -131,19 +129,13 @@ Json generation_line(const Origin& o, const Asked& asked, const GenerationSummar
           {"error_code", s.error_code}};
 }
 
-std::string_view operation_name(std::string_view route) {
-  if (route == "/v1/chat/completions") return "chat";
-  if (route == "/v1/completions") return "text_completion";
-  return {};
-}
-
 Span refused_span(const Origin& origin, const ServedBy& by, int status, Nanoseconds now) {
   Span s = own_span(origin, by, by.model, status, now);
   s.attribute("error.type", std::to_string(status));
   return s;
 }
 
-std::vector<Span> generation_spans(const Origin& origin, const Asked& asked,
+std::vector<Span> generation_spans(const Origin& origin, const GenerationRequest& asked,
                                    const GenerationSummary& g, const ServedBy& by,
                                    Nanoseconds now) {
   std::vector<Span> all{own_span(origin, by, asked.model, g.status, now)};

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "server/asked.h"
 #include "server/generation.h"
+#include "server/generation_request.h"
 #include "server/span.h"
 
 namespace quire {
@@ -15,6 +15,8 @@ namespace quire {
 struct Origin {
   std::string request_id, tenant, key_id, method;
   std::string_view route;      // its pattern
+  std::string_view operation;  // of the route; empty: it generates nothing
+  std::string_view dialect;
   Nanoseconds began = 0;       // on SteadyClock
   std::uint64_t bytes_in = 0;  // of the body
   TraceContext trace = {};     // empty trace_id: it is not traced
@@ -27,15 +29,14 @@ struct ServedBy {
 };
 
 Json plain_line(const Origin& origin, int status, Nanoseconds now);
-Json generation_line(const Origin& origin, const Asked& asked, const GenerationSummary& summary,
-                     const ServedBy& by, std::uint64_t bytes_out, Nanoseconds now);
+Json generation_line(const Origin& origin, const GenerationRequest& asked,
+                     const GenerationSummary& summary, const ServedBy& by, std::uint64_t bytes_out,
+                     Nanoseconds now);
 
-// "chat" or "text_completion", as the conventions of OpenTelemetry call it; empty: no generation.
-std::string_view operation_name(std::string_view route);
 // A request that was refused before anything was generated.
 Span refused_span(const Origin& origin, const ServedBy& by, int status, Nanoseconds now);
 // The request's span, then its parts: queue, kv.lookup, prefill, kv.write, decode.
-std::vector<Span> generation_spans(const Origin& origin, const Asked& asked,
+std::vector<Span> generation_spans(const Origin& origin, const GenerationRequest& asked,
                                    const GenerationSummary& summary, const ServedBy& by,
                                    Nanoseconds now);
 

@@ -19,11 +19,15 @@ bool matches(std::string_view pattern, std::string_view path, std::vector<std::s
     if (brace == pattern.npos) return path.empty();
     const std::size_t end = pattern.find('}', brace);
     const bool rest = pattern[end - 1] == '*';
-    const std::string_view value = rest ? path : path.substr(0, path.find('/'));
+    pattern.remove_prefix(end + 1);
+    std::string_view value = rest ? path : path.substr(0, path.find('/'));
+    if (!pattern.empty() && pattern.front() != '/') {
+      const std::size_t at = value.rfind(pattern.substr(0, pattern.find_first_of("/{")));
+      value = value.substr(0, at == value.npos ? 0 : at);
+    }
     if (value.empty()) return false;
     arguments.push_back(percent_decode(value));
     path.remove_prefix(value.size());
-    pattern.remove_prefix(end + 1);
   }
   return path.empty();
 }

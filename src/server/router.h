@@ -3,7 +3,8 @@
 //   const RouteMatch m = find_route(routes, "GET", "/v1/models/a%2Fb");
 //   m.route->handle(server, call);           // m.arguments = {"a/b"}
 //
-// Every path under /v1 is also there without it. {name} takes one segment, {name*} the rest.
+// Every path under /v1 is also there without it. {name} takes one segment, {name*} the rest; text that
+// follows ("/models/{id*}:countTokens") ends it where that text stands last.
 #pragma once
 
 #include <memory>
@@ -16,6 +17,7 @@ namespace quire {
 
 class Server;
 struct Call;
+struct Dialect;
 
 enum class Access : std::uint8_t { open, user, admin };
 
@@ -23,6 +25,8 @@ struct Route {
   std::string_view method, pattern;
   Access access;
   void (*handle)(Server& server, std::shared_ptr<Call> call);
+  std::string_view operation = {};   // "chat", as OpenTelemetry calls it; empty: generates nothing
+  const Dialect* dialect = nullptr;  // none: one of the server's own
 };
 
 struct RouteMatch {

@@ -14,6 +14,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/v1/kv/pins/{id}", Access::user, nullptr},
     {"DELETE", "/v1/kv/pins/{id}", Access::user, nullptr},
     {"GET", "/health", Access::open, nullptr},
+    {"POST", "/v1beta/models/{id*}:count", Access::user, nullptr},
 };
 
 TEST(Router, PathsWorkWithAndWithoutTheVersion) {
@@ -31,6 +32,14 @@ TEST(Router, ArgumentsAreDecoded) {
             std::vector<std::string>{"a/b"});
   EXPECT_EQ(find_route(kRoutes, "GET", "/v1/kv/pins/7").arguments, std::vector<std::string>{"7"});
   EXPECT_EQ(find_route(kRoutes, "GET", "/v1/kv/pins/7/8").route, nullptr);
+}
+
+TEST(Router, AnArgumentEndsWhereTheTextAfterItStandsLast) {
+  EXPECT_EQ(find_route(kRoutes, "POST", "/v1beta/models/a/b:count:count").arguments,
+            std::vector<std::string>{"a/b:count"});
+  EXPECT_EQ(find_route(kRoutes, "POST", "/v1beta/models/a%2Fb:count").route, &kRoutes[6]);
+  for (const char* path : {"/v1beta/models/a:counts", "/v1beta/models/a", "/v1beta/models/:count"})
+    EXPECT_EQ(find_route(kRoutes, "POST", path).route, nullptr) << path;
 }
 
 TEST(Router, WrongMethodNamesTheRightOnes) {

@@ -4,8 +4,6 @@ namespace quire {
 namespace {
 
 constexpr Route kRoutes[] = {
-    {"POST", "/v1/chat/completions", Access::user, post_chat},
-    {"POST", "/v1/completions", Access::user, post_completions},
     {"GET", "/v1/models", Access::user, get_models},
     {"GET", "/v1/models/{id*}", Access::user, get_model},
 
@@ -68,6 +66,18 @@ constexpr Route kRoutes[] = {
 
 }  // namespace
 
-std::span<const Route> all_routes() { return kRoutes; }
+std::span<const Route> all_routes() {
+  static const std::vector<Route> all = [] {
+    std::vector<Route> routes;
+    for (const Dialect* dialect : dialects())
+      for (Route r : dialect->routes) {
+        r.dialect = dialect;
+        routes.push_back(r);
+      }
+    routes.insert(routes.end(), std::begin(kRoutes), std::end(kRoutes));
+    return routes;
+  }();
+  return all;
+}
 
 }  // namespace quire

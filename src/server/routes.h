@@ -1,4 +1,5 @@
-// server/routes.h - the handlers behind the table in server/routes.cc, by the file they are in.
+// server/routes.h - the handlers behind the table in server/routes.cc, by the file they are in. Those
+// of a dialect are in its folder.
 #pragma once
 
 #include <memory>
@@ -9,9 +10,7 @@ namespace quire {
 
 #define QUIRE_HANDLER(name) void name(Server& server, std::shared_ptr<Call> call)
 
-// openai_routes.cc
-QUIRE_HANDLER(post_chat);
-QUIRE_HANDLER(post_completions);
+// model_routes.cc
 QUIRE_HANDLER(get_models);
 QUIRE_HANDLER(get_model);
 
@@ -65,9 +64,10 @@ QUIRE_HANDLER(get_kv_events);
 
 #undef QUIRE_HANDLER
 
-// What a body names, as a prompt: {"tokens"}, {"prompt"}, {"messages", ...} or {"request": {...}}.
+// What a body names, as a prompt: {"tokens"}, {"prompt"}, {"messages", ...} or {"request": {...}}, the
+// last two in the caller's dialect or in {"dialect"}.
 // Worker thread.
-std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& body, Asked& asked,
-                                     Prompt& prompt);
+std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& body,
+                                     GenerationRequest& asked, Prompt& prompt);
 
 }  // namespace quire

@@ -1,19 +1,21 @@
 #include "server/server.h"
 
 #include <fmt/core.h>
+#include <malloc.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <future>
+#include <thread>
 
 #include "server/bad_words.h"
 #include "server/grammar_masks.h"
 #include "server/ids.h"
 #include "server/kv_events.h"
-#include "server/openai_dialect.h"
 
 namespace quire {
 namespace {
+
+constexpr std::size_t kLargeBody = 64 << 10;
 
 bool good_request_id(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::ranges::all_of(id, [](char c) {
@@ -22,22 +24,42 @@ bool good_request_id(std::string_view id) {
   });
 }
 
+// Log-probabilities of a prompt are written once for every choice.
+std::optional<ApiError> check_logprobs(const GenerationRequest& asked,
+                                       const std::vector<Prompt>& prompts, std::size_t context) {
+  if (asked.prompt_logprobs < 0) return std::nullopt;
+  const std::size_t max = std::max<std::size_t>(1 << 17, 2 * context);
+  std::size_t tokens = 0;
+  for (const Prompt& p : prompts) tokens += p.tokens.size();
+  const std::size_t each = static_cast<std::size_t>(asked.prompt_logprobs) + 1;
+  if (tokens * each * (asked.chat ? 1 : asked.n) <= max) return std::nullopt;
+  return bad_value("prompt_logprobs",
+                   fmt::format("{} tokens x {} log-probabilities x {} choices are more than {}",
+                               tokens, each, asked.n, max));
+}
+
+// Names in a Host header that mean this server.
+std::vector<std::string> allowed_names(const ServerOptions& options) {
+  std::vector<std::string> names = {host_without_port(options.http.host)};
+  for (const std::string& name : options.allowed_hosts) names.push_back(host_without_port(name));
+  return names;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
-                                              ServerOptions options) {
+                                              ServerOptions options, std::unique_ptr<Door> door) {
   CHECK(!options.models.empty());
-  std::shared_ptr<const ApiKeys> keys = std::make_shared<ApiKeys>();
-  if (!options.api_key_file.empty()) {
-    TRY(ApiKeys loaded, ApiKeys::load(options.api_key_file));
-    keys = std::make_shared<ApiKeys>(std::move(loaded));
+  std::shared_ptr<const ApiKeys> keys = options.keys;
+  if (!keys) {
+    TRY(keys, load_keys(options));
   }
-  if (keys->empty() && !is_loopback(options.http.host))
-    return Error{Code::invalid, options.http.host +
-                                    " can be reached from other machines; give --api-key-file, or "
-                                    "listen on 127.0.0.1"};
-  std::unique_ptr<Server> server(new Server(std::move(service), std::move(options)));
+  if (!door) {
+    TRY(door, Door::open(options.http));
+  }
+  std::unique_ptr<Server> server(new Server(std::move(service), std::move(options), keys->empty()));
   server->keys_ = std::move(keys);
+  server->door_ = std::move(door);
   if (!server->options_.access_log.empty())
     TRY_STATUS(server->log_.open(server->options_.access_log));
   if (server->options_.traces) {
@@ -45,40 +67,39 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
     traces.resource["service.version"] = server->options_.version;
     TRY(server->tracer_, Tracer::start(std::move(traces)));
   }
-  HttpServerOptions http = server->options_.http;
-  http.threads = 1;  // the cores belong to the model; a mailbox wakes one thread
-  http.refuse = [](int status, std::string message) {
-    HttpResponse r =
-        error_response({.status = status,
-                        .message = std::move(message),
-                        .type = status >= 500 ? "server_error" : "invalid_request_error",
-                        .code = status == 413   ? "request_too_large"
-                                : status == 503 ? "too_many_connections"
-                                                : "bad_request",
-                        .retry_after_s = status == 503 ? 1u : 0u});
-    const std::string id = "req_" + random_hex(24);
-    r.headers.push_back({"x-request-id", id});
-    r.headers.push_back({"request-id", id});
-    return r;
-  };
   Server* const self = server.get();
   server->events_ = std::make_unique<EventPump>(*self);
-  // A client may have been waiting for the port: its request waits until everything is in place.
-  std::promise<void> ready;
-  TRY(server->http_,
-      HttpServer::start(http, [self, go = ready.get_future().share()](std::shared_ptr<Exchange> x) {
-        go.wait();
-        self->handle(std::move(x));
-      }));
-  ready.set_value();
+  server->door_->open_for([self](std::shared_ptr<Exchange> x) { self->handle(std::move(x)); },
+                          [self](const HttpRequest& head) {
+                            Caller caller;
+                            RouteMatch match;
+                            return !self->refusal(head, caller, match);
+                          });
   return server;
 }
 
-Server::Server(std::unique_ptr<Service> service, ServerOptions options)
-    : options_(std::move(options)), service_(std::move(service)) {
-  mailbox_ =
-      std::make_unique<Mailbox>([this](std::function<void()> f) { http_->post(std::move(f)); });
+Result<std::shared_ptr<const ApiKeys>> load_keys(const ServerOptions& options) {
+  auto keys = std::make_shared<ApiKeys>();
+  if (!options.api_key_file.empty()) {
+    TRY(*keys, ApiKeys::load(options.api_key_file));
+  }
+  if (keys->empty() && !is_loopback(options.http.host))
+    return Error{Code::invalid, options.http.host +
+                                    " can be reached from other machines; give --api-key-file, or "
+                                    "listen on 127.0.0.1"};
+  return std::shared_ptr<const ApiKeys>(std::move(keys));
+}
+
+Server::Server(std::unique_ptr<Service> service, ServerOptions options, bool keyless)
+    : options_(std::move(options)),
+      service_(std::move(service)),
+      gate_({.check_host = keyless,
+             .hosts = allowed_names(options_),
+             .origins = options_.cors_origins}) {
+  mailbox_ = std::make_unique<Mailbox>(
+      [this](std::function<void()> f) { door_->http().post(std::move(f)); });
   grammar_ = GrammarMasks::create(runtime().tokenizer(), runtime().config().vocabulary);
+  sampling_ = sampling_defaults(runtime().source());
   struct stat info {};
   if (::stat(options_.model_path.c_str(), &info) == 0) model_created_ = info.st_mtime;
   const std::string identity = fmt::format("{} {} {} {} {}", options_.version, options_.model_path,
@@ -93,28 +114,40 @@ Server::~Server() { stop(); }
 
 void Server::drain() {
   service_->drain();
+  pool_.stop_all();  // the engine would refuse what comes of it
   events_->end_all();
-  http_->drain();
+  door_->http().drain();
 }
 
 bool Server::idle() const { return service_->idle() && under_way_ == 0; }
 
 void Server::stop() {
-  if (!http_) return;
+  if (!events_) return;  // it never began
+  pool_.stop_all();
   events_->end_all();
   service_->stop();  // tells every stream that it is over
   for (int i = 0; i < 100 && under_way_ > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  http_->stop();
+  door_->http().stop();
+}
+
+bool Server::quiet_within(std::chrono::milliseconds limit) {
+  return pool_.idle_within(limit) && (!grammar_ || grammar_->idle_within(limit));
 }
 
 Status Server::reload() {
+  // Keys first, and whatever becomes of the log: a key that was taken back must not stay valid.
+  Status keys;
+  if (!options_.api_key_file.empty()) {
+    auto loaded = ApiKeys::load(options_.api_key_file);
+    if (loaded.ok())
+      std::atomic_store(&keys_, std::shared_ptr<const ApiKeys>(
+                                    std::make_shared<ApiKeys>(std::move(loaded.value()))));
+    else
+      keys = loaded.error();
+  }
   TRY_STATUS(log_.reopen());
-  if (options_.api_key_file.empty()) return {};
-  TRY(ApiKeys loaded, ApiKeys::load(options_.api_key_file));
-  std::atomic_store(&keys_,
-                    std::shared_ptr<const ApiKeys>(std::make_shared<ApiKeys>(std::move(loaded))));
-  return {};
+  return keys;
 }
 
 bool Server::serves(std::string_view model) const {
@@ -125,6 +158,10 @@ ParseContext Server::parse_context(Call& call) const {
   return {
       .vocabulary = static_cast<std::uint32_t>(runtime().tokenizer().size()),
       .strict_fields = options_.strict_fields,
+      .model = model(),
+      .sampling = sampling_.options,
+      .parse_special = options_.parse_special,
+      .trust_templates = options_.trust_templates,
       .kv = {
           .kv_format = runtime().kv_format(),
           .plan = runtime().plan(),
@@ -134,25 +171,11 @@ ParseContext Server::parse_context(Call& call) const {
                                  const StoragePolicy* s) { return runtime().check_retain(p, s); },
           .select = runtime().select(),
           .check_select = [this](const SelectPolicy& p, const StoragePolicy* s,
-                                 bool retains) { return runtime().check_select(p, s, retains); },
+                                 const RetainPolicy* r) { return runtime().check_select(p, s, r); },
           .check_storage = [this](const StoragePolicy& s) { return runtime().check_storage(s); },
           .tenant = call.caller.tenant,
           .admin = call.caller.admin},
       .kv_header = std::string(call.request().header("x-kv-policy"))};
-}
-
-void Server::add_cors(Exchange& x) const {
-  const std::string origin(x.request().header("origin"));
-  if (origin.empty() || options_.cors_origins.empty()) return;
-  const auto allowed = [&](const std::string& o) { return o == "*" || o == origin; };
-  if (std::ranges::none_of(options_.cors_origins, allowed)) return;
-  x.common_headers.push_back({"Access-Control-Allow-Origin", origin});
-  x.common_headers.push_back({"Vary", "Origin"});
-  x.common_headers.push_back({"Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE, OPTIONS"});
-  x.common_headers.push_back({"Access-Control-Allow-Headers",
-                              "authorization, content-type, x-api-key, x-request-id, x-kv-policy"});
-  x.common_headers.push_back(
-      {"Access-Control-Expose-Headers", "x-request-id, x-kv-cached-tokens, x-kv-prompt-tokens"});
 }
 
 void Server::handle(std::shared_ptr<Exchange> x) {
@@ -162,9 +185,10 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   const std::string_view given = x->request().header("x-request-id");
   call->id = good_request_id(given) ? std::string(given) : "req_" + random_hex(24);
   x->common_headers = {{"x-request-id", call->id}, {"request-id", call->id}};
+  call->dialect = &dialect_of(x->request());
   call->bytes_in = x->request().body.size();
   begin_trace(*call);
-  add_cors(*x);
+  for (HttpHeader& h : gate_.cors_headers(x->request())) x->common_headers.push_back(std::move(h));
   ++under_way_;
   call->presence = std::shared_ptr<void>(nullptr, [this](void*) { --under_way_; });
   x->answered = [this, call](int status) {
@@ -172,46 +196,125 @@ void Server::handle(std::shared_ptr<Exchange> x) {
     if (!call->logs_itself) report_plain(*call, status);
   };
 
-  HttpRequest& request = x->request();
-  if (request.method == "OPTIONS") return x->respond({.status = 204});
-  RouteMatch match = find_route(all_routes(), request.method, request.path);
-  // One check, before anything else is known about the request.
-  const bool open = match.route != nullptr && match.route->access == Access::open;
-  const std::optional<Caller> caller = std::atomic_load(&keys_)->find(presented_key(request));
-  if (!caller && !open)
-    return call->refuse({.status = 401,
-                         .message = "no valid API key was sent; use Authorization: Bearer KEY",
-                         .type = "authentication_error",
-                         .code = "invalid_api_key"});
-  if (caller) call->caller = *caller;
-  if (match.route == nullptr) {
-    if (match.allow.empty()) return call->refuse(not_found("there is no " + request.path));
-    HttpResponse r = error_response({.status = 405,
-                                     .message = request.path + " takes " + match.allow,
-                                     .code = "method_not_allowed"});
-    r.headers.push_back({"Allow", match.allow});
-    return x->respond(std::move(r));
-  }
+  RouteMatch match;
+  if (auto refused = refusal(x->request(), call->caller, match)) return x->respond(*refused);
+  if (match.route->dialect != nullptr) call->dialect = match.route->dialect;
+  if (x->request().body_unread) return call->refuse({.message = "send it again"});  // a new key
   call->route = match.route;
   call->arguments = std::move(match.arguments);
-  if (match.route->access == Access::admin && !call->caller.admin)
-    return call->refuse(forbidden("this needs an admin key"));
   match.route->handle(*this, std::move(call));
 }
 
+std::optional<HttpResponse> Server::refusal(const HttpRequest& request, Caller& caller,
+                                            RouteMatch& match) const {
+  const auto refused = [&](const ApiError& error) {
+    return dialect_of(request).error(error, request.header("x-request-id"));
+  };
+  if (const auto error = gate_.check(request)) return refused(*error);
+  if (request.method == "OPTIONS") return HttpResponse{.status = 204};
+  match = find_route(all_routes(), request.method, request.path);
+  // One check, before anything else is known about the request.
+  const bool open = match.route != nullptr && match.route->access == Access::open;
+  const std::optional<Caller> found = std::atomic_load(&keys_)->find(presented_key(request));
+  if (!found && !open)
+    return refused({.status = 401,
+                    .message = "no valid API key was sent; use Authorization: Bearer KEY",
+                    .type = "authentication_error",
+                    .code = "invalid_api_key"});
+  if (found) caller = *found;
+  if (match.route == nullptr) {
+    if (match.allow.empty()) return refused(not_found("there is no " + request.path));
+    HttpResponse r = refused({.status = 405,
+                              .message = request.path + " takes " + match.allow,
+                              .code = "method_not_allowed"});
+    r.headers.push_back({"Allow", match.allow});
+    return r;
+  }
+  if (match.route->access == Access::admin && !caller.admin)
+    return refused(forbidden("this needs an admin key"));
+  return std::nullopt;
+}
+
+std::string_view Server::health() {
+  constexpr Nanoseconds kStalled = 30'000'000'000;
+  const ServiceStats s = service_->snapshot();
+  const Nanoseconds now = SteadyClock().now();
+  if (s.steps != steps_seen_ || s.requests_running == 0) {
+    steps_seen_ = s.steps;
+    steps_changed_ = now;
+  }
+  if (s.failed[static_cast<std::size_t>(FailureKind::device)] > 0) return "device_lost";
+  if (now - steps_changed_ > kStalled) return "stalled";
+  return service_->draining() ? "draining" : "ok";
+}
+
+void Server::work_for(const std::shared_ptr<Call>& call, std::function<void()> work) {
+  if (!call->stop) call->stop = std::make_shared<Stop>();
+  const std::string& whose =
+      call->caller.tenant.empty() ? call->request().peer : call->caller.tenant;
+  pool_.run({.whose = whose, .stop = call->stop, .work = [call, work = std::move(work)] {
+               if (const auto why = stopped(*call->stop)) return post_refusal(call, *why);
+               try {
+                 work();
+               } catch (const std::exception& e) {
+                 fmt::print(stderr, "error: {}: {}\n", call->request().path, e.what());
+                 post_refusal(call, internal_error());
+               }
+             }});
+}
+
 void Server::with_json(std::shared_ptr<Call> call, std::function<void(const Json&)> then) {
-  worker_.run([call, then = std::move(then)] {
+  call->stop = std::make_shared<Stop>();
+  call->exchange->gone = [stop = call->stop] { stop->ask(Stop::Why::client_gone); };
+  // A list of tokens has a value for each: room for a few prompts as long as the context.
+  JsonLimits limits = kRequestJson;
+  limits.values_max =
+      std::clamp<std::size_t>(std::size_t{16} * runtime().context(), 1 << 16, limits.values_max);
+  work_for(call, [call, limits, then = std::move(then)] {
     const std::string& text = call->request().body;
-    auto body = parse_json(text.empty() ? "{}" : std::string_view(text));
-    if (!body.ok()) {
-      return post_refusal(call, {.message = body.error().message, .code = "invalid_json"});
+    const bool large = text.size() > kLargeBody;
+    {
+      auto body = parse_json(text.empty() ? "{}" : std::string_view(text), limits);
+      if (!body.ok())
+        return post_refusal(call, {.message = body.error().message, .code = "invalid_json"});
+      call->request().drop_body();
+      then(body.value());
     }
-    std::string().swap(call->request().body);
-    then(body.value());
+    if (large) ::malloc_trim(0);  // what it took goes back to the system
   });
 }
 
-void Server::generate(std::shared_ptr<Call> call, Asked asked) {
+void Server::when_walk_is_due(const std::shared_ptr<Call>& call, std::function<void()> walk) {
+  constexpr Nanoseconds kWaitMax = 1'000'000'000, kShare = 20;
+  const Nanoseconds now = SteadyClock().now();
+  Nanoseconds due = next_walk_, turn = 0;
+  do {
+    turn = std::max(now, due);
+    if (turn - now > kWaitMax)
+      return post_refusal(call, {.status = 429,
+                                 .message = "others are looking at the cache; try again later",
+                                 .type = "rate_limit_error",
+                                 .code = "too_many_walks",
+                                 .retry_after_s = 1});
+  } while (!next_walk_.compare_exchange_weak(due, turn + kShare * walk_took_));
+  if (turn <= now) return walk();
+  work_for(call, [turn, walk = std::move(walk)] {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(turn - SteadyClock().now()));
+    walk();
+  });
+}
+
+void Server::generate(std::shared_ptr<Call> call, std::function<ParseRequest> parse) {
+  if (service_->draining()) return call->refuse(shutting_down());
+  with_json(call, [this, call, parse = std::move(parse)](const Json& body) {
+    GenerationRequest asked;
+    if (auto error = parse(body, parse_context(*call), asked))
+      return post_refusal(call, std::move(*error));
+    answer(call, std::move(asked));
+  });
+}
+
+void Server::answer(std::shared_ptr<Call> call, GenerationRequest asked) {
   const auto refuse = [call](ApiError error) { post_refusal(call, std::move(error)); };
   if (!serves(asked.model))
     return refuse({.status = 404,
@@ -222,7 +325,7 @@ void Server::generate(std::shared_ptr<Call> call, Asked asked) {
   if (!asked.seeded) asked.sampling.seed = random_u64() >> 11;  // exact in any JSON reader
   auto stops = StopStrings::create(asked.stop);
   if (!stops.ok()) return refuse(from_error(stops.error(), "stop"));
-  if (asked.chat && (asked.grammar.kind == AskedGrammar::Kind::none ||
+  if (asked.chat && (asked.grammar.kind == AnswerGrammar::Kind::none ||
                      asked.tool_choice.kind == ToolChoice::Kind::required)) {
     const ChatTemplate* own = runtime().chat_template();
     asked.grammar = tool_call_grammar(asked, !asked.chat_template.empty() ? asked.chat_template
@@ -234,12 +337,24 @@ void Server::generate(std::shared_ptr<Call> call, Asked asked) {
       GenerationStart{.asked = std::move(asked), .stops = std::move(stops.value())});
   if (auto error = make_prompts(start->asked, runtime(), start->prompts))
     return refuse(std::move(*error));
-  const AskedGrammar& grammar = start->asked.grammar;
-  if (grammar.kind == AskedGrammar::Kind::none || (grammar.hint && !grammar_))
+  if (auto error = check_logprobs(start->asked, start->prompts, runtime().context()))
+    return refuse(std::move(*error));
+  start->elsewhere = [this](std::function<void()> work) {
+    pool_.run(
+        {.whose = {}, .stop = std::make_shared<Stop>(), .work = [work = std::move(work)]() mutable {
+           work();
+           work = nullptr;
+           ::malloc_trim(0);
+         }});
+  };
+  const AnswerGrammar& grammar = start->asked.grammar;
+  if (grammar.kind == AnswerGrammar::Kind::none || (grammar.hint && !grammar_))
     return begin(call, std::move(*start), nullptr);
   if (!grammar_) return refuse(not_implemented("constrained output", grammar.param));
-  grammar_->make(grammar, [this, call, start, refuse](GrammarMaker::Made mask) {
-    const AskedGrammar& asked_for = start->asked.grammar;
+  const auto state = std::make_shared<MaskState>();
+  start->mask = state;
+  grammar_->make(grammar, state, [this, call, start, refuse](GrammarMaker::Made mask) {
+    const AnswerGrammar& asked_for = start->asked.grammar;
     if (!mask.ok() && !asked_for.hint) return refuse(from_error(mask.error(), asked_for.param));
     begin(call, std::move(*start), mask.ok() ? std::move(mask.value()) : nullptr);
   });
@@ -258,14 +373,13 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
   }
   const std::string short_id = call->id.starts_with("req_") ? call->id.substr(4) : call->id;
   start.request_id = call->id;
-  start.response_id = (start.asked.chat ? "chatcmpl-" : "cmpl-") + short_id;
-  start.dialect =
-      std::make_unique<OpenAiDialect>(start.asked,
-                                      ResponseHead{.id = short_id,
-                                                   .created = unix_now_ns() / 1'000'000'000,
-                                                   .model = start.asked.model,
-                                                   .system_fingerprint = fingerprint_},
-                                      runtime().tokenizer());
+  start.dialect = call->dialect;
+  start.writer = call->dialect->writer(start.asked,
+                                       {.id = short_id,
+                                        .created = unix_now_ns() / 1'000'000'000,
+                                        .model = start.asked.model,
+                                        .system_fingerprint = fingerprint_},
+                                       runtime().tokenizer());
   call->logs_itself = true;
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
     report_generation(*call, asked, s);
@@ -297,6 +411,8 @@ Origin Call::origin() const {
           .key_id = caller.key_id,
           .method = exchange->request().method,
           .route = route ? route->pattern : std::string_view("other"),
+          .operation = route ? route->operation : std::string_view(),
+          .dialect = dialect->name,
           .began = began,
           .bytes_in = bytes_in,
           .trace = trace,
@@ -304,7 +420,7 @@ Origin Call::origin() const {
 }
 
 ServedBy Server::served_by() const {
-  return {model(), runtime().kv_format(), options_.http.host, http_->port()};
+  return {model(), runtime().kv_format(), options_.http.host, port()};
 }
 
 void Server::begin_trace(Call& call) const {
@@ -319,13 +435,14 @@ void Server::begin_trace(Call& call) const {
 
 void Server::report_plain(const Call& call, int status) {
   const Nanoseconds now = SteadyClock().now();
-  const bool traced = !call.trace.trace_id.empty() && call.route != nullptr &&
-                      !operation_name(call.route->pattern).empty();
+  const bool traced =
+      !call.trace.trace_id.empty() && call.route != nullptr && !call.route->operation.empty();
   if (traced) tracer_->add({refused_span(call.origin(), served_by(), status, now)});
   if (log_.on()) log_.write(plain_line(call.origin(), status, now));
 }
 
-void Server::report_generation(const Call& call, const Asked& asked, const GenerationSummary& s) {
+void Server::report_generation(const Call& call, const GenerationRequest& asked,
+                               const GenerationSummary& s) {
   const Nanoseconds now = SteadyClock().now();
   if (!call.trace.trace_id.empty())
     tracer_->add(generation_spans(call.origin(), asked, s, served_by(), now));

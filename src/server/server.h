@@ -10,21 +10,24 @@
 #include <string>
 #include <vector>
 
+#include "engine/sampling_defaults.h"
 #include "engine/service.h"
 #include "net/http_server.h"
 #include "server/access_log.h"
 #include "server/api_error.h"
 #include "server/auth.h"
+#include "server/dialect/dialect.h"
+#include "server/door.h"
+#include "server/gate.h"
 #include "server/generation.h"
 #include "server/grammar.h"
 #include "server/hit_history.h"
 #include "server/metrics.h"
-#include "server/openai_parse.h"
 #include "server/pin_book.h"
 #include "server/report.h"
 #include "server/router.h"
 #include "server/tracer.h"
-#include "server/worker.h"
+#include "server/work_pool.h"
 
 namespace quire {
 
@@ -35,11 +38,15 @@ struct ServerOptions {
   std::vector<std::string> models;  // names of the model; the first is the one answers carry
   std::string model_path;
   std::string version = "0";
-  std::string api_key_file;               // empty: no keys, everybody may do everything
-  std::vector<std::string> cors_origins;  // empty: none; "*": all
-  std::string access_log;                 // file, "-" for stderr, empty for none
+  std::string api_key_file;                // empty: no keys, everybody may do everything
+  std::shared_ptr<const ApiKeys> keys;     // of the file, where it was read already
+  std::vector<std::string> cors_origins;   // empty: none; "*": all
+  std::vector<std::string> allowed_hosts;  // where there are no keys; besides names of this machine
+  std::string access_log;                  // file, "-" for stderr, empty for none
   bool strict_fields = false;
-  bool show_text = true;  // previews of cached text in /v1/kv/tree
+  bool parse_special = true;     // raw prompts may spell control tokens
+  bool trust_templates = false;  // requests may bring a chat_template
+  bool show_text = true;         // previews of cached text in /v1/kv/tree
   bool metrics = true, metrics_auth = false;
   std::optional<TracerOptions> traces = {};  // none: no traces
 };
@@ -49,6 +56,7 @@ struct Call {
   std::shared_ptr<Exchange> exchange;
   std::string id;  // x-request-id
   Caller caller;
+  const Dialect* dialect = nullptr;
   const Route* route = nullptr;
   std::vector<std::string> arguments;  // of the path
   Nanoseconds began = 0;
@@ -57,13 +65,14 @@ struct Call {
   std::string span_id;             // of its own span
   bool logs_itself = false;        // a generation, which knows more
   std::shared_ptr<void> presence;  // counts as under way while it lives
+  std::shared_ptr<Stop> stop;      // asked when the client leaves before the engine has its request
 
   HttpRequest& request() { return exchange->request(); }
   Origin origin() const;
   void respond(const Json& body, int status = 200) {
     exchange->respond(json_response(body, status));
   }
-  void refuse(const ApiError& error) { exchange->respond(error_response(error)); }
+  void refuse(const ApiError& error) { exchange->respond(dialect->error(error, id)); }
 };
 
 // The same from another thread than the connection's.
@@ -76,14 +85,19 @@ inline void post_answer(const std::shared_ptr<Call>& call, Json body) {
 
 class Server {
  public:
+  // `door`: the port where it is open already; otherwise it is opened now.
   static Result<std::unique_ptr<Server>> start(std::unique_ptr<Service> service,
-                                               ServerOptions options);
+                                               ServerOptions options,
+                                               std::unique_ptr<Door> door = nullptr);
   ~Server();
 
-  std::uint16_t port() const { return http_->port(); }
+  std::uint16_t port() const { return door_->http().port(); }
   void drain();       // new work is refused, what is here goes on
   bool idle() const;  // nothing is under way
   void stop();
+  // After stop(): whether no thread works for a request any more. A grammar that is being compiled
+  // cannot be stopped; whoever wants to end now must not wait for the destructor.
+  bool quiet_within(std::chrono::milliseconds limit);
   Status reload();          // keys and log file
   Json statistics() const;  // /v1/kv/stats
 
@@ -92,16 +106,17 @@ class Server {
   const Runtime& runtime() const { return service_->runtime(); }
   const ServerOptions& options() const { return options_; }
   const std::string& model() const { return options_.models.front(); }
+  const SamplingDefaults& sampling() const { return sampling_; }  // where a request does not say
   const std::string& fingerprint() const { return fingerprint_; }
   std::int64_t model_created() const { return model_created_; }
-  HttpCounters http_counters() const { return http_->counters(); }
+  std::string_view health();  // "ok", "draining", "stalled" or "device_lost"
   ServerCounts counts() const;
   PinBook& pins() { return pins_; }
   EventPump& events() { return *events_; }
   bool serves(std::string_view model) const;
   ParseContext parse_context(Call& call) const;
 
-  // Parses the body on the worker and runs `then` there; what is wrong is answered.
+  // Parses the body on a worker thread and runs `then` there; what is wrong is answered.
   void with_json(std::shared_ptr<Call> call, std::function<void(const Json& body)> then);
   // Runs `look` on the engine thread and `show`, with what it returned, on the connection's.
   template <class Look, class Show>
@@ -113,17 +128,41 @@ class Server {
         });
     if (!runs) post_refusal(call, shutting_down());
   }
-  // Answers what was asked, streaming or whole. Worker thread.
-  void generate(std::shared_ptr<Call> call, Asked asked);
+  // Reads the body and answers it in the call's dialect, streamed or whole.
+  void generate(std::shared_ptr<Call> call, std::function<ParseRequest> parse);
+  // The same for a `look` that walks the whole cache: such walks together take a twentieth of the
+  // engine's time, and those that would have to wait long for their turn are refused (429). `show`
+  // runs on a worker thread and posts its answer.
+  template <class Look, class Show>
+  void with_walk(std::shared_ptr<Call> call, Look look, Show show) {
+    when_walk_is_due(call, [this, call, look = std::move(look), show = std::move(show)]() mutable {
+      const bool runs = service_->post(
+          [this, call, look = std::move(look), show = std::move(show)](EngineView& e) mutable {
+            const Nanoseconds began = SteadyClock().now();
+            auto seen = std::make_shared<std::invoke_result_t<Look, EngineView&>>(look(e));
+            walk_took_ = SteadyClock().now() - began;
+            work_for(call, [seen, show = std::move(show)]() mutable { show(*seen); });
+          });
+      if (!runs) post_refusal(call, shutting_down());
+    });
+  }
 
  private:
-  Server(std::unique_ptr<Service> service, ServerOptions options);
+  Server(std::unique_ptr<Service> service, ServerOptions options, bool keyless);
   void handle(std::shared_ptr<Exchange> exchange);
+  // Both on the worker thread.
+  void answer(std::shared_ptr<Call> call, GenerationRequest asked);
   void begin(std::shared_ptr<Call> call, GenerationStart start, std::unique_ptr<TokenMask> mask);
-  void add_cors(Exchange& exchange) const;
+  void work_for(const std::shared_ptr<Call>& call, std::function<void()> work);  // on the pool
+  void when_walk_is_due(const std::shared_ptr<Call>& call, std::function<void()> walk);
+  // Why this request gets no answer of its route: its page, its key, its path. Else none, and both
+  // are filled in.
+  std::optional<HttpResponse> refusal(const HttpRequest& request, Caller& caller,
+                                      RouteMatch& match) const;
   void begin_trace(Call& call) const;
   void report_plain(const Call& call, int status);
-  void report_generation(const Call& call, const Asked& asked, const GenerationSummary& summary);
+  void report_generation(const Call& call, const GenerationRequest& asked,
+                         const GenerationSummary& summary);
   ServedBy served_by() const;
   void count(const std::string& route, int status);
 
@@ -133,19 +172,26 @@ class Server {
   AccessLog log_;
   std::unique_ptr<Tracer> tracer_;  // none: no traces
   std::string fingerprint_;
+  SamplingDefaults sampling_;
   std::int64_t model_created_ = 0;
   std::atomic<std::uint32_t> under_way_{0};
+  std::uint64_t steps_seen_ = 0;  // by health(), on the connections' thread
+  Nanoseconds steps_changed_ = 0;
+  std::atomic<Nanoseconds> walk_took_{0}, next_walk_{0};
   HitHistory hits_;
   PinBook pins_;
   mutable std::mutex counts_mutex_;
   AnswerCounts answers_;
   std::unique_ptr<Mailbox> mailbox_;
-  std::unique_ptr<HttpServer> http_;
+  Gate gate_;
+  std::unique_ptr<Door> door_;
   std::unique_ptr<EventPump> events_;
   std::unique_ptr<GrammarMaker> grammar_;  // none: the build has no grammars
-  Worker worker_;                          // last: its jobs use the others
+  WorkPool pool_;                          // last: its jobs use the others
 };
 
 std::span<const Route> all_routes();
+// The keys of the file, or none. An error where anybody could reach a server without keys.
+Result<std::shared_ptr<const ApiKeys>> load_keys(const ServerOptions& options);
 
 }  // namespace quire

@@ -83,7 +83,7 @@ TEST_F(ServerTest, CacheIsLookedAtWhileAnswersAreMade) {
   auto server = start();
   RawClient busy(server->port()), events(server->port());
   busy.post("/v1/completions", body(300, true));
-  events.send("GET /v1/kv/events?since=0 HTTP/1.1\r\nHost: x\r\n\r\n");
+  events.send("GET /v1/kv/events?since=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
   for (const char* path : {"/v1/kv/stats", "/v1/kv/tree", "/v1/kv/requests", "/v1/kv/pins",
                            "/slots", "/load", "/metrics", "/", "/props", "/v1/models"}) {
     RawClient client(server->port());
@@ -98,7 +98,7 @@ TEST_F(ServerTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   auto server = start();
   RawClient running(server->port()), events(server->port());
   running.post("/v1/completions", body(200, true));
-  events.send("GET /v1/kv/events HTTP/1.1\r\nHost: x\r\n\r\n");
+  events.send("GET /v1/kv/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
   running.read_to("data: ");
   events.read_to("ready");
   server->drain();

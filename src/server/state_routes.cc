@@ -1,11 +1,22 @@
 // How the server is: health, version, properties, what is running.
 #include <fmt/core.h>
 
+#include <cmath>
+
 #include "server/routes.h"
 
 namespace quire {
+namespace {
 
-void get_health(Server&, std::shared_ptr<Call> call) { call->respond({{"status", "ok"}}); }
+// A setting as people write it: 0.7, not the float next to it.
+double rounded(float setting) { return std::round(double{setting} * 1e4) / 1e4; }
+
+}  // namespace
+
+void get_health(Server& server, std::shared_ptr<Call> call) {
+  const std::string_view state = server.health();
+  call->respond({{"status", state}}, state == "ok" || state == "draining" ? 200 : 503);
+}
 
 void get_ready(Server& server, std::shared_ptr<Call> call) {
   if (server.service().draining()) return call->refuse(shutting_down());
@@ -26,15 +37,22 @@ void get_load(Server& server, std::shared_ptr<Call> call) {
 void get_props(Server& server, std::shared_ptr<Call> call) {
   const Runtime& r = server.runtime();
   const ChatTemplate* chat = r.chat_template();
-  call->respond(
-      {{"default_generation_settings",
-        {{"n_ctx", r.context()}, {"temperature", 1.0}, {"top_p", 1.0}, {"n_predict", -1}}},
-       {"total_slots", server.service().options().sequences_max},
-       {"model_path", server.model()},
-       {"chat_template", chat ? Json(chat->source()) : Json("")},
-       {"modalities", {{"vision", false}, {"audio", false}}},
-       {"build_info", "quire " + server.options().version},
-       {"is_sleeping", false}});
+  const SamplingOptions& s = server.sampling().options;
+  call->respond({{"default_generation_settings",
+                  {{"n_ctx", r.context()},
+                   {"temperature", rounded(s.temperature)},
+                   {"top_k", s.top_k},
+                   {"top_p", rounded(s.top_p)},
+                   {"min_p", rounded(s.min_p)},
+                   {"repeat_penalty", rounded(s.repetition_penalty)},
+                   {"from_model", server.sampling().from_model},
+                   {"n_predict", -1}}},
+                 {"total_slots", server.service().options().sequences_max},
+                 {"model_path", server.model()},
+                 {"chat_template", chat ? Json(chat->source()) : Json("")},
+                 {"modalities", {{"vision", false}, {"audio", false}}},
+                 {"build_info", "quire " + server.options().version},
+                 {"is_sleeping", false}});
 }
 
 void get_slots(Server& server, std::shared_ptr<Call> call) {

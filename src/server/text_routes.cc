@@ -24,13 +24,13 @@ void post_tokenize(Server& server, std::shared_ptr<Call> call) {
     std::vector<TokenId> tokens;
     bool pieces = false;
     if (body.is_object() && body.contains("messages")) {
-      Asked asked;
-      if (auto error = parse_conversation(body, server.parse_context(*call), asked))
+      GenerationRequest asked;
+      if (auto error = call->dialect->parse_conversation(body, server.parse_context(*call), asked))
         return post_refusal(call, std::move(*error));
       asked.tokens_max = 0;  // a prompt that fills the context may be counted
       std::vector<Prompt> prompts;
       if (auto error = make_prompts(asked, server.runtime(), prompts);
-          error && error->code != "context_length_exceeded")
+          error && (error->code != "context_length_exceeded" || prompts.empty()))
         return post_refusal(call, std::move(*error));
       tokens = std::move(prompts.front().tokens);
     } else {
@@ -39,11 +39,12 @@ void post_tokenize(Server& server, std::shared_ptr<Call> call) {
       const auto text = f.text(vllm ? "prompt" : "content", std::size_t{64} << 20);
       if (!text && !f.failed()) f.refuse("content", "is required", "missing_required_parameter");
       EncodeOptions options{
-          .parse_special = f.boolean("parse_special").value_or(!vllm),
+          .parse_special = f.boolean("parse_special").value_or(server.options().parse_special),
           .add_special = f.boolean(vllm ? "add_special_tokens" : "add_special").value_or(vllm)};
       pieces = f.boolean("with_pieces").value_or(false);
       if (f.failed()) return post_refusal(call, f.error());
       tokens = tokenizer.encode(*text, options);
+      if (auto error = stopped()) return post_refusal(call, std::move(*error));
     }
     Json out{{"tokens", tokens},
              {"count", tokens.size()},
@@ -84,9 +85,9 @@ void post_detokenize(Server& server, std::shared_ptr<Call> call) {
 
 void post_apply_template(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
-    Asked asked;
+    GenerationRequest asked;
     std::string text;
-    if (auto error = parse_conversation(body, server.parse_context(*call), asked))
+    if (auto error = call->dialect->parse_conversation(body, server.parse_context(*call), asked))
       return post_refusal(call, std::move(*error));
     if (auto error = render_text(asked, server.runtime(), text))
       return post_refusal(call, std::move(*error));

@@ -5,8 +5,8 @@
 #include <charconv>
 
 #include "base/number.h"
-#include "load/client.h"
 #include "net/http.h"
+#include "net/http_client.h"
 
 namespace quire {
 namespace {
@@ -103,14 +103,14 @@ Result<std::optional<TracerOptions>> TracerOptions::from_environment(
 }
 
 // The other end, over one connection that is kept.
-class Tracer::Collector final : public load::Client::Listener {
+class Tracer::Collector final : public HttpClient::Listener {
  public:
   explicit Collector(const TracerOptions& options) : options_(options) {}
 
   Status find() {
-    TRY(const load::Endpoint endpoint, load::Endpoint::from_url(options_.url));
+    TRY(const Endpoint endpoint, Endpoint::from_url(options_.url));
     path_ = options_.path ? *options_.path : endpoint.path("/traces");
-    client_ = std::make_unique<load::Client>(endpoint, *this, options_.headers);
+    client_ = std::make_unique<HttpClient>(endpoint, *this, options_.headers);
     return {};
   }
   // Whether the body was taken. Hurries when `stopping` becomes true.
@@ -127,11 +127,11 @@ class Tracer::Collector final : public load::Client::Listener {
 
  private:
   void event(std::uint64_t, Nanoseconds, std::string_view) override {}
-  void end(std::uint64_t, Nanoseconds, const load::Ending& e) override { taken_ = e.error.empty(); }
+  void end(std::uint64_t, Nanoseconds, const HttpEnding& e) override { taken_ = e.error.empty(); }
 
   const TracerOptions& options_;
   std::string path_;
-  std::unique_ptr<load::Client> client_;
+  std::unique_ptr<HttpClient> client_;
   bool taken_ = false;
 };
 

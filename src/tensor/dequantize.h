@@ -35,8 +35,9 @@ void dequantize_q4_k(const std::uint8_t* block, float* out);
 void dequantize_q5_k(const std::uint8_t* block, float* out);
 void dequantize_q6_k(const std::uint8_t* block, float* out);
 
-// Types that are scale * code + offset, with one of each for 32 neighbours. Fused, that is what
-// dequantize_row gives, but for the sign of a zero. `affine_bits`: of a code; 0: of another kind.
+// Types whose elements are scale * code + offset, with one scale and offset per 32 neighbours. As a
+// fused multiply-add this equals dequantize_row, except for the sign of a zero. `affine_bits` is
+// the number of bits of a code; 0 for types of another kind.
 struct AffineGroup {
   float scale, offset;
   std::uint8_t codes[32];

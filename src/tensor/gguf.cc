@@ -17,8 +17,7 @@ Stored load(const std::byte* at) {
   return value;
 }
 
-// A stored number as T; values that T cannot hold wrap, so callers check ranges of what matters to
-// them.
+// A stored number as T. A value that T cannot hold wraps, so callers check the range.
 template <class T>
 T load_as(GgufType stored, const std::byte* at) {
   switch (stored) {

@@ -8,9 +8,9 @@
 //
 //   TRY(GgufFile file, GgufFile::open("model.gguf"));
 //   TRY(std::uint64_t layers, file.unsigned_of("llama.block_count"));
-//   for (std::string_view token : tokens) ...        // TRY(GgufStrings tokens,
-//   file.strings_of("tokenizer.ggml.tokens")) const TensorView* norm =
-//   file.find("output_norm.weight");
+//   TRY(GgufStrings tokens, file.strings_of("tokenizer.ggml.tokens"));
+//   for (std::string_view token : tokens) ...
+//   const TensorView* norm = file.find("output_norm.weight");   // null: no such tensor
 #pragma once
 
 #include <cstdint>
@@ -138,13 +138,13 @@ class GgufNumbers {
 class GgufFile {
  public:
   static Result<GgufFile> open(const std::string& path);
-  // The same from bytes the caller keeps alive; `name` stands for the path in errors.
+  // Parses bytes that the caller keeps alive; errors show `name` instead of a path.
   static Result<GgufFile> parse(std::span<const std::byte> bytes, const std::string& name);
 
   bool has(std::string_view key) const { return entry(key) != nullptr; }
 
-  // An integer of any stored width that is not negative; a float; and so on. Another type is an
-  // error that says both.
+  // The value of a key as a non-negative integer of any stored width, a float, and so on. If the
+  // type differs, the error names both types.
   Result<std::uint64_t> unsigned_of(std::string_view key) const;
   Result<float> f32_of(std::string_view key) const;
   Result<bool> bool_of(std::string_view key) const;
@@ -153,7 +153,7 @@ class GgufFile {
   Result<GgufNumbers<std::int64_t>> integers_of(std::string_view key) const;  // booleans too
   Result<GgufNumbers<float>> floats_of(std::string_view key) const;
 
-  // The same, with `otherwise` for a key that is not there (a wrong type stays an error).
+  // As above, but `otherwise` for a key that is not there (a wrong type is still an error).
   Result<std::uint64_t> unsigned_or(std::string_view key, std::uint64_t otherwise) const;
   Result<float> f32_or(std::string_view key, float otherwise) const;
   Result<bool> bool_or(std::string_view key, bool otherwise) const;

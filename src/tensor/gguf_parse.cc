@@ -13,7 +13,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "views of a file's numbers need a little-endian machine");
 
-// Limits far above any real model that keep what a hostile file can make us allocate under 64 MiB.
+// Limits far above any real model. They keep the memory that a hostile file can make us allocate
+// under 64 MiB.
 constexpr std::uint64_t kEntriesMax = 65'536, kTensorsMax = 65'536;
 constexpr std::uint64_t kKeyBytesMax = 65'535, kTensorNameBytesMax = 255;
 constexpr std::uint64_t kAlignmentMax = 1 << 20;
@@ -27,8 +28,8 @@ constexpr TypeRow kTypeRows[] = {  // by GgufType
     {"u8", 1},   {"i8", 1},     {"u16", 2},   {"i16", 2}, {"u32", 4}, {"i32", 4}, {"f32", 4},
     {"bool", 1}, {"string", 0}, {"array", 0}, {"u64", 8}, {"i64", 8}, {"f64", 8}};
 
-// rows * columns of a shape in bytes, or nothing when that is no multiple of the type's block or
-// not a size at all.
+// The bytes of a shape's rows * columns. Nothing if a row is not a multiple of the type's block, or
+// if the size overflows.
 bool tensor_bytes(const TensorView& tensor, std::uint64_t& bytes) {
   const DTypeInfo& info = dtype_info(tensor.type);
   if (tensor.columns() % info.block_elements != 0) return false;

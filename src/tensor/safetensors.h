@@ -24,7 +24,7 @@ namespace quire {
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
-  // The same from bytes the caller keeps alive; `name` stands for the path in errors.
+  // Parses bytes that the caller keeps alive; errors show `name` instead of a path.
   static Result<SafetensorsFile> parse(std::span<const std::byte> bytes, const std::string& name);
 
   bool has(std::string_view tensor) const;

@@ -12,11 +12,13 @@
 namespace quire {
 namespace {
 
-// Far above any real model; they keep what a hostile file can make us hold under 64 MiB.
+// Limits far above any real model. They keep the memory that a hostile file can make us hold under
+// 64 MiB.
 constexpr std::size_t kFileTensorsMax = 65'536, kNameBytesMax = 255, kFileDimensionsMax = 8,
                       kDepthMax = 8, kShardsMax = 4096;
 
-// Common ground of both readers: depth, the error, and refusing whatever a reader does not expect.
+// What both readers share: nesting depth, the error, and refusing values that a reader does not
+// expect.
 class Events : public nlohmann::json_sax<nlohmann::json> {
  public:
   Status read(std::string_view json) {

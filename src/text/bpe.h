@@ -1,14 +1,15 @@
 // text/bpe.h - merges neighbouring tokens, best pair first, until nothing merges.
 //
-// The order is that of `tokenizers` and sentencepiece alike: of all neighbouring pairs the one with
-// the lowest rank, the leftmost of equals. Short inputs (nearly all words) scan an array; long ones
-// use a heap, so that a megabyte without a space costs n log n.
+// The order is that of `tokenizers` and of sentencepiece: of all neighbouring pairs the one with
+// the lowest rank merges first, of equals the leftmost. Short inputs (nearly all words) scan an
+// array; long ones use a heap, so that a megabyte without a space costs n log n.
 //
 //   BpeScratch scratch;
 //   scratch.symbols = {{.id = h, .length = 1}, {.id = i, .length = 1}};
-//   bpe_merge(scratch, [&](const BpeSymbol& l, const BpeSymbol& r) { return merges.find(l.id,
-//   r.id); });
-//   // scratch.symbols now holds what is left
+//   bpe_merge(scratch, [&](const BpeSymbol& l, const BpeSymbol& r) {
+//     return merges.find(l.id, r.id);
+//   });
+//   scratch.symbols;   // the merged tokens
 #pragma once
 
 #include <algorithm>

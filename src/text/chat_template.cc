@@ -56,14 +56,21 @@ Value to_messages(const Json& json) {
   if (!json.is_array()) return to_value(json, Origin::data);
   std::vector<Value> messages;
   for (const Json& message : json) {
-    Value v = to_value(message, Origin::data, 1);
-    if (message.is_object() && message.contains("role") && is_trusted_role(message["role"])) {
-      jinja::Dict trusted = *v.dict();
-      trusted.set(jinja::make_str("role", Origin::data),
-                  to_value(message["role"], Origin::template_text));
-      v = jinja::make_dict(std::move(trusted));
+    if (!message.is_object()) {
+      messages.push_back(to_value(message, Origin::data, 1));
+      continue;
     }
-    messages.push_back(std::move(v));
+    const auto number = static_cast<std::uint32_t>(messages.size()) + 1;
+    jinja::Dict dict;
+    for (const auto& [key, value] : message.items()) {
+      const bool trusted = key == "role" && is_trusted_role(value);
+      const bool content = key == "content" && value.is_string();
+      dict.items.emplace_back(
+          jinja::make_str(key, Origin::data),
+          content ? jinja::make_str(value.get_ref<const std::string&>(), Origin::data, number)
+                  : to_value(value, trusted ? Origin::template_text : Origin::data, 2));
+    }
+    messages.push_back(jinja::make_dict(std::move(dict)));
   }
   return jinja::make_list(std::move(messages));
 }
@@ -71,7 +78,7 @@ Value to_messages(const Json& json) {
 jinja::Scope to_scope(const Json& context) {
   jinja::Scope scope;
   for (const auto& [name, value] : context.items()) {
-    const bool token = name.ends_with("_token") && value.is_string();
+    const bool token = (name == "bos_token" || name == "eos_token") && value.is_string();
     scope.set(name, name == "messages"
                         ? to_messages(value)
                         : to_value(value, token ? Origin::template_text : Origin::data));
@@ -133,7 +140,8 @@ Result<std::vector<Segment>> ChatTemplate::render_segments(const Json& context,
   std::vector<Segment> segments;
   std::size_t from = 0;
   for (const jinja::Str::Run& r : out.runs()) {
-    segments.push_back({out.text().substr(from, r.end - from), r.origin == Origin::data});
+    segments.push_back({out.text().substr(from, r.end - from), r.origin == Origin::data,
+                        static_cast<int>(r.source) - 1});
     from = r.end;
   }
   return segments;

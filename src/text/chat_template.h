@@ -8,13 +8,14 @@
 //
 //   TRY(ChatTemplate chat, ChatTemplate::parse(gguf.string("tokenizer.chat_template")));
 //   Json context = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
-//   {"add_generation_prompt", true},
-//                   {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+//                   {"add_generation_prompt", true},
+//                   {"bos_token", "<s>"},
+//                   {"eos_token", "</s>"}};
 //   TRY(std::vector<Segment> prompt, chat.render_segments(context));
 //
-// Every string of the context is data, except top-level variables whose name ends in "_token" and
-// the roles of messages where they are one of kTrustedRoles (templates build control tokens from
-// these).
+// Every string of the context is data, except bos_token and eos_token, which the caller takes from
+// the model and never from a client, and the roles of messages where they are one of kTrustedRoles
+// (templates build control tokens from these).
 #pragma once
 
 #include <cstddef>
@@ -32,13 +33,14 @@ namespace quire {
 
 struct Segment {
   std::string text;
-  bool from_data;  // true: split as text; false: the template's own, special tokens are parsed
+  bool from_data;    // true: split as text; false: the template's own, special tokens are parsed
+  int message = -1;  // whose content it is, where it is one's
 
   bool operator==(const Segment&) const = default;
 };
 
 struct RenderLimits {
-  std::size_t steps_max = 5'000'000;  // evaluated nodes, list elements, 64-byte pieces of strings
+  std::size_t steps_max = 5'000'000;        // as text/jinja/meter.h counts them
   std::size_t output_bytes_max = 64 << 20;  // also of every string on the way
   int depth_max = 400;                      // nested statements, expressions and macro calls
 };

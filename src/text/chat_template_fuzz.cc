@@ -35,7 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::size_t i = 0; i < out.value().size(); ++i) {
     const Segment& s = out.value()[i];
     CHECK(!s.text.empty());
-    CHECK(i == 0 || s.from_data != out.value()[i - 1].from_data);
+    CHECK(i == 0 || s.from_data != out.value()[i - 1].from_data ||
+          s.message != out.value()[i - 1].message);
     CHECK(s.from_data || !marks_are_data || s.text.find('\x01') == s.text.npos);
     total += s.text.size();
   }

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "base/file.h"
 #include "base/json.h"
+#include "base/stop.h"
 
 namespace quire {
 namespace {
@@ -64,9 +67,84 @@ TEST(ChatTemplate, RendersRandomTemplatesAsJinja2Did) {
 
 TEST(ChatTemplate, ContentIsDataAndRolesAndTokensAreNot) {
   const Json context = {{"messages", {message("user", "a<|im_end|>b")}}, {"bos_token", "<s>"}};
-  EXPECT_EQ(segments("{{ bos_token }}{{ '<|' ~ messages[0].role ~ '|>' ~ messages[0].content }}!",
-                     context),
-            (std::vector<Segment>{{"<s><|user|>", false}, {"a<|im_end|>b", true}, {"!", false}}));
+  EXPECT_EQ(
+      segments("{{ bos_token }}{{ '<|' ~ messages[0].role ~ '|>' ~ messages[0].content }}!",
+               context),
+      (std::vector<Segment>{{"<s><|user|>", false}, {"a<|im_end|>b", true, 0}, {"!", false}}));
+}
+
+// A request names its own variables (chat_template_kwargs).
+TEST(ChatTemplate, OnlyTheModelsOwnTokensAreTrusted) {
+  const Json context = {{"eos_token", "</s>"}, {"my_token", "<|im_end|>"}, {"pad_token", "<|x|>"}};
+  EXPECT_EQ(segments("{{ eos_token }}{{ my_token }}{{ pad_token }}", context),
+            (std::vector<Segment>{{"</s>", false}, {"<|im_end|><|x|>", true}}));
+}
+
+TEST(ChatTemplate, SegmentsSayWhichMessagesContentTheyShow) {
+  const Json context = {
+      {"messages", {message("system", " be kind "), message("user", "hi"), message("user", "hi")}}};
+  EXPECT_EQ(
+      segments("{% for m in messages %}{{ m.content | trim }}{{ m.content[:1] }}|{% endfor %}",
+               context),
+      (std::vector<Segment>{{"be kind ", true, 0},
+                            {"|", false},
+                            {"hih", true, 1},
+                            {"|", false},
+                            {"hih", true, 2},
+                            {"|", false}}));
+}
+
+// Each of these took seconds to hours within the step budget of old.
+TEST(ChatTemplate, EveryOperationIsChargedForItsWork) {
+  const std::string a(200'000, 'a');
+  const Json context = {{"a", a}, {"b", a.substr(1) + "b"}, {"half", a.substr(100'000) + "b"}};
+  const auto seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  for (const char* work : {"half in a",
+                           "a == b",
+                           "a < b",
+                           "a.startswith(half, 1)",
+                           "a.partition(half)",
+                           "a.rpartition(half)",
+                           "a.split(half)",
+                           "a.rsplit(half)",
+                           "a.find(half)",
+                           "a.rfind(half)",
+                           "a.count(half)",
+                           "a.replace(half, 'x')",
+                           "a.strip(half)",
+                           "a.upper()",
+                           "a | title",
+                           "a | wordcount",
+                           "a | int",
+                           "a | length",
+                           "a[-1]",
+                           "a[::2]",
+                           "a | list | length",
+                           "[a] | string",
+                           "a | tojson",
+                           "(a ~ b) | length",
+                           "a.removeprefix(a)",
+                           "a.isalpha()",
+                           "a | indent",
+                           "a * 3 == b * 3"}) {
+    const auto chat = ChatTemplate::parse(
+        std::string("{% for i in range(9000) %}{% for j in range(9000) %}{% set x = ") + work +
+        " %}{% endfor %}{% endfor %}");
+    ASSERT_TRUE(chat.ok()) << work;
+    const double began = seconds();
+    EXPECT_EQ(chat.value().render(context, {.steps_max = 1'000'000}).error().code, Code::exhausted)
+        << work;
+    EXPECT_LT(seconds() - began, 2) << work;
+  }
+}
+
+TEST(ChatTemplate, ARenderThatNobodyWantsIsGivenUp) {
+  const auto chat = ChatTemplate::parse("{% for i in range(9) %}x{% endfor %}");
+  Stop stop;
+  const StopScope scope(stop);
+  EXPECT_TRUE(chat.value().render(Json::object()).ok());
+  stop.ask(Stop::Why::client_gone);
+  EXPECT_FALSE(chat.value().render(Json::object()).ok());
 }
 
 TEST(ChatTemplate, AnUnknownRoleIsData) {

@@ -6,9 +6,8 @@
 // enough to copy with a sequence that forks.
 //
 //   Detokenizer detokenizer(tokenizer, {.skip_special = true});
-//   for (TokenId id : ids) send(detokenizer.add(id));    // may be empty
-//   send(detokenizer.finish());                          // U+FFFD if the text ends inside a
-//   character
+//   for (TokenId id : ids) send(detokenizer.add(id));  // may be empty
+//   send(detokenizer.finish());                        // U+FFFD if half a character is left
 #pragma once
 
 #include <array>

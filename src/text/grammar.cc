@@ -24,7 +24,7 @@ Status check_text(std::string_view what, std::string_view text, std::size_t max)
   return {};
 }
 
-// Brackets nest at most so deep: whoever reads the text may recurse.
+// Bounds the nesting of brackets, because readers of the text may recurse.
 Status check_nesting(std::string_view what, std::string_view text) {
   constexpr int kDepthMax = 200;
   int depth = 0;

@@ -1,15 +1,16 @@
 // text/grammar.h - what an answer must look like: a JSON schema, a regex, rules, or tool calls.
 //
-// A Grammar is only a description, checked and bounded; text/grammar_compiler.h makes one that
-// masks tokens of it. Filled by the server from response_format, structured_outputs and tools:
+// A Grammar is only a description, checked and bounded. text/grammar_compiler.h compiles it to
+// something that masks tokens. The server fills it from response_format, structured_outputs and
+// tools:
 //
 //   TRY(Grammar g, Grammar::from_json_schema(schema, {.strict = true}));
 //   TRY(Grammar g, Grammar::from_regex("[A-Z]{3}-[0-9]{4}"));
 //
-// JSON is written on one line, with one space after ',' and ':', keys in the order of the schema: a
-// small model that may put in white space where it likes does not always stop. What a schema does
-// not mention is not written, so that {"properties": {"a": ...}} gives an object of "a" alone; an
-// object or array of which nothing is said may hold anything.
+// JSON is written on one line, with one space after ',' and ':', and with keys in the order of the
+// schema: a small model that may write white space anywhere does not always stop. Keys that a
+// schema does not mention are not written: {"properties": {"a": ...}} gives an object of "a" alone.
+// An object or array without any constraint may hold anything.
 #pragma once
 
 #include <span>

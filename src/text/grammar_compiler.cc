@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <time.h>
 
+#include <array>
+#include <atomic>
 #include <bit>
 #include <list>
 #include <mutex>
@@ -13,8 +15,8 @@
 #ifdef QUIRE_XGRAMMAR
 #include <xgrammar/xgrammar.h>
 
-// What xgrammar has to say comes here (scripts/xgrammar builds it so). Warnings are kept for
-// whoever compiles: they tell of a part of a grammar that would not be enforced.
+// Receives xgrammar's log messages (scripts/xgrammar builds it this way). compile() looks at the
+// warnings: they name parts of a grammar that xgrammar would not enforce.
 namespace xgrammar {
 namespace {
 thread_local std::string* warnings = nullptr;
@@ -203,8 +205,36 @@ struct GrammarCompiler::State {
   std::uint32_t vocabulary;
   GrammarCompilerOptions options;
 
-  std::mutex compiling{};                               // of the next
-  std::optional<xgrammar::GrammarCompiler> compiler{};  // made when first needed
+  // Each is used by one thread at a time; grammars share the masks of equal rules through its cache.
+  struct Compiler {
+    std::mutex mutex{};
+    std::optional<xgrammar::GrammarCompiler> compiler{};  // made when first needed
+  };
+  static constexpr std::size_t kCompilers = 4;
+  std::array<Compiler, kCompilers> compilers{};
+  std::atomic<std::size_t> next_compiler{0};
+  std::once_flag info_made{};
+  std::optional<xgrammar::TokenizerInfo> info{};  // of all compilers; read only
+
+  xgrammar::CompiledGrammar compile(const xgrammar::Grammar& grammar) {
+    std::call_once(info_made, [&] { info = tokenizer_info(tokenizer, vocabulary); });
+    Compiler* one = nullptr;
+    std::unique_lock<std::mutex> lock;
+    for (Compiler& c : compilers)
+      if (!lock.owns_lock())
+        if (std::unique_lock<std::mutex> l(c.mutex, std::try_to_lock); l.owns_lock()) {
+          lock = std::move(l);
+          one = &c;
+        }
+    if (one == nullptr) {
+      one = &compilers[next_compiler++ % kCompilers];
+      lock = std::unique_lock(one->mutex);
+    }
+    if (!one->compiler)
+      one->compiler.emplace(*info, /*max_threads=*/1, /*cache_enabled=*/true,
+                            static_cast<std::int64_t>(options.kept_bytes / 2 / kCompilers));
+    return one->compiler->CompileGrammar(grammar);
+  }
 
   struct Kept {
     std::string digest;
@@ -227,6 +257,7 @@ struct GrammarCompiler::State {
 
   void keep(const std::string& digest, const CompiledGrammar& compiled) {
     std::lock_guard lock(mutex);
+    if (by_digest.contains(digest)) return;  // another thread made it meanwhile
     order.push_front({digest, compiled, compiled.bytes() + digest.size()});
     by_digest[digest] = order.begin();
     bytes += order.front().bytes;
@@ -246,8 +277,8 @@ double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-// What a token costs in an answer that goes anywhere. A grammar that reads the same text in very
-// many ways, such as ((a{1,30}){1,30}){1,30}, would hold up every other answer.
+// Measures what a token costs in a random answer. A grammar that can read the same text in very
+// many ways, such as ((a{1,30}){1,30}){1,30}, would delay every other answer.
 double seconds_per_token(GrammarMatcher m, std::uint32_t vocabulary) {
   constexpr int kTokens = 64;
   constexpr double kSeconds = 0.5;
@@ -276,20 +307,14 @@ Result<CompiledGrammar> GrammarCompiler::compile(const Grammar& grammar) {
   const std::string digest = grammar.digest();
   CompiledGrammar out;
   if (state_->find(digest, out)) return out;
-  std::lock_guard lock(state_->compiling);
-  if (state_->find(digest, out)) return out;  // somebody else did it meanwhile
   std::string warning;
   try {
     WarningScope scope(warning);
     const xgrammar::Grammar read = read_grammar(grammar);
     if (grammar.strict() && !warning.empty())
       return Error{Code::invalid, "cannot be enforced: " + one_line(warning)};
-    if (!state_->compiler)  // grammars share the masks of equal rules through its cache
-      state_->compiler.emplace(tokenizer_info(state_->tokenizer, state_->vocabulary),
-                               /*max_threads=*/1, /*cache_enabled=*/true,
-                               static_cast<std::int64_t>(state_->options.kept_bytes / 2));
-    out.state_ = std::make_shared<const CompiledGrammar::State>(CompiledGrammar::State{
-        state_->compiler->CompileGrammar(read), (state_->vocabulary + 31) / 32});
+    out.state_ = std::make_shared<const CompiledGrammar::State>(
+        CompiledGrammar::State{state_->compile(read), (state_->vocabulary + 31) / 32});
   } catch (const std::exception& e) {
     return Error{Code::invalid, one_line(e.what())};
   }

@@ -1,12 +1,13 @@
 // text/grammar_compiler.h - grammars made ready for one model's tokens, and answers held to them.
 //
-// Compiling takes milliseconds to seconds: not for the engine's thread. What is compiled is kept,
-// least recently used last. A matcher follows one answer; it belongs to whoever runs that answer.
+// Compiling takes milliseconds to seconds, so it must not run on the engine's thread. Compiled
+// grammars are kept; the least recently used leave first. A matcher follows one answer and belongs
+// to the engine that runs this answer.
 //
 //   GrammarCompiler compiler(tokenizer, vocabulary);
 //   TRY(CompiledGrammar compiled, compiler.compile(grammar));
 //   GrammarMatcher m = compiled.start();
-//   m.fill(bits);  // which tokens may come
+//   m.fill(bits);  // which tokens may come next
 //   m.accept(token);
 //
 // The work is xgrammar's. A build without it (scripts/xgrammar) has no grammars: available() says
@@ -30,10 +31,10 @@ class GrammarMatcher {
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
   ~GrammarMatcher();
 
-  // Bit t % 32 of word t / 32: token t may come. No bit at all: nothing may. False: everything may,
-  // and `bits` is not set.
+  // Sets bit t % 32 of word t / 32 where token t may come; no bit at all if none may. Returns
+  // false, and leaves `bits` alone, if every token may come.
   bool fill(std::span<std::uint32_t> bits);
-  // False, and nothing has changed: the token may not come here.
+  // False if the token may not come here; nothing has changed then.
   bool accept(TokenId token);
   bool may_end() const;         // an end token may come now
   bool over() const;            // one has come
@@ -58,22 +59,23 @@ class CompiledGrammar {
 };
 
 struct GrammarCompilerOptions {
-  std::size_t kept = 128;                 // compiled grammars, at most
-  std::size_t kept_bytes = 128ull << 20;  // and their memory
+  std::size_t kept = 128;                // compiled grammars, at most
+  std::size_t kept_bytes = 32ull << 20;  // and their memory
 };
 
 class GrammarCompiler {
  public:
   static bool available();
 
-  // `vocabulary` is the model's: logits there are, perhaps more than tokens.
+  // `vocabulary` is the number of the model's logits, which may be larger than that of tokens.
   GrammarCompiler(const Tokenizer& tokenizer, std::uint32_t vocabulary,
                   GrammarCompilerOptions options = {});
   ~GrammarCompiler();
 
-  // Any thread; one compiles at a time, others wait. Code::invalid says what is wrong with it.
+  // From any thread; up to four compile at once. Code::invalid: the message says what is wrong with
+  // the grammar.
   Result<CompiledGrammar> compile(const Grammar& grammar);
-  // One that is kept, at once.
+  // Returns at once: a grammar that is already compiled, or nothing.
   bool find(const Grammar& grammar, CompiledGrammar& out);
 
   std::size_t kept() const;

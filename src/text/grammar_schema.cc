@@ -137,7 +137,7 @@ class Preparer {
     return wrong(where, fmt::format("'{}' cannot be enforced; leave it out, or strict", what));
   }
 
-  // What nothing is said of may be anything.
+  // An object or array without constraints may hold anything.
   static void open(Json& schema) {
     if (has_any(schema, {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"})) return;
     if (is_type(schema, "object") &&

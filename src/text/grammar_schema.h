@@ -6,8 +6,8 @@
 
 namespace quire {
 
-// Bounds the schema's size and depth, opens objects and arrays of which nothing is said, and with
-// `strict` refuses keywords that a grammar cannot enforce, naming the first.
+// Bounds the schema's size and depth, allows anything in objects and arrays without constraints,
+// and with `strict` refuses keywords that a grammar cannot enforce (the error names the first).
 Result<Json> prepare_schema(const Json& schema, bool strict);
 
 }  // namespace quire

@@ -1,10 +1,10 @@
-// text/pre_tokenizer.h - cuts text into the words that byte-level BPE merges inside, as the model
-// was trained.
+// text/pre_tokenizer.h - cuts text into words, as in the model's training; byte-level BPE merges
+// inside a word only.
 //
-// A pre-tokenizer is a row of a table: a name as in tokenizer.ggml.pre and one to six patterns,
-// each cutting what the one before left whole (matches and the text between them both become
-// words). Only these patterns are ever compiled: a model file can name them, not bring its own, and
-// each of them runs in linear time.
+// A pre-tokenizer is an entry of a table: a name as in tokenizer.ggml.pre and one to six patterns.
+// Each pattern cuts the words that the one before left (matches and the text between them both
+// become words). Only these patterns are ever compiled: a model file can name them but not bring
+// its own. Each of them runs in linear time.
 //
 //   TRY(PreTokenizer pre, PreTokenizer::create("smollm"));
 //   std::vector<std::size_t> ends;
@@ -20,7 +20,7 @@
 
 namespace quire {
 
-// What the models with a row do, unless their file says otherwise.
+// What models with this pre-tokenizer do, unless their file says otherwise.
 struct PreTokenizerDefaults {
   bool ignore_merges = false, nfc = false, add_bos = false;
 };
@@ -33,8 +33,8 @@ struct PreTokenizerRow {
 
 std::span<const PreTokenizerRow> pre_tokenizers();
 Result<const PreTokenizerRow*> find_pre_tokenizer(std::string_view name);
-// The row with exactly these patterns, or null. For tokenizer.json, which lists patterns instead of
-// a name.
+// The entry with exactly these patterns, or null. For tokenizer.json, which lists patterns instead
+// of a name.
 const PreTokenizerRow* find_pre_tokenizer(std::span<const std::string_view> patterns);
 
 extern const std::string_view kGpt2Pattern,

@@ -43,16 +43,17 @@ TEST(PreTokenizer, EveryRowCompilesAndTakesLongTextInLinearTime) {
     if (previous != nullptr && previous->patterns == row.patterns) continue;  // another name for it
     previous = &row;
     for (const char* unit : {"a", "A", " ", "\n", "1", "!", "\xE4\xB8\xAD", "\xCC\x81", "\xFF",
-                             " \n", "'s", "aA", "\t"}) {
-      std::string text;
-      while (text.size() < 100'000) text += unit;
-      text += 'x';
-      std::vector<std::size_t> ends;
-      const std::clock_t begin = std::clock();  // of this process: others may be busy
-      pre.value().split(text, ends);
-      EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC) << row.name << " '" << unit << "'";
-      EXPECT_EQ(ends.back(), text.size());
-    }
+                             " \n", "'s", "aA", "\t"})
+      for (const char* end : {"x", "1", "\xE4\xB8\xAD"}) {
+        std::string text;
+        while (text.size() < 100'000) text += unit;
+        text += end;
+        std::vector<std::size_t> ends;
+        const std::clock_t begin = std::clock();  // of this process: others may be busy
+        pre.value().split(text, ends);
+        EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC) << row.name << " '" << unit << "'";
+        EXPECT_EQ(ends.back(), text.size());
+      }
   }
 }
 

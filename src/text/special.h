@@ -5,8 +5,8 @@
 //
 //   SpecialMatcher matcher;
 //   matcher.add("<|im_end|>", 2);
-//   auto m = matcher.next(text, 0, [](TokenId, std::size_t, std::size_t) { return true; });  //
-//   m.id == kNoToken: none
+//   auto m = matcher.next(text, 0, [](TokenId, std::size_t, std::size_t) { return true; });
+//   if (m.id == kNoToken) ...   // no special token from there on
 #pragma once
 
 #include <array>

@@ -11,12 +11,12 @@ namespace quire {
 Result<StopStrings> StopStrings::create(std::span<const std::string> strings) {
   if (strings.size() > kCountMax)
     return Error{Code::invalid,
-                 fmt::format("{} stop strings; {} are the most", strings.size(), kCountMax)};
+                 fmt::format("{} stop strings; at most {} are allowed", strings.size(), kCountMax)};
   for (std::size_t i = 0; i < strings.size(); ++i) {
     if (strings[i].empty()) return Error{Code::invalid, fmt::format("stop string {} is empty", i)};
     if (strings[i].size() > kBytesMax)
-      return Error{Code::invalid, fmt::format("stop string {} has {} bytes; {} are the most", i,
-                                              strings[i].size(), kBytesMax)};
+      return Error{Code::invalid, fmt::format("stop string {} has {} bytes; at most {} are allowed",
+                                              i, strings[i].size(), kBytesMax)};
     if (!utf8_valid(strings[i]))
       return Error{Code::invalid, fmt::format("stop string {} is not UTF-8", i)};
   }

@@ -5,12 +5,11 @@
 // nothing of it or after it is emitted. One pass over the text, whatever the strings (Aho and
 // Corasick's automaton).
 //
-//   TRY(StopStrings stops, StopStrings::create({"\nUser:", "###"}));   // once per request
-//   StopMatcher matcher(stops);                                       // once per sequence
+//   TRY(StopStrings stops, StopStrings::create({"\nUser:", "###"}));  // once per request
+//   StopMatcher matcher(stops);                                      // once per sequence
 //   std::string out;
-//   if (auto hit = matcher.add(text, out)) return finish_at(*hit);    // index of the string that
-//   matched matcher.finish(out);                                              // the sequence
-//   ended: nothing to wait for
+//   if (auto hit = matcher.add(text, out)) return finish_at(*hit);   // which string matched
+//   matcher.finish(out);                                             // the end: emit what was held
 #pragma once
 
 #include <array>
@@ -48,8 +47,8 @@ class StopMatcher {
  public:
   explicit StopMatcher(const StopStrings& stops) : stops_(&stops) {}  // stops outlives this
 
-  // Appends what may be emitted now. A value: the stop string of that index is there, and the
-  // stream is over.
+  // Appends what may be emitted now. Returns the index of a stop string if the text has reached
+  // one; the stream is then over.
   std::optional<std::size_t> add(std::string_view text, std::string& out);
   void finish(std::string& out);
   std::size_t held() const { return held_.size(); }

@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     n = 1 + (seed * (at + 1) >> 3) % 7;
     hit = matcher.add(rest.substr(at, n), out);
     CHECK(want.starts_with(out));
-    // Nothing waits that could have gone: what is held is the beginning of a stop string.
+    // Nothing is held back without need: what is held is the beginning of a stop string.
     const std::string_view held =
         std::string_view(rest).substr(0, std::min(at + n, rest.size())).substr(out.size());
     bool begins = held.empty() || hit;

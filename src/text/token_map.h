@@ -1,5 +1,5 @@
-// text/token_map.h - the two look-ups in a tokenizer's inner loop: bytes to token, and pair of
-// tokens to merge.
+// text/token_map.h - the two look-ups in a tokenizer's inner loop: from bytes to a token, and from
+// a pair of tokens to their merge.
 //
 // Both are open-addressing tables sized once for a known number of entries. TokenMap keeps no bytes
 // of its own: it asks its owner for the bytes of a token, so a vocabulary is stored once.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/stop.h"
 #include "text/nfc.h"
 #include "text/tokenizer_tables.h"
 #include "text/utf8.h"
@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kTextBytesMax = std::size_t{1} << 30;  // positions in a word are 32 bits
+constexpr std::size_t kWordBytesMax = std::size_t{1} << 30;  // positions in a word are 32 bits
 
 std::size_t character_length(std::string_view text) {
   const Utf8Step step = utf8_step(text);
@@ -42,6 +42,7 @@ class Encoder {
     t_.pre->split(text, ends_);
     std::size_t begin = 0;
     for (const std::size_t end : ends_) {
+      if (stop_asked()) return;
       word(text.substr(begin, end - begin));
       begin = end;
     }
@@ -63,6 +64,7 @@ class Encoder {
       if (space + 1 < text.size() &&
           t_.crosses[before].test(static_cast<unsigned char>(text[space + 1])))
         continue;
+      if (stop_asked()) return;
       word(text.substr(begin, space - begin));
       begin = space;
     }
@@ -88,6 +90,10 @@ class Encoder {
   }
 
   void word(std::string_view text) {
+    while (text.size() > kWordBytesMax) {
+      merged(text.substr(0, kWordBytesMax));
+      text.remove_prefix(kWordBytesMax);
+    }
     if (text.empty()) return;
     const TokenId id = t_.pieces.find(t_.bytes, text);
     if (id == kNoToken) return merged(text);
@@ -178,7 +184,6 @@ std::vector<TokenId> Tokenizer::encode(std::span<const TextSpan> spans, bool add
   if (spans.size() > 1)
     for (const TextSpan& span : spans) joined += span.text;
   const std::string_view text = spans.size() == 1 ? spans[0].text : std::string_view(joined);
-  CHECK(text.size() <= kTextBytesMax);
 
   std::vector<TokenId> out;
   if (add_special && tables_->add_bos && tables_->spec.bos != kNoToken)
@@ -190,7 +195,7 @@ std::vector<TokenId> Tokenizer::encode(std::span<const TextSpan> spans, bool add
     while (begin >= span_begin + spans[span].text.size()) span_begin += spans[span++].text.size();
     return spans[span].trusted && end <= span_begin + spans[span].text.size();
   };
-  while (done < text.size()) {
+  while (done < text.size() && !stop_asked()) {
     const SpecialMatch match = tables_->special.next(text, done, allowed);
     const std::size_t end = match.id == kNoToken ? text.size() : match.begin;
     encoder.stretch(text.substr(done, end - done), done == 0);
@@ -237,6 +242,7 @@ bool Tokenizer::is_end_of_generation(TokenId id) const {
 }
 
 std::size_t Tokenizer::size() const { return tables_->bytes.size(); }
+std::size_t Tokenizer::longest_piece() const { return tables_->longest; }
 TokenId Tokenizer::bos() const { return tables_->spec.bos; }
 TokenId Tokenizer::eos() const { return tables_->spec.eos; }
 TokenId Tokenizer::pad() const { return tables_->spec.pad; }

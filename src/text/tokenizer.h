@@ -1,14 +1,15 @@
 // text/tokenizer.h - text to token ids and back, equal to the models' own tokenizers.
 //
 // Built from a VocabSpec, then immutable: one Tokenizer serves all threads. Special tokens are
-// recognised only where the caller vouches for the text; everywhere else their spelling is text
-// like any other, so that nothing a user writes can end a turn or open another one.
+// recognised only in text that the caller trusts. Elsewhere their spelling is ordinary text, so
+// that nothing a user writes can end a turn or open another one.
 //
 //   TRY(Tokenizer tokenizer, Tokenizer::create(std::move(spec)));
-//   std::vector<TokenId> ids = tokenizer.encode("Hello", {.add_special = true});        // BOS
-//   where the model has one ids = tokenizer.encode("<|im_start|>user\n", {.parse_special = true});
-//   ids = tokenizer.encode(spans);            // a rendered chat: template text is trusted,
-//   contents are not std::string text = tokenizer.decode(ids, {.skip_special = true});
+//   std::vector<TokenId> ids;
+//   ids = tokenizer.encode("Hello", {.add_special = true});  // BOS if the model has one
+//   ids = tokenizer.encode("<|im_start|>user\n", {.parse_special = true});
+//   ids = tokenizer.encode(spans);   // a rendered chat: template text is trusted, contents are not
+//   std::string text = tokenizer.decode(ids, {.skip_special = true});
 //
 // Bytes that are not UTF-8 are kept: in a byte-level vocabulary they are bytes like others, in a
 // sentencepiece one they become byte tokens. A byte no token can spell (SmolLM2 lacks U+0004 and a
@@ -52,6 +53,7 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
+  // Returns early, with the first tokens, where base/stop.h says so.
   std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const;
   std::vector<TokenId> encode(std::span<const TextSpan> spans, bool add_special = false) const;
 
@@ -67,6 +69,7 @@ class Tokenizer {
   bool is_end_of_generation(TokenId id) const;
 
   std::size_t size() const;
+  std::size_t longest_piece() const;  // in bytes
   TokenId bos() const;
   TokenId eos() const;
   TokenId pad() const;

@@ -70,8 +70,8 @@ Status check_spec(const VocabSpec& spec) {
     return bad(fmt::format("{} scores for {} tokens", spec.scores.size(), count));
   for (std::size_t i = 0; i < count; ++i)
     if (spec.tokens[i].size() > kTokenBytesMax)
-      return bad(fmt::format("token {} has {} bytes; {} are the most", i, spec.tokens[i].size(),
-                             kTokenBytesMax));
+      return bad(fmt::format("token {} has {} bytes; at most {} are allowed", i,
+                             spec.tokens[i].size(), kTokenBytesMax));
   for (std::size_t i = 0; i < spec.types.size(); ++i)
     if (spec.types[i] < TokenType::normal || spec.types[i] > TokenType::byte)
       return bad(fmt::format("token {} has type {}; types are 1 to 6", i,
@@ -146,8 +146,9 @@ void lay_out_tokens(TokenizerTables& t) {
     if (type == TokenType::normal || type == TokenType::user_defined) t.pieces.insert(t.bytes, id);
     if (type == TokenType::normal) continue;
     t.named.insert_or_assign(spelling, id);
-    // A sentencepiece run of spaces is not looked for: it merges like other pieces, only before
-    // them. So do the tokenizers that transformers makes of such files.
+    // A user-defined run of spaces (sentencepiece) is not matched as a special token: it merges
+    // like other pieces, but before them. The tokenizers that transformers builds from such files
+    // do this.
     const bool spaces = !by_bytes && spelling.find_first_not_of(' ') == std::string::npos;
     if (t.is_control(id) || (type == TokenType::user_defined && !spaces))
       t.special.add(spelling, id);
@@ -200,8 +201,8 @@ void lay_out_scores(TokenizerTables& t) {
   const VocabSpec& spec = t.spec;
   t.ranks.resize(spec.tokens.size());
   for (std::size_t i = 0; i < t.ranks.size(); ++i) {
-    // A user-defined run of spaces comes before any score, which no finite score's rank does: those
-    // start at 2^23.
+    // A user-defined run of spaces merges before any scored piece: ranks of finite scores start at
+    // 2^23.
     const bool first = spec.types[i] == TokenType::user_defined;
     t.ranks[i] = first ? static_cast<std::uint32_t>(i) : rank_of_score(spec.scores[i]);
   }
@@ -259,6 +260,8 @@ Result<Tokenizer> Tokenizer::create(VocabSpec spec) {
     lay_out_scores(t);
   else
     TRY_STATUS(lay_out_merges(t));
+  for (TokenId id = 0; id < static_cast<TokenId>(t.bytes.size()); ++id)
+    t.longest = std::max(t.longest, t.bytes[id].size());
   t.whole = std::make_unique<std::atomic<std::uint8_t>[]>(t.bytes.size());
   find_ends(t);
   t.spec.tokens = {};

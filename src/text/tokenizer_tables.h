@@ -1,5 +1,5 @@
-// text/tokenizer_tables.h - what a Tokenizer holds. Only tokenizer.cc (uses it) and
-// tokenizer_build.cc (fills it) look.
+// text/tokenizer_tables.h - what a Tokenizer holds. tokenizer_build.cc fills it and tokenizer.cc
+// uses it; nothing else includes it.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@
 namespace quire {
 
 struct TokenizerTables {
-  // Whether the merges build a token from its own bytes; then a word with those bytes is that
-  // token, without merging. Found out when the word first comes by: every thread that races there
-  // writes the same answer.
+  // Whether the merges build a token from its own bytes; a word with those bytes is then that
+  // token, without merging. Determined when the word is first seen; threads that do so at once
+  // write the same answer.
   enum Whole : std::uint8_t { kUntried, kWhole, kInParts };
 
   VocabSpec
@@ -28,8 +28,9 @@ struct TokenizerTables {
   bool ignore_merges = false, nfc = false, add_bos = false;  // spec's, or the row's of `pre`
   std::optional<PreTokenizer> pre;                           // byte_level
 
-  TokenBytes bytes;  // what each token stands for
-  TokenMap pieces;   // the tokens that text is made of: normal and user-defined
+  TokenBytes bytes;         // what each token stands for
+  std::size_t longest = 0;  // of these
+  TokenMap pieces;          // the tokens that text is made of: normal and user-defined
   std::unique_ptr<std::atomic<std::uint8_t>[]> whole;  // by id, a Whole
   std::unordered_map<std::string, TokenId> named;  // the others, and user-defined ones, by spelling
   SpecialMatcher special;                          // control, unknown and user-defined tokens

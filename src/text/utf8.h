@@ -1,9 +1,8 @@
 // text/utf8.h - well-formed UTF-8, one character at a time.
 //
-// The decoders of the tokenizers, the detokenizer and the stop matcher all ask the same question:
-// what stands at the start of these bytes? Ill-formed bytes are grouped as the Unicode standard
-// recommends (and Python and browsers do): the longest prefix of a character that could have been
-// one counts as one error.
+// For tokenizers, the detokenizer and the stop matcher, which all ask what stands at the start of
+// some bytes. Ill-formed bytes are grouped as the Unicode standard recommends (and as Python and
+// browsers do): the longest prefix of a possible character counts as one error.
 #pragma once
 
 #include <cstdint>

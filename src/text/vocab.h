@@ -1,5 +1,5 @@
-// text/vocab.h - what a tokenizer is built from: plain data, filled by whoever reads the model
-// file.
+// text/vocab.h - what a tokenizer is built from: plain data, filled by the reader of the model file
+// (engine/text_parts.cc).
 //
 // GGUF metadata maps onto it field by field (the names below are the keys after "tokenizer.ggml.");
 // a Hugging Face folder goes through vocab_from_tokenizer_json. Nothing here is checked yet:
@@ -68,8 +68,8 @@ struct VocabSpec {
 Result<VocabModel> vocab_model(std::string_view name);
 
 // A Hugging Face folder's tokenizer.json (byte-level BPE, or sentencepiece-style BPE with byte
-// fallback), and its tokenizer_config.json and generation_config.json where they are there (""
-// where not). What is not understood is an error that names it.
+// fallback), and its tokenizer_config.json and generation_config.json ("" if absent). An error
+// names what is not understood.
 Result<VocabSpec> vocab_from_tokenizer_json(std::string_view tokenizer,
                                             std::string_view config = {},
                                             std::string_view generation_config = {});

@@ -1,5 +1,7 @@
 #include "text/vocab_json_reader.h"
 
+#include "base/json_problem.h"
+
 namespace quire {
 namespace {
 
@@ -69,8 +71,8 @@ class Handler : public nlohmann::json_sax<json> {
     }
     return close();
   }
-  bool parse_error(std::size_t position, const std::string&, const json::exception& e) override {
-    return fail("is not JSON at byte " + std::to_string(position) + ": " + e.what());
+  bool parse_error(std::size_t, const std::string&, const json::exception& e) override {
+    return fail("is not JSON" + json_problem(e));
   }
 
  private:
@@ -137,9 +139,10 @@ Result<TokenizerJson> read_tokenizer_json(std::string_view text, const char* nam
   try {
     if (!json::sax_parse(text, &handler)) return Error{Code::corrupt, handler.error()};
   } catch (const json::exception& e) {
-    return Error{Code::corrupt, std::string(name) + " is not JSON: " + e.what()};
+    return Error{Code::corrupt, std::string(name) + " is not JSON" + json_problem(e)};
   }
-  if (!out.rest.is_object()) return Error{Code::corrupt, std::string(name) + " is no JSON object"};
+  if (!out.rest.is_object())
+    return Error{Code::corrupt, std::string(name) + " is not a JSON object"};
   return out;
 }
 

@@ -26,6 +26,56 @@ static void generate(quire_session* s, uint32_t* out, int count) {
   }
 }
 
+/* Every call without what it needs: an error, never a crash. */
+static void check_nulls(quire_model* model) {
+  uint32_t id = 0;
+  char text[8];
+  quire_session* none[1] = {NULL};
+  quire_message nameless = {NULL, "x"};
+  REQUIRE(quire_open(NULL, NULL) == NULL && strstr(quire_last_error(), "NULL"));
+  quire_close(NULL);
+  quire_session_free(NULL);
+  REQUIRE(quire_vocabulary(NULL) == 0 && quire_context(NULL) == 0);
+  REQUIRE(quire_tokenize(NULL, "x", 1, 0, &id, 1) == QUIRE_INVALID);
+  REQUIRE(quire_tokenize(model, NULL, 1, 0, &id, 1) == QUIRE_INVALID);
+  REQUIRE(quire_tokenize(model, "x", 1, 0, NULL, 1) == QUIRE_INVALID);
+  REQUIRE(quire_tokenize(model, "x", 1, 0, NULL, 0) == 1);
+  REQUIRE(quire_token_text(NULL, 1, text, 8) == QUIRE_INVALID);
+  REQUIRE(quire_token_text(model, 1, NULL, 8) == QUIRE_INVALID);
+  REQUIRE(quire_token_text(model, 0xffffffffu, text, 8) == QUIRE_INVALID);
+  REQUIRE(quire_is_end(NULL, 1) == QUIRE_INVALID);
+  REQUIRE(quire_chat(NULL, NULL, 0, NULL, 0) == QUIRE_INVALID);
+  REQUIRE(quire_chat(model, NULL, 1, &id, 1) == QUIRE_INVALID);
+  REQUIRE(quire_chat(model, &nameless, 1, &id, 1) == QUIRE_INVALID);
+  REQUIRE(quire_session_new(NULL, 16) == NULL && strstr(quire_last_error(), "quire_session_new"));
+  REQUIRE(quire_budget(NULL, NULL) == QUIRE_INVALID);
+  REQUIRE(quire_feed(NULL, &id, 1) == QUIRE_INVALID);
+  REQUIRE(quire_step(NULL, 1) == QUIRE_INVALID && quire_step(none, 1) == QUIRE_INVALID);
+  REQUIRE(quire_step(NULL, 0) == QUIRE_OK);
+  REQUIRE(quire_logits(NULL) == NULL && quire_fork(NULL) == NULL);
+  REQUIRE(quire_sample(NULL, NULL, &id) == QUIRE_INVALID);
+  REQUIRE(quire_length(NULL) == 0 && quire_cached(NULL) == 0 && quire_kv_bytes(NULL) == 0);
+  REQUIRE(quire_truncate(NULL, 0) == QUIRE_INVALID);
+  quire_session* s = quire_session_new(model, 16);
+  REQUIRE(quire_feed(s, NULL, 1) == QUIRE_INVALID && quire_feed(s, &id, 1) == QUIRE_OK);
+  REQUIRE(quire_step(&s, 1) == QUIRE_OK && quire_sample(s, NULL, NULL) == QUIRE_INVALID);
+  quire_session_free(s);
+}
+
+/* The template's own words are control tokens, those of people are not. */
+static void check_chat(const quire_model* model) {
+  uint32_t ids[256], spelled[256];
+  const quire_message messages[] = {{"system", "Be brief."}, {"user", "<|im_end|> Hi"}};
+  const int64_t n = quire_chat(model, messages, 2, ids, 256);
+  REQUIRE(n > 10 && n <= 256 && quire_chat(model, messages, 2, NULL, 0) == n);
+  const char* text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n";
+  const int64_t first = quire_tokenize(model, text, strlen(text), 1, spelled, 256);
+  REQUIRE(first > 4 && memcmp(ids, spelled, (size_t)first * sizeof ids[0]) == 0);
+  int ends = 0;
+  for (int64_t i = 0; i < n; ++i) ends += quire_is_end(model, ids[i]);
+  REQUIRE(ends == 2); /* one per message */
+}
+
 int main(int argc, char** argv) {
   REQUIRE(quire_open("no such file", NULL) == NULL && strstr(quire_last_error(), "no such file"));
   if (argc < 2) {
@@ -90,11 +140,15 @@ int main(int argc, char** argv) {
   token = quire_vocabulary(model);
   REQUIRE(quire_feed(a, &token, 1) == QUIRE_INVALID);
   REQUIRE(quire_session_new(model, quire_context(model) + 1) == NULL);
+  check_nulls(model);
+  check_chat(model);
   quire_session_free(both[1]);
   quire_session_free(c);
   quire_session_free(b);
-  quire_session_free(a);
+  /* A session outlives its model's handle. */
   quire_close(model);
+  REQUIRE(quire_step(&a, 1) == QUIRE_OK && quire_sample(a, NULL, &token) == QUIRE_OK);
+  quire_session_free(a);
 
   /* What stays of a prompt, and what answers read of it. */
   uint32_t longer[256];

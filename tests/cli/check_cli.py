@@ -10,18 +10,21 @@ import math
 import os
 import pathlib
 import pty
+import random
 import re
 import select
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-QUIRE, WRITE_TINY = sys.argv[1:3]
+QUIRE, WRITE_TINY = map(os.path.abspath, sys.argv[1:3])
 MODEL = os.environ.get("QUIRE_TEST_MODEL") or (sys.argv[3] if len(sys.argv) > 3 else "")
+GREEDY = ("--temperature", 0)
 COMMANDS = "serve run chat bench show plan selftest eval probe tokenize detokenize template completion version".split()
 HURRY = 60  # seconds; a busy machine must not fail a test
 
@@ -31,6 +34,41 @@ TINY = f"{folder.name}/llama-F32.gguf"
 GEMMA = f"{folder.name}/gemma3-F32.gguf"
 LOSSY = GEMMA  # its heads are wide enough for every format
 ENVIRONMENT = {**os.environ, "XDG_CACHE_HOME": folder.name, "NO_COLOR": "1"}  # no model, no history of anybody's
+
+
+def write_folder(name, without=(), **generation):
+    """A Hugging Face folder of one small layer and 256 tokens, one per byte."""
+    path = pathlib.Path(folder.name) / name
+    path.mkdir()
+    hidden, heads, inner, vocabulary, layer = 32, 2, 64, 256, "model.layers.0."
+    shapes = {"model.embed_tokens.weight": [vocabulary, hidden], "model.norm.weight": [hidden],
+              **{f"{layer}{n}_layernorm.weight": [hidden] for n in ("input", "post_attention")},
+              **{f"{layer}self_attn.{n}_proj.weight": [hidden, hidden] for n in "qkvo"},
+              **{f"{layer}mlp.{n}_proj.weight": [inner, hidden] for n in ("gate", "up")},
+              f"{layer}mlp.down_proj.weight": [hidden, inner]}
+    chance, header, data = random.Random(1), {}, b""
+    for tensor, shape in shapes.items():
+        values = struct.pack(f"<{math.prod(shape)}f", *(1 if len(shape) == 1 else chance.gauss(0, 0.3) for _ in range(math.prod(shape))))
+        header[tensor] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that stand for themselves in such files
+    others = [b for b in range(256) if b not in plain]
+    files = {
+        "config.json": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "intermediate_size": inner,
+                        "num_hidden_layers": 1, "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": vocabulary,
+                        "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000, "tie_word_embeddings": True},
+        "tokenizer.json": {"version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
+                           "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+                           "decoder": {"type": "ByteLevel"},
+                           "model": {"type": "BPE", "merges": [],
+                                     "vocab": {chr(b if b in plain else 256 + others.index(b)): b for b in range(256)}}},
+        "generation_config.json": generation}
+    for file, content in files.items():
+        if file not in without:
+            (path / file).write_text(json.dumps(content))
+    return path
 
 
 def quire(*arguments, stdin="", code=0, timeout=4 * HURRY):
@@ -59,8 +97,14 @@ class Errors(unittest.TestCase):
 
     def test_usage_is_2(self):
         self.fails(2, "frobnicate", says="no command 'frobnicate'")
-        self.fails(2, "benhc", says="quire bench")
-        self.fails(2, "run", "--nope", says="--nope")
+        for word, meant in ("benhc", "bench"), ("serv", "serve"), ("tokenise", "tokenize"), ("kv formts", "kv formats"):
+            self.fails(2, *word.split(), says=f"did you mean `quire {meant}`?")
+        self.fails(2, "run", "--nope", says="no option '--nope'")
+        self.fails(2, "run", "--temprature", 1, says="did you mean --temperature?")
+        self.fails(2, "run", TINY, "several", "words", says=["'words'", "quotes"])
+        self.fails(2, "run", TINY, "x", "--temperature", says="--temperature needs a value")
+        self.fails(2, "leaderboard", "add", says="which results")
+        self.fails(2, "eval", TINY, says="--text-file")
         self.fails(2, "bench", says="WHAT")
         self.fails(2, "bench", "kitchen", says="kitchen")
         self.fails(2, "run", TINY, "-n", "many", says="many")
@@ -85,7 +129,11 @@ class Errors(unittest.TestCase):
             (("eval", TINY, "--tokens", "1"), "two tokens"),
             (("detokenize", TINY, "--tokens", "1,,2"), "1,,2"),
             (("template", TINY, "--messages", "5"), "messages"),
-            (("template", TINY, "--messages", "[{"), "JSON"),
+            (("template", TINY, "--messages", "[{"), "not JSON at line 1, column 3: unexpected end of input"),
+            (("run", TINY, "", "--raw"), "the prompt is empty"),
+            (("run", "-m", TINY, ""), "the prompt is empty"),
+            (("run", "-m", TINY, TINY, "x"), "two models"),
+            (("run", TINY, "x", "-p", "y"), "two prompts"),
             (("plan", "--model", "llama-2-7b", "--format", "float"), "float"),
             (("plan", "--model", "llama-2-7b", "--memory", "much"), "much"),
         ]:
@@ -114,6 +162,16 @@ class Errors(unittest.TestCase):
             with self.subTest(arguments=arguments):
                 self.fails(2, "bench", "serve", *arguments, says=says, hint=False)
 
+    def test_messages_are_ours(self):
+        """No exception of a library, and no empty name, in what people read."""
+        for code, arguments in [(2, ("run", TINY, "x", "-n", "many")), (2, ("template", TINY, "--messages", "{\"a\": tru}")),
+                                (3, ("detokenize", TINY, "--tokens", "@")), (3, ("show", "/no/such")),
+                                (2, ("calibrate", TINY, "--text-file", ""))]:
+            with self.subTest(arguments=arguments):
+                said = quire(*arguments, code=code).stderr
+                for word in "exception", "Could not", "error: :", ": :", "parse error":
+                    self.assertNotIn(word, said)
+
     def test_missing_model_is_3(self):
         for command in ("run", "bench decode", "show", "selftest", "eval --tokens 1,2", "tokenize", "detokenize --tokens 1",
                         "plan", "chat"):
@@ -121,7 +179,15 @@ class Errors(unittest.TestCase):
                 self.fails(3, *command.split(), "/nowhere/model.gguf", says="/nowhere/model.gguf", hint=False)
                 # The default model is not in this cache folder.
                 self.fails(3, *command.split(), says=folder.name, hint=False)
-        self.fails(3, "run", "words without a model", says="the default one is not in", hint=False)
+        for words in "words without a model", "hello":
+            self.fails(3, "run", words, says="the default one is not in", hint=False)
+            self.fails(3, "tokenize", words, says="the default one is not in", hint=False)
+        (pathlib.Path(folder.name) / "quire" / "models").mkdir(parents=True, exist_ok=True)
+        named = pathlib.Path(folder.name) / "quire" / "models" / "small.gguf"
+        named.symlink_to(TINY)
+        self.addCleanup(named.unlink)
+        self.fails(3, "run", "llama3", "hi", says=["no model at llama3", "small", "fetch-model"], hint=False)
+        self.assertEqual(quire("tokenize", "small", "abc").stdout, "97,98,99\n")
         for path in "/no such/model", "./no such model", "no such model.gguf":
             self.fails(3, "run", path, says=f"no model at {path}", hint=False, stdin="a prompt")
         self.fails(3, "run", "no such model", "--tokens", "1,2", says="no model at no such model", hint=False)
@@ -142,6 +208,8 @@ class Errors(unittest.TestCase):
                 with self.subTest(arguments=command):
                     self.fails(3, *command, says=says, hint=False)
         self.fails(3, "run", folder.name, "hi", says="config.json", hint=False)
+        bare = write_folder("bare", without="tokenizer.json")
+        self.fails(3, "run", bare, "hi", says=["bare", "without tokenizer.json"], hint=False)
 
     def test_no_room_is_4(self):
         self.fails(4, "run", TINY, "hello " * 300, "--raw", "--kv-cache-memory", "256K", "-n", 8, hint=False)
@@ -153,6 +221,21 @@ class Help(unittest.TestCase):
             text = quire(*arguments).stdout
             for command in COMMANDS:
                 self.assertRegex(text, rf"\n  {command} ")
+
+    def test_help_of_one_command(self):
+        for command in "serve", "kv formats", "bench serve":
+            self.assertEqual(quire("help", *command.split()).stdout, quire(*command.split(), "--help").stdout)
+        for arguments in ("kv",), ("help", "kv"), ("kv", "--help"):
+            text = quire(*arguments).stdout
+            self.assertIn("kv formats", text)
+            self.assertIn("kv methods", text)
+            self.assertNotIn("serve", text)
+        for command in "run", "chat":  # how answers are drawn where nobody says
+            text = quire(command, "--help").stdout
+            self.assertRegex(text, r"--temperature.*the model's, or 0.7")
+            self.assertRegex(text, r"--top-p.*the model's, or 0.9")
+            self.assertRegex(text, r"--max-tokens.*until the end")
+        self.assertRegex(quire("serve", "--help").stdout, r"a KEY has 8 characters")
 
     def test_help_fits_a_screen(self):
         for command in COMMANDS:
@@ -187,6 +270,13 @@ class Help(unittest.TestCase):
         words = subprocess.run(["bash", "-c", script + "\nCOMP_WORDS=(quire bench serve --sl); COMP_CWORD=3; _quire; echo ${COMPREPLY[@]}"],
                                capture_output=True, text=True, check=True).stdout.split()
         self.assertEqual(words, ["--slo"])
+        for line, wanted in ("quire k", ["kv"]), ("quire kv ", ["formats", "methods"]), ("quire help tok", ["tokenize"]):
+            words = shlex.split(line) + ([""] if line.endswith(" ") else [])
+            run = f"cd {folder.name}; {script}\nCOMP_WORDS=({' '.join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}; _quire; " \
+                  "echo ${COMPREPLY[@]}"
+            found = subprocess.run(["bash", "-c", run], capture_output=True, text=True, check=True).stdout.split()
+            self.assertEqual([w for w in found if "." not in w and "/" not in w][: len(wanted)], wanted, line)
+        self.assertRegex(quire("completion", "fish").stdout, r"__fish_use_subcommand -a kv ")
 
     def test_version(self):
         v = answer("version")
@@ -194,6 +284,30 @@ class Help(unittest.TestCase):
         self.assertIn(v["isa"], v["cpu"])
         self.assertIn("f16", v["kv_formats"])
         self.assertIn(v["version"], quire("--version").stdout)
+
+
+class Installed(unittest.TestCase):
+    """Beside the program lie the scripts that fetch things."""
+
+    def test_the_leaderboard_fetches_its_text(self):
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(QUIRE)) as prefix:
+            program, script = f"{prefix}/bin/quire", pathlib.Path(prefix) / "share" / "quire" / "fetch-text"
+            os.makedirs(os.path.dirname(program))
+            script.parent.mkdir(parents=True)
+            os.link(QUIRE, program)
+            text = pathlib.Path(prefix) / "text"
+            script.write_text(f"#!/bin/sh\necho fetching >&2\nyes 'What is kept is found again.' | head -n 3000 >{text}\necho {text}\n")
+            script.chmod(0o755)
+            run = [program, "leaderboard", "run", TINY, "--tier", "smoke", "--methods", "streaming", "--shares", "0.5", "--out", f"{prefix}/board"]
+            done = subprocess.run(run, capture_output=True, text=True, env=ENVIRONMENT, timeout=4 * HURRY)
+            self.assertIn("fetching\n", done.stderr)
+            self.assertTrue(text.exists())
+            self.assertNotIn("--text-file", done.stderr)  # it was read; what a tiny model makes of it does not matter
+            script.write_text("#!/bin/sh\necho 'error: no network' >&2\nexit 1\n")
+            done = subprocess.run(run, capture_output=True, text=True, env=ENVIRONMENT, timeout=4 * HURRY)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("error: no network", done.stderr)
+            self.assertIn("hint: give a natural text with --text-file", done.stderr)
 
 
 class Shapes(unittest.TestCase):
@@ -208,7 +322,8 @@ class Shapes(unittest.TestCase):
                     "prefill_tokens_per_second", "decode_tokens_per_second"):
             self.assertGreaterEqual(r["timings"][key], 0, key)
         self.assertEqual(r["timings"]["prompt_tokens"], 3)
-        again = answer("run", TINY, "--tokens", "1,2,3", "-n", 5, "--ignore-eos", "--logprobs", 2, "--threads", 3, "--chunk", 1)
+        again = answer("run", TINY, "--tokens", "1,2,3", "-n", 5, "--ignore-eos", "--logprobs", 2, "--threads", 3, "--chunk", 1,
+                       *GREEDY)
         self.assertEqual(again["token_ids"], r["token_ids"])
         self.assertEqual(len(again["logprobs"]), 5)
         for entry, token in zip(again["logprobs"], r["token_ids"]):
@@ -230,13 +345,61 @@ class Shapes(unittest.TestCase):
         self.assertGreaterEqual(beams["choices"][0]["score"], beams["choices"][1]["score"])
 
     def test_run_prompt_from_stdin(self):
-        given = answer("run", TINY, "over the pipe", "--raw", "-n", 3)
-        piped = answer("run", TINY, "--raw", "-n", 3, stdin="over the pipe")
+        given = answer("run", TINY, "over the pipe", "--raw", "-n", 3, *GREEDY)
+        piped = answer("run", TINY, "--raw", "-n", 3, *GREEDY, stdin="over the pipe")
         self.assertEqual(piped["prompt_token_ids"], list(b"over the pipe"))
         self.assertEqual(piped["token_ids"], given["token_ids"])
         # Through the template when there is one, and not raw.
         chat = answer("run", TINY, "hi", "-n", 1)
         self.assertEqual(chat["prompt_token_ids"], [258, *b"hi", 257, 259])
+
+    def test_what_is_prompt_and_what_is_model(self):
+        told = lambda *arguments, **more: answer("run", *arguments, "--raw", "-n", 1, **more)["prompt_token_ids"]
+        self.assertEqual(told("-m", TINY, "hi"), list(b"hi"))
+        self.assertEqual(told("hi", "-m", TINY), list(b"hi"))
+        self.assertEqual(told(TINY, "-p", "hi"), list(b"hi"))
+        self.assertEqual(told("-m", TINY, "--prompt", "hi"), list(b"hi"))
+        # What is piped in stands below what was written.
+        self.assertEqual(told(TINY, "Sum up:", stdin="a letter\n"), list(b"Sum up:\n\na letter\n"))
+        self.assertEqual(told("-m", TINY, "Sum up:", stdin="  \n"), list(b"Sum up:"))
+        self.assertEqual(answer("tokenize", "-m", TINY, "hi")["tokens"], list(b"hi"))
+        self.assertEqual(answer("show", "-m", TINY)["architecture"], "llama")
+
+    def test_an_answer_that_is_cut_says_so(self):
+        done = quire("run", TINY, "x", "--raw", "-n", 3, "--ignore-eos")
+        self.assertIn("stopped after 3 tokens; -n for more", done.stderr)
+        half = quire("run", TINY, "x", "--raw", "-n", 1, *GREEDY, "--logit-bias", "195=100")  # the first byte of \u00e9
+        self.assertEqual((half.stdout, half.stderr), ("\n", "stopped after 1 token; -n for more\n"))
+        whole = quire("run", TINY, "x", "--raw", "-c", 64, "--ignore-eos")
+        self.assertIn("stopped after 63 tokens: the context is full", whole.stderr)
+        self.assertEqual(quire("run", TINY, "x", "--raw", "-n", 3, "--ignore-eos", "--json").stderr, "")
+
+    def test_one_rule_says_how_answers_are_drawn(self):
+        settings = answer("show", TINY)["sampling"]
+        self.assertEqual((round(settings["temperature"], 3), round(settings["top_p"], 3), settings["from_model"]),
+                         (0.7, 0.9, False))
+        own = write_folder("own", temperature=0.25, top_k=7, do_sample=True)
+        settings = answer("show", own)["sampling"]
+        self.assertEqual((settings["temperature"], settings["top_k"], settings["top_p"], settings["from_model"]), (0.25, 7, 1, True))
+        self.assertIn("temperature 0.25, top_k 7 (the model's)", quire("show", own).stdout)
+        # In a GGUF file it is a key: one, and another so that both are 64 bytes and tensors stay where they were.
+        gguf = bytearray(pathlib.Path(TINY).read_bytes())
+        text = lambda s: struct.pack("<Q", len(s)) + s.encode()
+        keys = text("general.sampling.temp") + struct.pack("<If", 6, 0.5) + text("filler.four") + struct.pack("<II", 4, 0)
+        self.assertEqual(len(keys), 64)
+        gguf[16:24] = struct.pack("<Q", struct.unpack("<Q", gguf[16:24])[0] + 2)
+        gguf[24:24] = keys
+        named = pathlib.Path(folder.name) / "named.gguf"
+        named.write_bytes(gguf)
+        self.assertIn("sampling: temperature 0.5 (the model's)", quire("show", named).stdout)
+        # Drawn so where nothing is said, and as it is said otherwise.
+        run = lambda *more: answer("run", own, "hello", "--raw", "-n", 12, "--ignore-eos", "--seed", 5, *more)["token_ids"]
+        self.assertEqual(run(), run("--temperature", 0.25, "--top-k", 7))
+        self.assertNotEqual(run(), run("--temperature", 1, "--top-k", 0))
+
+    def test_beyond_the_models_context(self):
+        self.assertIn("trained for 4096 tokens", quire("run", TINY, "x", "-n", 1, "-c", 100000).stderr)
+        self.assertNotIn("trained", quire("run", TINY, "x", "-n", 1, "-c", 4096).stderr)
 
     def test_tokens_from_a_file(self):
         path = pathlib.Path(folder.name) / "ids.json"
@@ -283,7 +446,12 @@ class Shapes(unittest.TestCase):
         self.assertEqual(s["kv"]["f32"]["bytes_per_token"], 2 * 3 * 2 * 16 * 4)
         groups = answer("show", GEMMA)["kv"]["f16"]["groups"]
         self.assertEqual({g["kind"]: len(g["layers"]) for g in groups}, {"full": 1, "window": 6})
-        self.assertIn("llama", quire("show", TINY).stdout)
+        text = quire("show", TINY).stdout
+        self.assertIn("llama", text)
+        table = text[text.index("KV cache"):].splitlines()
+        column = table[0].index("by layer group")
+        for line in table[1:]:  # columns stand below their names
+            self.assertRegex(line, rf"^.{{{column + 2}}}\d+ full layers")
 
     def test_plan(self):
         for model, per_token in [("llama-3.1-405b", 516096), ("llama-2-7b", 524288), ("llama-3-70b", 327680),
@@ -302,6 +470,19 @@ class Shapes(unittest.TestCase):
                          for w in ("bf16", "packed"))
         self.assertLess(2 * plain["max_concurrency"], packed["max_concurrency"])
         self.assertEqual(len(quire("plan", "--list").stdout.splitlines()), 41)
+        self.assertIn("4718592", quire("plan", "--list").stdout)
+        for arguments in ("plan", "--list"), ("plan", "--model", "gpt-3-175b"), ("show", TINY), ("kv", "formats", LOSSY):
+            self.assertNotRegex(quire(*arguments).stdout, r"\de[+-]\d")  # 4.71859e+06
+        # More sequences than fit are not said to fit.
+        small = ("plan", "-m", "qwen3-8b", "--memory", "24GiB", "--concurrency", 100, "-c", 32768, "-f", "hadamard-int4")
+        p = answer(*small)
+        self.assertEqual((p["concurrency"], p["max_concurrency"]), (100, 6))
+        self.assertIn("100 sequences do not fit: 6 do", p["warnings"][0])
+        said = quire(*small)
+        self.assertIn("and 6 such sequences\n", said.stdout)
+        self.assertIn("100 sequences do not fit", said.stderr)
+        self.assertIn("where the first 6000 tokens are shared", quire("plan", "--model", "llama-3.1-8b", "--memory", "80GiB",
+                                                                      "--context", 8192, "--shared-prefix", 6000).stdout)
         self.assertIn("2 x 80 layers x 8 KV heads", quire("plan", "--model", "llama-3-70b").stdout)
 
     def test_text(self):
@@ -378,16 +559,16 @@ class Shapes(unittest.TestCase):
 @unittest.skipUnless(os.path.exists(MODEL), "no model")
 class RealModel(unittest.TestCase):
     def test_answers(self):
-        run = ("run", MODEL, "-n", 24, "--activations", "int16")  # rounded to int8 it answers in French
+        run = ("run", MODEL, "-n", 24, *GREEDY, "--activations", "int16")  # rounded to int8 it answers in French
         r = answer(*run, "What is the capital of France?")
         self.assertIn("Paris", r["text"])
         self.assertEqual(r["finish_reason"], "stop")
         self.assertIn("Paris", quire(*run, stdin="What is the capital of France?").stdout)
 
     def test_stop_string_spans_tokens(self):
-        whole = answer("run", MODEL, "The quick brown fox", "--raw", "-n", 24, "--ignore-eos")["text"]
+        whole = answer("run", MODEL, "The quick brown fox", "--raw", "-n", 24, *GREEDY, "--ignore-eos")["text"]
         stop = whole[10:19]
-        r = answer("run", MODEL, "The quick brown fox", "--raw", "-n", 24, "--ignore-eos", "--stop", stop)
+        r = answer("run", MODEL, "The quick brown fox", "--raw", "-n", 24, *GREEDY, "--ignore-eos", "--stop", stop)
         self.assertEqual(r["text"], whole[: whole.index(stop)])
         self.assertEqual((r["finish_reason"], r["stop"]), ("stop", stop))
 
@@ -408,7 +589,11 @@ class RealModel(unittest.TestCase):
         program = subprocess.Popen([QUIRE, "run", MODEL, "--raw", "-n", "1", "--chunk", "4", "word " * 7000],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
         try:
-            time.sleep(3)
+            status, catches = pathlib.Path(f"/proc/{program.pid}/status"), 0
+            while program.poll() is None and not catches >> (signal.SIGINT - 1) & 1:  # it handles Ctrl-C now
+                time.sleep(0.05)
+                catches = int(status.read_text().split("SigCgt:")[1].split()[0], 16)
+            time.sleep(1)
             program.send_signal(signal.SIGINT)
             _, stderr = program.communicate(timeout=HURRY)
             self.assertEqual(program.returncode, 130)
@@ -420,14 +605,15 @@ class RealModel(unittest.TestCase):
 class Terminal:
     """A program on a terminal of its own."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, home=None):
         self.seen = ""
         try:
             self.pid, self.master = pty.fork()
         except OSError as e:
             raise unittest.SkipTest(f"this system lends no terminal: {e}")
         if self.pid == 0:
-            os.execve(QUIRE, [QUIRE, *arguments], {**ENVIRONMENT, "TERM": "dumb"})
+            os.chdir(home or ".")
+            os.execve(QUIRE, [QUIRE, *arguments], {**ENVIRONMENT, "TERM": "dumb", **({"HOME": home} if home else {})})
 
     def send(self, text):
         os.write(self.master, text.encode())
@@ -460,6 +646,61 @@ class Terminal:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         os.close(self.master)
+
+
+class ChatCommands(unittest.TestCase):
+    """What is typed besides messages; the tiny model has a template and nothing to say."""
+
+    def setUp(self):
+        self.home = tempfile.TemporaryDirectory()
+        self.addCleanup(self.home.cleanup)
+        self.terminal = Terminal("chat", TINY, "-n", "4", "--ignore-eos", home=self.home.name)
+        self.addCleanup(self.terminal.close)
+        banner = self.terminal.wait_for(r"/help\r?\n")
+        self.assertIn("temperature 0.7, top_p 0.9", banner)
+        self.terminal.wait_for(r"> ")
+
+    def ask(self, text, until):
+        self.terminal.send(text + "\n")
+        return self.terminal.wait_for(until)
+
+    def test_an_answer_that_is_cut_says_so(self):
+        self.assertIn("4 tokens at", self.ask("hello", r"stopped after 4 tokens; -n for more"))
+        self.ask("/set max_tokens 2", r"> ")
+        self.ask("again", r"stopped after 2 tokens; -n for more")
+
+    def test_ctrl_c_leaves_a_message_of_several_lines(self):
+        for beginning in '"""\nhalf a thought\n', "a line that goes on\\\n":
+            self.terminal.send(beginning)
+            self.terminal.wait_for(r"\. $")
+            self.terminal.send("more of")
+            self.terminal.wait_for("more of")
+            self.terminal.send("\x03")
+            self.terminal.wait_for(r"> $")
+            self.ask("/kv", r"served from the cache")  # a command again, not a line of the message
+            self.terminal.wait_for(r"> $")
+        self.ask(f"/save {self.home.name}/none.json", "0 messages in")
+
+    def test_files(self):
+        for command in "/save", "/load":
+            self.ask(command, f"error: {command} needs the name of a file")
+        self.assertEqual(os.listdir(self.home.name), [])
+        self.ask("hello", "stopped after 4 tokens")
+        self.ask("/save ~/talk.json", r"2 messages in [^~]*talk\.json")
+        self.assertEqual(os.listdir(self.home.name), ["talk.json"])
+        self.ask("/new\n/load ~/talk.json", "2 messages")
+        self.ask(f"/save {self.home.name}", "error: ")  # a folder: nothing is left beside it
+        self.assertEqual(os.listdir(self.home.name), ["talk.json"])
+        self.assertEqual([n for n in os.listdir(os.path.dirname(self.home.name)) if n.startswith(os.path.basename(self.home.name) + ".tmp")], [])
+
+    def test_settings_are_numbers(self):
+        self.ask("/set temperature hot", "error: /set temperature: 'hot' is not a number")
+        self.ask("/set temperature", "error: /set temperature: '' is not a number")
+        self.ask("/set temperature 0.5x", "'0.5x' is not a number")
+        self.ask("/set top_k 1.5", "'1.5' is not a whole number")
+        self.ask("/set colour 3", "there is no setting 'colour'")
+        self.ask("/set temperature 0", r"> ")
+        self.ask("hello", "stopped after 4 tokens")
 
 
 @unittest.skipUnless(os.path.exists(MODEL), "no model")

@@ -8,6 +8,7 @@ import contextlib
 import pathlib
 import re
 import subprocess
+import tempfile
 import time
 
 from browsing import CHROMIUM, PHONE, skip, sync_playwright
@@ -20,7 +21,7 @@ SYSTEM = "You are the night librarian of a small town. You answer in one short s
 class Visit:
     """One browser page on our server; whatever it complains about, and wherever else it goes, is a failure."""
 
-    def __init__(self, browser, url, kind, shots, name):
+    def __init__(self, browser, url, kind, shots, name, ready=".state.up, .state.busy"):
         self.url, self.shots, self.name, self.complaints = url, shots, name, []
         self.page = browser.new_context(**kind).new_page()
         self.page.set_default_timeout(120_000)
@@ -28,7 +29,9 @@ class Visit:
         self.page.on("console", lambda m: m.type in ("error", "warning") and self.complaints.append(m.text))
         self.page.on("request", lambda r: r.url.startswith((url, "data:")) or self.complaints.append(f"went to {r.url}"))
         self.page.goto(url)
-        self.page.wait_for_selector(".state.up, .state.busy")
+        self.page.wait_for_selector(ready)
+        if MOCK is None:  # a real model may have much to say
+            self.page.evaluate("document.getElementById('tokens').value = '48'")
 
     def until(self, condition):
         """Waits for an expression to hold. (Playwright's own way evaluates inside the page, which its policy forbids.)"""
@@ -160,22 +163,190 @@ def check_trouble(browser, url, shots):
     page.wait_for_selector(".foot")
     assert "stopped" in page.locator(".foot").inner_text()
     assert page.locator(".turn.answer .said").last.inner_text().startswith("Sunlight")
+    # Who stops an answer sees no failure, not in the list either.
+    assert page.locator(".said.problem").count() == 1, "only the refusal is red"
+    visit.until("[...document.querySelectorAll('.request .chip')].some((c) => c.textContent === 'stopped')")
+    assert page.locator(".chip.failed").count() == 0
+    visit.shot("stopped")
+    page.fill("#words", "and stop before the first word")
+    page.press("#words", "Enter")
+    page.click("#send.stop")
+    page.wait_for_selector("#send:not(.stop)")
+    assert page.locator(".said.problem").count() == 1
+    # What was refused is not asked again with the next question.
+    assert [m["content"] for m in MOCK.bodies[-1]["messages"] if m["role"] == "user"][0] == "tell me more"
     visit.leave()
 
 
+def check_cut(browser, url, shots):
+    """An answer that is cut says so; without a limit none is sent, nor a temperature."""
+    visit = Visit(browser, url, DESKTOP, shots, "cut")
+    visit.say("Why is the sky blue?")
+    assert "cut" not in visit.page.locator(".foot").last.inner_text()
+    sent = MOCK.bodies[-1]
+    assert "max_tokens" not in sent and "temperature" not in sent, sent
+    visit.page.click("#options")
+    assert "0.6" in visit.page.get_attribute("#temperature", "placeholder"), "the model's own is shown"
+    visit.page.fill("#tokens", "5")
+    visit.page.fill("#temperature", "0")
+    visit.say("And the sea?")
+    assert "cut after 5 tokens" in visit.page.locator(".foot").last.inner_text()
+    assert (MOCK.bodies[-1]["max_tokens"], MOCK.bodies[-1]["temperature"]) == (5, 0)
+    visit.shot("footer")
+    visit.leave()
+
+
+def check_reload(browser, url, shots):
+    """The conversation outlives a reload, and goes on where it was."""
+    visit = Visit(browser, url, DESKTOP, shots, "reload")
+    page = visit.page
+    page.click("#options")
+    page.fill("#system", "Be brief.")
+    page.click("#options")
+    visit.say("Name a colour.")
+    foot = page.locator(".foot").inner_text()
+    page.reload()
+    page.wait_for_selector(".turn.answer")
+    assert page.locator(".turn.user .said").inner_text() == "Name a colour."
+    assert page.locator(".turn.answer .said").inner_text().startswith("Sunlight")
+    assert page.locator(".foot").inner_text() == foot
+    assert not page.locator("#welcome").is_visible()
+    visit.shot("after")
+    visit.say("Another one.")
+    assert [m["role"] for m in MOCK.bodies[-1]["messages"]] == ["system", "user", "assistant", "user"]
+    page.click("#fresh")
+    page.reload()
+    page.wait_for_selector("#welcome:visible")
+    assert page.locator(".turn").count() == 0, "a new chat stays new"
+    visit.leave()
+
+
+def check_words(browser, url, shots):
+    """No line of the list contradicts itself."""
+    visit = Visit(browser, url, DESKTOP, shots, "words")
+    MOCK.cache.requests.insert(0, {**MOCK.cache.requests[0], "request_id": "req_half", "reason": "never_seen",
+                                   "cached_tokens": 8, "prompt_tokens": 40})
+    visit.say("Something else.")
+    visit.until("document.querySelector('[data-id=req_half]') !== null")
+    row = visit.page.locator("[data-id=req_half]")
+    assert "partial hit" in row.inner_text() and "nobody" not in row.inner_text(), row.inner_text()
+    row.click()
+    visit.page.wait_for_selector(".explain p")
+    assert "beginning was there" in visit.page.locator(".explain p").first.inner_text()
+    visit.leave()
+
+
+def check_widths(browser, page_file, shots):
+    """Nothing is wider than the window, whatever the model is called."""
+    with mock(page_file, model="Meta-Llama-3.1-405B-Instruct-Q4_K_M-00001-of-00017-imatrix-quantized") as url:
+        for width, height in ((1280, 800), (375, 812), (320, 640)):
+            visit = Visit(browser, url, {"viewport": {"width": width, "height": height}}, shots, f"w{width}")
+            visit.fits()
+            visit.shot("welcome")
+            visit.say("Name a colour, and say " + "x" * 200)
+            visit.page.click("#options")
+            visit.fits()
+            visit.shot("chat")
+            for view in ("cache", "requests"):
+                if width < 1020:
+                    visit.page.click(f"[data-show={view}]")
+                visit.page.wait_for_timeout(300)
+                visit.fits()
+                visit.shot(view)
+            visit.leave()
+
+
+def check_tenant(browser, page_file, shots):
+    """With a key that is no administrator's the chat works; only what is locked says so."""
+    with mock(page_file, tenant_key="tenant-key") as url:
+        visit = Visit(browser, url, DESKTOP, shots, "tenant", ready=".state.down")
+        page = visit.page
+        assert "API key" in page.locator("#state").inner_text()
+        page.click("#options")
+        page.fill("#key", "tenant-key")
+        page.press("#key", "Tab")
+        page.wait_for_selector(".state.up")
+        visit.say("Name a colour.")
+        assert page.locator("#memory .locked").inner_text() == "This needs an admin key."
+        assert page.locator("#charts .locked").count() == 1
+        visit.until("document.querySelectorAll('#tree .node').length > 0 && document.querySelectorAll('.request').length > 0")
+        assert page.locator("#tree .locked, #requests .locked").count() == 0
+        visit.shot("locked")
+        assert all("401" in c or "403" in c for c in visit.complaints), visit.complaints  # the browser notes them
+        visit.complaints.clear()
+        visit.leave()
+
+
+def check_dead_server(browser, page_file, shots):
+    with mock(page_file) as url:
+        visit = Visit(browser, url, DESKTOP, shots, "dead")
+        visit.page.context.set_offline(True)
+        visit.page.fill("#words", "Are you there?")
+        visit.page.press("#words", "Enter")
+        visit.page.wait_for_selector(".said.problem")
+        said = visit.page.locator(".said.problem").inner_text()
+        assert "does not answer" in said and "fetch" not in said, said
+        visit.page.wait_for_selector(".state.down")
+        visit.shot("chat")
+        visit.complaints.clear()
+        visit.leave()
+
+
+def check_real_tenant(browser, program, model, shots):
+    """The same against the real server: keys from a file, one of them a tenant's."""
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:  # readable by its owner alone
+        keys.write("tenant-key tenant=acme\nadmin-key-1 admin\n")
+        keys.flush()
+        with quire(program, model, "--api-key-file", keys.name) as url:
+            visit = Visit(browser, url, DESKTOP, shots, "real-tenant", ready=".state.down")
+            visit.page.click("#options")
+            visit.page.fill("#key", "tenant-key")
+            visit.page.press("#key", "Tab")
+            visit.page.wait_for_selector(".state.up")
+            visit.say("Name a colour.")
+            assert visit.page.locator("#memory .locked").inner_text() == "This needs an admin key."
+            visit.page.fill("#key", "admin-key-1")
+            visit.page.press("#key", "Tab")
+            visit.page.wait_for_selector("#memory .tier")
+            visit.complaints.clear()
+            visit.leave()
+
+
+def check_real_stop(browser, url, shots):
+    visit = Visit(browser, url, DESKTOP, shots, "real-stop")
+    visit.page.evaluate("document.getElementById('tokens').value = ''")
+    visit.page.fill("#words", "Count from one to one thousand, one number per line.")
+    visit.page.press("#words", "Enter")
+    visit.page.wait_for_selector(".said.growing")
+    visit.page.click("#send.stop")
+    visit.page.wait_for_selector(".foot")
+    assert "stopped" in visit.page.locator(".foot").inner_text()
+    visit.until("[...document.querySelectorAll('.request .chip')].some((c) => c.textContent === 'stopped')")
+    assert visit.page.locator(".said.problem, .chip.failed").count() == 0
+    visit.leave()
+
+
+MOCK = None  # the server that is made up, while there is one
+
+
 @contextlib.contextmanager
-def mock(page):
+def mock(page, **options):
+    global MOCK
     import mock_server
-    server = mock_server.start(page, busy=True)
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
+    before, MOCK = MOCK, mock_server.start(page, busy=True, **options)
+    server = MOCK
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        MOCK = before
 
 
 @contextlib.contextmanager
-def quire(program, model):
+def quire(program, model, *options):
     if not pathlib.Path(model).exists():
         skip(f"{model} is not there (scripts/fetch-model)")
-    server = subprocess.Popen([program, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen([program, "serve", model, "--port", "0", *options], stderr=subprocess.PIPE, text=True)
     try:
         for line in server.stderr:
             if found := re.search(r"http://[\d.]+:\d+", line):
@@ -197,13 +368,16 @@ def main():
     if args.shots:
         args.shots.mkdir(parents=True, exist_ok=True)
     checks = [check_desktop, check_hostile_words, check_dark, check_phone]
-    if args.kind == "mock":
-        checks.append(check_trouble)
+    checks += [check_trouble, check_cut, check_reload, check_words] if args.kind == "mock" else [check_real_stop]
+    alone = [check_widths, check_tenant, check_dead_server] if args.kind == "mock" else [check_real_tenant]
     server = mock(pathlib.Path(args.of[0])) if args.kind == "mock" else quire(*args.of)
     with server as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for check in checks:
             check(browser, url, args.shots)
+            print(f"{check.__name__}: passed", flush=True)
+        for check in alone:  # with servers of their own
+            check(browser, *map(pathlib.Path, args.of), args.shots)
             print(f"{check.__name__}: passed", flush=True)
         browser.close()
 

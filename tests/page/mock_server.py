@@ -3,6 +3,7 @@
     mock_server.py PAGE.html [--port 8099] [--busy]
 
 Tokens are words. A prompt is kept in blocks of 4 words, so that a second turn hits; --busy begins with a day's traffic.
+A server that was started with a tenant's key refuses what needs an administrator, as Quire does.
 """
 import argparse
 import datetime
@@ -163,21 +164,38 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def allowed(self, path):
+        """Answers what this caller may not see, and says whether it may."""
+        key = self.server.tenant_key
+        if not key or path == "/":
+            return True
+        if self.headers.get("Authorization") != f"Bearer {key}":
+            self.answer({"error": {"message": "no valid API key was sent; use Authorization: Bearer KEY"}}, status=401)
+        elif path in ("/v1/kv/stats", "/metrics"):
+            self.answer({"error": {"message": "this needs an admin key"}}, status=403)
+        else:
+            return True
+        return False
+
     def do_GET(self):
         cache, path = self.server.cache, self.path.split("?")[0]
+        if not self.allowed(path):
+            return
         if path == "/":
             self.answer(self.server.page.read_text(), "text/html; charset=utf-8")
+        elif path == "/props":
+            self.answer({"default_generation_settings": {"temperature": 0.6, "top_p": 0.9, "from_model": True}})
         elif path == "/metrics":
             self.answer(cache.metrics(), "text/plain")
         elif path == "/v1/models":
-            self.answer({"object": "list", "data": [{"id": "smollm2-135m-instruct", "object": "model"}]})
+            self.answer({"object": "list", "data": [{"id": self.server.model, "object": "model"}]})
         elif path == "/v1/kv/stats":
             self.answer(cache.stats())
         elif path == "/v1/kv/tree":
             self.answer(cache.tree())
         elif path == "/v1/kv/requests":
-            listed = ("request_id", "submitted", "ttft_ms", "reason", "prompt_tokens", "cached_tokens")
-            self.answer({"data": [{key: r[key] for key in listed} for r in cache.requests[:50]], "has_more": False})
+            listed = ("request_id", "submitted", "ttft_ms", "reason", "prompt_tokens", "cached_tokens", "error")
+            self.answer({"data": [{key: r.get(key) for key in listed} for r in cache.requests[:50]], "has_more": False})
         elif path.startswith("/v1/kv/requests/"):
             found = [r for r in cache.requests if r["request_id"] == path.rsplit("/", 1)[1]]
             self.answer(found[0] if found else {"error": {"message": "no such request"}}, status=200 if found else 404)
@@ -187,6 +205,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         cache = self.server.cache
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.bodies.append(body)
+        if not self.allowed(self.path):
+            return
+        if body.get("model", self.server.model) != self.server.model:
+            return self.answer({"error": {"message": f"the model '{body['model']}' is not served here"}}, status=404)
         if any("fail" in m["content"] for m in body["messages"][-1:]):
             return self.answer({"error": {"message": "the queue is full; try again in a second", "code": "queue_full"}}, status=429)
         request_id = "req_" + hashlib.sha256(json.dumps(body).encode() + str(time.time()).encode()).hexdigest()[:24]
@@ -213,27 +236,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
             self.wfile.flush()
 
-        pieces = [p + " " for p in ANSWER.split(" ")]
+        whole = [p + " " for p in ANSWER.split(" ")]
+        pieces = whole[: body.get("max_tokens", len(whole))]
         try:
             for piece in pieces:
                 event({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": piece}}]})
                 cache.generated += 1
                 time.sleep(self.server.pause)
+            event({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {},
+                                                    "finish_reason": "stop" if pieces == whole else "length"}]})
             event({"id": "chatcmpl-1", "choices": [], "usage": {
                 "prompt_tokens": prompt, "completion_tokens": len(pieces), "total_tokens": prompt + len(pieces),
                 "prompt_tokens_details": {"cached_tokens": cached}}})
             event("[DONE]")
             self.wfile.write(b"0\r\n\r\n")
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+            next(r for r in cache.requests if r["request_id"] == request_id)["error"] = "client_closed_request"
         finally:
             cache.running -= 1
 
 
-def start(page, port=0, busy=False, pause=0.01):
+def start(page, port=0, busy=False, pause=0.01, tenant_key="", model="smollm2-135m-instruct"):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     server.page, server.cache, server.pause = page, Cache(), pause
+    server.tenant_key, server.model, server.bodies = tenant_key, model, []
     if busy:
         fill(server.cache)
     threading.Thread(target=server.serve_forever, daemon=True).start()

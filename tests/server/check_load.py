@@ -44,7 +44,7 @@ def idle(server):
 
 def request_bytes(body):
     data = json.dumps(body).encode()
-    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data
 
 
 def streams(quire, tiny, count=1000):
@@ -101,8 +101,8 @@ class Nuisance:
 
 GARBAGE = [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)), b"GET / HTTP/9.9\r\n\r\n",
            b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n", b"A" * 70000,
-           b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 400\r\n\r\n" + b"[" * 400,
-           b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+           b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400\r\n\r\n" + b"[" * 400,
+           b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
            request_bytes({"model": "m", "prompt": "x", "max_tokens": -1}), request_bytes({"model": "m", "prompt": [1 << 40]}),
            request_bytes({"model": "nobody", "prompt": "x"}), b"\0" * 300, b"POST /v1/completions HTTP/1.1\r\nHo"]
 
@@ -192,10 +192,9 @@ def neighbours(quire, model, rounds, limit, requests=16, rate=200):
             idle(server)
         wait_for(lambda: Usage(server.process).descriptors < 64)
     ratio = statistics.median(bad) / statistics.median(good)
-    best = min(bad) / min(good)
     print(f"TPOT p99 of two clients who behave: {statistics.median(good):.2f} ms, with bad neighbours "
-          f"{statistics.median(bad):.2f} ms ({rate} bad requests a second): {ratio:.2f} times (the best of each: {best:.2f})", flush=True)
-    assert min(ratio, best) <= limit, f"{ratio:.2f} > {limit}"
+          f"{statistics.median(bad):.2f} ms ({rate} bad requests a second): {ratio:.2f} times", flush=True)
+    assert ratio <= limit, f"{ratio:.2f} > {limit}"
 
 
 def soak(quire, tiny, minutes, clients=16, seed=1):

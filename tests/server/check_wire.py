@@ -71,7 +71,7 @@ class Http(unittest.TestCase):
     def test_60_wire(self):
         wire = Wire(SERVER)
         for _ in range(100):
-            wire.send("GET /health HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n")
+            wire.send("GET /health HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n")
             self.assertTrue(wire.until(b'{"status":"ok"}').startswith(b"HTTP/1.1 200 OK"))
         wire.close()
         old = Wire(SERVER)
@@ -89,6 +89,15 @@ class Http(unittest.TestCase):
         self.assertTrue("".join(texts).startswith("😀é"))
         status, headers, body = SERVER.call("GET", "/v1/models", headers={"Accept-Encoding": "gzip"}, raw=True)
         self.assertEqual((status, int(headers["Content-Length"])), (200, len(body)))
+
+    def test_a_request_without_a_model_uses_the_one_that_is_served(self):
+        whole = SERVER.post("/v1/completions", ask())
+        for model in (None, ""):
+            body = {**ask(), "model": model}
+            answer = SERVER.post("/v1/completions", {k: v for k, v in body.items() if v is not None})
+            self.assertEqual((answer["model"], answer["choices"]), ("m", whole["choices"]))
+        chat = SERVER.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
+        self.assertEqual(chat["model"], "m")
 
     def test_routes_without_version(self):
         self.assertEqual(SERVER.post("/completions", ask())["object"], "text_completion")
@@ -199,6 +208,8 @@ class Cache(unittest.TestCase):
         self.assertTrue(dot.startswith(b"digraph"))
         status, _, folded = SERVER.call("GET", "/v1/kv/tree?format=folded", raw=True)
         self.assertEqual(status, 200)
+        self.assertIn("json, dot, folded", error(SERVER.call("GET", "/v1/kv/tree?format=xml"), 400, param="format"))
+        self.assertIn("recent", error(SERVER.call("GET", "/v1/kv/tree?sort=size"), 400, param="sort"))
 
     def test_prefill_warms_and_evict_cools(self):
         prompt = [203] * 10 + list(range(60, 178))
@@ -214,6 +225,24 @@ class Cache(unittest.TestCase):
         self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": prompt + [4]})["matched_tokens"], 96)
         error(SERVER.call("POST", "/v1/kv/evict", {"select": {"node": "f" * 64}}), 404)
         error(SERVER.call("POST", "/v1/kv/evict", {"select": {"nod": "x"}}), 400)
+
+    def test_a_dry_run_counts_like_the_real_one(self):
+        with Server(QUIRE, f"{folder.name}/gemma3-F32.gguf") as server:  # a node has blocks of two kinds of layers
+            for n in range(3):
+                server.post("/v1/kv/prefill", {"tokens": [40 + n] * 40 + list(range(60, 160))})
+            deepest = max(server.get("/v1/kv/tree")["nodes"], key=lambda n: n["depth_tokens"])
+            for route, select in ("evict", {"node": deepest["hash"]}), ("evict", {"older_than": "1ms"}), ("clear", None):
+                body = {"select": select} if select else {}
+                time.sleep(0.05)  # all of it is older than a millisecond then
+                dry = server.post(f"/v1/kv/{route}", {**body, "dry_run": True})
+                again = server.post(f"/v1/kv/{route}", {**body, "dry_run": True})
+                done = server.post(f"/v1/kv/{route}", body)
+                self.assertEqual(dry, again)
+                self.assertEqual(dry, done, (route, select))
+                if route == "evict":
+                    self.assertGreater(dry["blocks"], 0)
+                    server.post("/v1/kv/prefill", {"tokens": [50] * 40 + list(range(60, 160))})
+            self.assertGreater(done["blocks"], 0)
 
     def test_pins(self):
         prompt = [204] * 10 + list(range(60, 178))
@@ -262,6 +291,10 @@ class Cache(unittest.TestCase):
         self.assertEqual(asked["outcome"], "hit")
         self.assertIn("second", [r["request_id"] for r in SERVER.get("/v1/kv/requests")["data"]])
         error(SERVER.call("GET", "/v1/kv/requests/nobody"), 404)
+        said = error(SERVER.call("POST", "/v1/kv/explain", {}), 400, "missing_required_parameter")
+        for wanted in "messages", "prompt", "tokens", "request":
+            self.assertIn(wanted, said)
+        self.assertIn("GET /v1/kv/requests/{id}", error(SERVER.call("POST", "/v1/kv/explain", {"request_id": "second"}), 400))
 
     def test_kv_object(self):
         prompt = [205] * 10 + list(range(60, 178))
@@ -281,10 +314,12 @@ class Cache(unittest.TestCase):
         SERVER.post("/v1/completions", ask(prompt=[206] + prompt, kv={"write": "none"}))
         self.assertEqual(SERVER.post("/v1/kv/lookup", {"tokens": [206] + prompt})["matched_tokens"], 0)
         error(SERVER.call("POST", "/v1/completions", ask(kv={"sesion": 1})), 400, "unknown_parameter", "kv.sesion")
+        said = error(SERVER.call("POST", "/v1/completions", ask(kv={"format": "int99"})), 400, "kv_format_unsupported")
+        self.assertEqual((said.count("int99"), said.count("hadamard-int4")), (1, 1), said)
 
     def test_events_can_be_resumed(self):
         wire = Wire(SERVER)
-        wire.send("GET /v1/kv/events?types=stored,hit HTTP/1.1\r\nHost: x\r\n\r\n")
+        wire.send("GET /v1/kv/events?types=stored,hit HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wire.until(b": ready\n\n")
         time.sleep(0.5)
         SERVER.post("/v1/completions", ask(prompt=[207] * 10 + list(range(60, 178))), headers={"x-request-id": "ev-1"})
@@ -295,7 +330,7 @@ class Cache(unittest.TestCase):
         event = [line for line in seen.decode().split("\n") if line.startswith("id: ")][-1]
         number = int(event[4:])
         again = Wire(SERVER)
-        again.send(f"GET /v1/kv/events?since=0 HTTP/1.1\r\nHost: x\r\n\r\n")
+        again.send(f"GET /v1/kv/events?since=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         text = b""
         while f"id: {number}\n".encode() not in text:
             text += again.until(b"\n\n")
@@ -322,7 +357,9 @@ class Text(unittest.TestCase):
         self.assertEqual(forged.count(257), 1)
 
     def test_properties(self):
-        self.assertIn("n_ctx", SERVER.get("/props")["default_generation_settings"])
+        settings = SERVER.get("/props")["default_generation_settings"]
+        self.assertIn("n_ctx", settings)
+        self.assertEqual((settings["temperature"], settings["top_p"], settings["from_model"]), (0.7, 0.9, False))
         self.assertTrue(all("is_processing" in s for s in SERVER.get("/slots")))
         self.assertIn("version", SERVER.get("/version"))
         self.assertEqual(SERVER.get("/ready"), {"status": "ready"})
@@ -331,6 +368,11 @@ class Text(unittest.TestCase):
 class Keys(unittest.TestCase):
     def test_25_keys(self):
         keys = f"{folder.name}/keys"
+        with open(keys, "w") as f:
+            f.write("short admin\n")
+        os.chmod(keys, 0o600)
+        with self.assertRaisesRegex(RuntimeError, "at least 8 characters"):
+            Server(QUIRE, MODEL, "--api-key-file", keys)
         with open(keys, "w") as f:
             f.write("user-key-a tenant=a\nuser-key-b tenant=b\nadmin-key-1 admin\n")
         os.chmod(keys, 0o644)

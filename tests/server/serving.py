@@ -92,7 +92,7 @@ class Wire:
 
     def post(self, path, body, version="1.1", headers=""):
         data = json.dumps(body).encode()
-        self.send(f"POST {path} HTTP/{version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n{headers}\r\n".encode() + data)
+        self.send(f"POST {path} HTTP/{version}\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n{headers}\r\n".encode() + data)
 
     def until(self, mark):
         while mark not in self.buffer:

@@ -44,7 +44,7 @@ Json answer(const Json& request) {
 int main() {
   std::string line;
   while (std::getline(std::cin, line)) {
-    const quire::Result<quire::Json> request = quire::parse_json(line, 200);
+    const quire::Result<quire::Json> request = quire::parse_json(line, {.depth_max = 200});
     const quire::Json out = request.ok() ? quire::answer(request.value())
                                          : quire::Json{{"error", request.error().message}};
     std::cout << out.dump(-1, ' ', false, quire::Json::error_handler_t::replace) << std::endl;

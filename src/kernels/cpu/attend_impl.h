@@ -35,7 +35,7 @@ class Walk {
         s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)),
         position_(sequence_.past + task.first_row) {}
 
-  // Runs of slots, head by head: where there are lanes, each head's lane and then its table.
+  // Runs of slots, head by head. In a compacted sequence a head's lane comes before its table.
   void run() {
     const bool whole = task_.split == kAllSplits;
     if (sequence_.lanes != nullptr && !whole) leave_nothing();
@@ -127,7 +127,7 @@ class Walk {
         store(s_.queries + row * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
   }
 
-  // Slots of the run at hand that a row sees: every one of a lane.
+  // Slots of the current run that a row sees. A row sees every slot of a lane.
   std::uint32_t row_end(std::uint32_t row) const {
     return is_lane_ ? run_.end : position_ + row + 1;
   }
@@ -147,8 +147,8 @@ class Walk {
            static_cast<std::size_t>(run.pages[slot / tokens_]) * kArenaUnit;
   }
 
-  // Slots [first, first + 64) as far as any row sees them. A group nobody sees repeats one that
-  // somebody does: its scores are computed and masked.
+  // Slots [first, first + 64) as far as any row sees them. A group that no row sees is replaced by
+  // one that some row sees; its scores are computed and masked.
   Unit<E> unit_at(std::uint32_t first) const {
     Unit<E> unit;
     const std::uint32_t from = most(run_.begin, first);
@@ -162,7 +162,7 @@ class Walk {
     return unit;
   }
 
-  // The keys of slots [first, first + 64), or what lies `offset` after them: values.
+  // The keys of slots [first, first + 64), or, with `offset`, their values.
   Prefetch prefetch(const KvRun& run, std::uint32_t first, std::size_t offset) const {
     Prefetch next;
     next.part_bytes = shape_.key_bytes;
@@ -211,8 +211,8 @@ class Walk {
     for (std::uint32_t i = whole_end; i < task_.row_count; ++i) attend_row(i);
   }
 
-  // Rows [begin, end) that see something of the unit take it together, each behind its own mask.
-  // A weight of 0 leaves a sum as it is unless the value is infinite or NaN: then row by row.
+  // Rows [begin, end), which see a part of the unit, take it together, each with its own mask. A
+  // weight of 0 changes no sum unless the value is infinite or NaN; then rows are taken one by one.
   void attend_narrow(std::uint32_t first) {
     const std::uint32_t stop = first + kAttendUnit;
     std::uint32_t begin = 0, end = task_.row_count;
@@ -263,7 +263,7 @@ class Walk {
                     s_.weights + ((row - begin) * heads_ + h) * kAttendUnit);
     }
     for (std::uint32_t i = 0; i < n; ++i)
-      s_.unit_max[i] = max_lane(max_scores(s_.weights + i * kAttendUnit));
+      s_.unit_max[i] = largest_of(max_scores(s_.weights + i * kAttendUnit));
     for (std::uint32_t i = 0; i < n; ++i)
       s_.unit_sum[i] =
           narrow_softmax(s_.unit_max[i], s_.weights + i * kAttendUnit,
@@ -277,7 +277,7 @@ class Walk {
     });
   }
 
-  // Rows that see something of slots [begin, end) merge their split into what they have.
+  // Rows that see any of slots [begin, end) merge their split into their result.
   void merge_split(std::uint32_t begin, std::uint32_t end) {
     std::uint32_t from = 0, to = task_.row_count;
     while (from < to && row_end(from) <= begin) ++from;
@@ -354,7 +354,7 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
                std::size_t{m.kv_head} * heads * dim;
   const float* partials = step.partials + m.first_partial * partial_floats(shape);
   for (std::uint32_t h = 0; h < heads; ++h) {
-    float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // one lane of each is used
+    float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // element 0 of each is used
     fill(out + h * dim, dim, 0);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {
       const float* partial = partials + i * partial_floats(shape);

@@ -57,7 +57,7 @@ struct ValueRows {  // pair i of slots, dimensions from `column` on
 // acc[h][v] += a[h * a_stride + i] . b(i, column + 16 v) for i in [first, first + kCount).
 template <int kCount, int kHeads, int kV, class B>
 QUIRE_INLINE void multiply_pairs(const std::uint32_t* a, std::size_t a_stride, const B& b,
-                                 std::size_t first, std::size_t column, Lanes (&acc)[kHeads][kV],
+                                 std::size_t first, std::size_t column, Floats (&acc)[kHeads][kV],
                                  std::uint32_t half = 0xffffffffu) {
   QUIRE_UNROLL(4)
   for (int i = 0; i < kCount; ++i) {
@@ -82,7 +82,7 @@ QUIRE_INLINE void narrow_outputs_at(const B& values, std::size_t at, std::uint32
                                     std::size_t dim, const float* keep, const float* take,
                                     Prefetch& next, float* out) {
   constexpr std::size_t kStride = kAttendUnit / 2;
-  Lanes acc[kHeads][kV];
+  Floats acc[kHeads][kV];
   clear(acc);
   std::uint32_t i = begin / 2;
   if (begin % 2 != 0) {  // the slot before is not seen
@@ -113,15 +113,15 @@ void narrow_outputs(const B& values, std::uint32_t begin, std::uint32_t end,
 
 // exp(score - max), rounded to bf16; returns the sum of them before rounding.
 QUIRE_INLINE float narrow_softmax(float top, const float* weights, std::uint16_t* narrow) {
-  const Lanes base = all(top);
-  Lanes sum;
+  const Floats base = all(top);
+  Floats sum;
   QUIRE_UNROLL(4)
   for (std::uint32_t g = 0; g < kGroups; ++g) {
-    const Lanes p = exp_bounded(sub(load(weights + 16 * g), base), kNarrowExpMin);
+    const Floats p = exp_bounded(sub(load(weights + 16 * g), base), kNarrowExpMin);
     store_narrow(narrow + 16 * g, p);
     sum = g == 0 ? p : add(sum, p);
   }
-  return add_lanes(sum);
+  return add_elements(sum);
 }
 
 }  // namespace

@@ -61,8 +61,8 @@ QUIRE_INLINE void scale_keys(const Unit<E>& unit, std::size_t dim, std::size_t t
   for (std::uint32_t g = 0; g < kGroups; ++g) {
     E largest[16];
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(largest), _mm256_srli_epi16(sizes[g], 1));
-    const Lanes power = max(exponent_of(load(largest)), all(kKeyPowerMin));
-    const Lanes poison = sub(power, power);  // NaN if infinite
+    const Floats power = max(exponent_of(load(largest)), all(kKeyPowerMin));
+    const Floats poison = sub(power, power);  // NaN if infinite
     store(scales.up + 16 * g, div(all(kKeyUnits), power));
     store(scales.down + 16 * g, fma(power, all(1 / kKeyUnits), poison));
   }
@@ -82,7 +82,7 @@ struct KeyRows {
   std::size_t tokens;
   QUIRE_INLINE Ints at(std::size_t i, std::size_t g) const {
     const E* even = unit.keys[g] + 2 * i * tokens;
-    const Lanes up = load(scales.up + 16 * g);
+    const Floats up = load(scales.up + 16 * g);
     return make_words(fma(load(even), up, all(kWordBias)),
                       fma(load(even + tokens), up, all(kWordBias)));
   }
@@ -97,21 +97,21 @@ void image_keys(const KeyRows<E>& keys, std::size_t dim, std::uint32_t* image) {
 
 // One query times `scale` as integers, two to a word; returns what one of them is worth.
 inline float word_query(const float* query, float scale, std::size_t dim, std::uint32_t* words) {
-  Lanes top = zero(), poison = zero();  // 0, or NaN if an element is infinite or NaN
+  Floats top = zero(), poison = zero();  // 0, or NaN if an element is infinite or NaN
   for (std::size_t d = 0; d < dim; d += 16) {
-    const Lanes x = mul(all(scale), load(query + d));
+    const Floats x = mul(all(scale), load(query + d));
     top = max(size_of(x), top);
     poison = fma(x, zero(), poison);
   }
-  const float most_of_it = max_lane(top);
+  const float most_of_it = largest_of(top);
   const float up = most_of_it < kQueryMin ? 0 : kQueryUnits / most_of_it;
   for (std::size_t d = 0; d < dim; d += 16) {
     std::uint32_t wide[16];
-    const Lanes x = mul(mul(all(scale), load(query + d)), all(up));
+    const Floats x = mul(mul(all(scale), load(query + d)), all(up));
     store_ints(wide, make_words(add(x, all(kWordBias)), zero()));
     for (int i = 0; i < 8; ++i) words[d / 2 + i] = wide[2 * i] | wide[2 * i + 1] << 16;
   }
-  return most_of_it / kQueryUnits + add_lanes(poison);
+  return most_of_it / kQueryUnits + add_elements(poison);
 }
 
 // sums[h][v] += queries[h * stride + i] . keys(i, g + v) for i in [first, first + kCount).
@@ -156,7 +156,7 @@ void word_scores(const K& keys, const KeyScales& scales, const std::uint32_t* qu
         QUIRE_UNROLL(4)
         for (int v = 0; v < kV; ++v) {
           float* to = weights + h * kAttendUnit + 16 * (g + v);
-          Lanes x = to_floats(sums[h][v]);
+          Floats x = to_floats(sums[h][v]);
           if (first != 0) x = add(load(to), x);
           if (last == pairs)
             x = mul(mul(x, load(scales.down + 16 * (g + v))), all(query_scales[h]));

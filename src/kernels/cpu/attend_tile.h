@@ -1,5 +1,5 @@
 // kernels/cpu/attend_tile.h - one unit of 64 slots against a tile of (row, query head) pairs, in
-// terms of lanes.h.
+// terms of floats.h.
 //
 // Scores and outputs are the same small product: acc[h][v] += a[h][i] * b[i][16 v ...], with a
 // broadcast and b one row of keys (a dimension of 16 slots) or of values (16 dimensions of a slot),
@@ -9,7 +9,7 @@
 
 #include "kernels/attend.h"
 #include "kernels/attend_scratch.h"
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 
 namespace quire {
 namespace {
@@ -24,9 +24,9 @@ struct Unit {
   const E* values[kGroups];  // [16][dim]
 };
 
-// Fetches what is needed next into L2, eight lines at a time, while something else is worked on:
-// the values of a unit during its scores, the keys of the next unit during its outputs. (Into L1
-// would be limited by the few misses L1 can have under way.)
+// Fetches what is needed next into L2, eight lines at a time: the values of a unit during its
+// scores, the keys of the next unit during its outputs. (L1 can have only few misses under way, so
+// fetching into L1 would be slower.)
 struct Prefetch {
   const char* parts[kGroups];
   std::uint32_t count = 0, part = 0;
@@ -61,15 +61,15 @@ inline constexpr int kVectors = kWide         ? 4
 // acc[h][v] += a[h * a_stride + i] * b[v][i * b_stride ...] for kCount values of i.
 template <int kCount, int kHeads, int kV, class E>
 QUIRE_INLINE void multiply_add(const float* a, std::size_t a_stride, const E* const (&b)[kV],
-                               std::size_t b_stride, Lanes (&acc)[kHeads][kV]) {
+                               std::size_t b_stride, Floats (&acc)[kHeads][kV]) {
   QUIRE_UNROLL(4)
   for (int i = 0; i < kCount; ++i) {
-    Lanes row[kV];
+    Floats row[kV];
     QUIRE_UNROLL(4)
     for (int v = 0; v < kV; ++v) row[v] = load(b[v] + i * b_stride);
     QUIRE_UNROLL(6)
     for (int h = 0; h < kHeads; ++h) {
-      const Lanes by = all(a[h * a_stride + i]);
+      const Floats by = all(a[h * a_stride + i]);
       QUIRE_UNROLL(4)
       for (int v = 0; v < kV; ++v) acc[h][v] = fma(by, row[v], acc[h][v]);
     }
@@ -77,7 +77,7 @@ QUIRE_INLINE void multiply_add(const float* a, std::size_t a_stride, const E* co
 }
 
 template <int kHeads, int kV>
-QUIRE_INLINE void clear(Lanes (&acc)[kHeads][kV]) {
+QUIRE_INLINE void clear(Floats (&acc)[kHeads][kV]) {
   QUIRE_UNROLL(6)
   for (int h = 0; h < kHeads; ++h) {
     QUIRE_UNROLL(4)
@@ -87,7 +87,7 @@ QUIRE_INLINE void clear(Lanes (&acc)[kHeads][kV]) {
 
 // out[h] = acc[h] * take[h] + out[h] * keep[h].
 template <int kHeads, int kV>
-QUIRE_INLINE void take_in(const Lanes (&acc)[kHeads][kV], const float* keep, const float* take,
+QUIRE_INLINE void take_in(const Floats (&acc)[kHeads][kV], const float* keep, const float* take,
                           std::size_t dim, float* out) {
   QUIRE_UNROLL(6)
   for (int h = 0; h < kHeads; ++h) {
@@ -107,7 +107,7 @@ void scores(const Unit<E>& unit, const float* queries, std::size_t dim, std::siz
   for (std::uint32_t g = 0; g < kGroups; g += kV) {
     const E* keys[kV];
     for (int v = 0; v < kV; ++v) keys[v] = unit.keys[g + v];
-    Lanes acc[kHeads][kV];
+    Floats acc[kHeads][kV];
     clear(acc);
     for (std::size_t d = 0; d < dim; d += 4) {
       next.steps<E>();
@@ -128,7 +128,7 @@ template <int kHeads, int kV, class E>
 QUIRE_INLINE void outputs_at(const Unit<E>& unit, std::size_t at, std::uint32_t begin,
                              std::uint32_t end, const float* weights, std::size_t dim,
                              const float* keep, const float* take, Prefetch& next, float* out) {
-  Lanes acc[kHeads][kV];
+  Floats acc[kHeads][kV];
   clear(acc);
   for (std::uint32_t g = begin / 16; 16 * g < end; ++g) {
     std::uint32_t j = most(begin, 16 * g);
@@ -159,26 +159,26 @@ void outputs(const Unit<E>& unit, std::uint32_t begin, std::uint32_t end, const 
     outputs_at<kHeads, 1>(unit, at, begin, end, weights, dim, keep, take, next, out);
 }
 
-// The lanes of group g that lie in slots [begin, end) of the unit.
+// A mask of the elements of group g that lie in slots [begin, end) of the unit.
 QUIRE_INLINE Mask lanes_of_group(std::uint32_t g, std::uint32_t begin, std::uint32_t end) {
   const std::uint32_t low = least(most(begin, 16 * g) - 16 * g, 16u);
-  return lanes_between(low, most(low, most(least(end, 16 * g + 16), 16 * g) - 16 * g));
+  return elements_between(low, most(low, most(least(end, 16 * g + 16), 16 * g) - 16 * g));
 }
 
 // Scores of slots outside [begin, end) become -inf; of a unit, here and below.
 template <std::uint32_t kSlots = kAttendUnit>
 void mask_scores(std::uint32_t begin, std::uint32_t end, float* weights) {
   for (std::uint32_t g = 0; g < kSlots / 16; ++g) {
-    const Lanes x = load(weights + 16 * g);
+    const Floats x = load(weights + 16 * g);
     store(weights + 16 * g, choose(lanes_of_group(g, begin, end), x, all(kLowest)));
   }
 }
 
-// The largest score is that of these lanes.
+// Reduces a unit's scores to one vector; the largest score is its largest element.
 template <std::uint32_t kSlots = kAttendUnit>
-QUIRE_INLINE Lanes max_scores(const float* weights) {
-  Lanes a = max(load(weights), load(weights + 16));
-  Lanes b = max(load(weights + 32), load(weights + 48));
+QUIRE_INLINE Floats max_scores(const float* weights) {
+  Floats a = max(load(weights), load(weights + 16));
+  Floats b = max(load(weights + 32), load(weights + 48));
   QUIRE_UNROLL(4)
   for (std::uint32_t i = 64; i < kSlots; i += 32) {
     a = max(a, load(weights + i));
@@ -187,30 +187,30 @@ QUIRE_INLINE Lanes max_scores(const float* weights) {
   return max(a, b);
 }
 
-// Turns scores into exp(score - max) in place; their sum is that of the lanes returned.
+// Turns scores into exp(score - max) in place. Their sum is the sum of the returned elements.
 template <std::uint32_t kSlots, class Exp>
-QUIRE_INLINE Lanes softmax(float top, float* weights, Exp exp) {
-  const Lanes base = all(top);
-  Lanes sum;
+QUIRE_INLINE Floats softmax(float top, float* weights, Exp exp) {
+  const Floats base = all(top);
+  Floats sum;
   QUIRE_UNROLL(8)
   for (std::uint32_t g = 0; g < kSlots / 16; ++g) {
-    const Lanes p = exp(sub(load(weights + 16 * g), base));
+    const Floats p = exp(sub(load(weights + 16 * g), base));
     store(weights + 16 * g, p);
     sum = g == 0 ? p : add(sum, p);
   }
   return sum;
 }
 
-// Merges n (max, sum) into others and leaves the factors of both sides: into = into * keep + from *
-// take.
+// Merges n pairs (max, sum) into others and leaves the factors of both sides:
+// into = into * keep + from * take.
 inline void merge_sums(const float* from_max, const float* from_sum, std::uint32_t n,
                        float* into_max, float* into_sum, float* keep, float* take) {
   for (std::uint32_t i = 0; i < n; i += 16) {
     const std::uint32_t count = least(n - i, 16u);
-    const Lanes m = load_first(into_max + i, count), u = load_first(from_max + i, count);
-    const Lanes top = max(m, u);
-    const Lanes a = exp_bounded(sub(m, top)), b = exp_bounded(sub(u, top));
-    const Lanes l = load_first(into_sum + i, count), k = load_first(from_sum + i, count);
+    const Floats m = load_first(into_max + i, count), u = load_first(from_max + i, count);
+    const Floats top = max(m, u);
+    const Floats a = exp_bounded(sub(m, top)), b = exp_bounded(sub(u, top));
+    const Floats l = load_first(into_sum + i, count), k = load_first(from_sum + i, count);
     store_first(into_max + i, top, count);
     store_first(into_sum + i, fma(k, b, mul(l, a)), count);
     store_first(keep + i, a, count);
@@ -230,7 +230,7 @@ struct Count {
   static constexpr int value = kN;
 };
 
-// Calls f(Count<k>, first) for runs of up to six pairs, as even as they come.
+// Calls f(Count<k>, first) for runs of up to six pairs, of lengths as equal as possible.
 template <class F>
 QUIRE_INLINE void each_heads(std::uint32_t n, F f) {
   for (std::uint32_t i = 0; i < n;) {
@@ -273,10 +273,10 @@ void attend_unit(const AttendScratch& s, const AttendShape& shape, std::size_t t
   if (begin != 0 || end != kAttendUnit)
     for (std::uint32_t i = 0; i < n; ++i) mask_scores(begin, end, s.weights + i * kAttendUnit);
   for (std::uint32_t i = 0; i < n; ++i)
-    s.unit_max[i] = max_lane(max_scores(s.weights + i * kAttendUnit));
+    s.unit_max[i] = largest_of(max_scores(s.weights + i * kAttendUnit));
   for (std::uint32_t i = 0; i < n; ++i)
-    s.unit_sum[i] = add_lanes(softmax<kAttendUnit>(s.unit_max[i], s.weights + i * kAttendUnit,
-                                                   [](Lanes x) { return exp_bounded(x); }));
+    s.unit_sum[i] = add_elements(softmax<kAttendUnit>(s.unit_max[i], s.weights + i * kAttendUnit,
+                                                      [](Floats x) { return exp_bounded(x); }));
   merge_sums(s.unit_max, s.unit_sum, n, s.split_max + first, s.split_sum + first, s.keep, s.take);
   each_heads(n, [&](auto heads, std::uint32_t i) {
     outputs<heads.value>(unit, begin, end, s.weights + i * kAttendUnit, dim, s.keep + i, s.take + i,

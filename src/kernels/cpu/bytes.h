@@ -1,9 +1,9 @@
 // kernels/cpu/bytes.h - sixteen int32, or 64 bytes in their place, as one value: one AVX-512
-// register, or two of AVX2. Beside lanes.h, for kernels that multiply codes; lane i of a product is
-// the sum over bytes 4 i ... 4 i + 3.
+// register, or two of AVX2. For kernels that multiply codes; floats.h is for floats. Element i of a
+// product is the sum over bytes 4 i ... 4 i + 3.
 #pragma once
 
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 
 namespace quire {
 namespace {
@@ -37,10 +37,10 @@ QUIRE_INLINE Ints drop_bits(Ints a, int bits) {
   return _mm512_srl_epi32(a, _mm_cvtsi32_si128(bits));
 }
 QUIRE_INLINE Ints most_unsigned(Ints a, Ints b) { return _mm512_max_epu32(a, b); }
-QUIRE_INLINE Lanes to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
-QUIRE_INLINE Ints rounded(Lanes x) { return _mm512_cvtps_epi32(x); }
-QUIRE_INLINE Ints as_ints(Lanes x) { return _mm512_castps_si512(x); }
-QUIRE_INLINE Lanes as_lanes(Ints x) { return _mm512_castsi512_ps(x); }
+QUIRE_INLINE Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+QUIRE_INLINE Ints rounded(Floats x) { return _mm512_cvtps_epi32(x); }
+QUIRE_INLINE Ints as_ints(Floats x) { return _mm512_castps_si512(x); }
+QUIRE_INLINE Floats as_floats(Ints x) { return _mm512_castsi512_ps(x); }
 // Each byte, below 16, replaced by that entry of a table of 16.
 struct Table {
   Ints entries;
@@ -49,7 +49,7 @@ QUIRE_INLINE Table table_of(const std::uint8_t* p) {
   return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
 QUIRE_INLINE Ints look_up(Table t, Ints codes) { return _mm512_shuffle_epi8(t.entries, codes); }
-// Sixteen bytes in every quarter; four of them in every lane.
+// Sixteen bytes in every quarter; four bytes in every int32.
 QUIRE_INLINE Ints sixteen_bytes(const std::int8_t* p) {
   return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -134,16 +134,16 @@ QUIRE_INLINE Ints drop_bits(Ints a, int bits) {
 QUIRE_INLINE Ints most_unsigned(Ints a, Ints b) {
   return {_mm256_max_epu32(a.low, b.low), _mm256_max_epu32(a.high, b.high)};
 }
-QUIRE_INLINE Lanes to_floats(Ints a) {
+QUIRE_INLINE Floats to_floats(Ints a) {
   return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)};
 }
-QUIRE_INLINE Ints rounded(Lanes x) {
+QUIRE_INLINE Ints rounded(Floats x) {
   return {_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high)};
 }
-QUIRE_INLINE Ints as_ints(Lanes x) {
+QUIRE_INLINE Ints as_ints(Floats x) {
   return {_mm256_castps_si256(x.low), _mm256_castps_si256(x.high)};
 }
-QUIRE_INLINE Lanes as_lanes(Ints x) {
+QUIRE_INLINE Floats as_floats(Ints x) {
   return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)};
 }
 struct Table {
@@ -209,7 +209,7 @@ QUIRE_INLINE __m256i high_8(Ints a) {
 #endif
 }
 
-QUIRE_INLINE __m128i add_halves(Ints x) {  // four sums of four lanes
+QUIRE_INLINE __m128i add_halves(Ints x) {  // four sums of four elements each
   const __m256i a = _mm256_add_epi32(low_8(x), high_8(x));
   return _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
 }
@@ -217,15 +217,15 @@ QUIRE_INLINE __m128i most_halves(Ints x) {
   const __m256i a = _mm256_max_epu32(low_8(x), high_8(x));
   return _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
 }
-// The sum, and the largest, of the lanes of each of four.
-QUIRE_INLINE __m128i add_lanes_of(const Ints (&x)[4]) {
+// The sum, and the largest element, of each of four vectors.
+QUIRE_INLINE __m128i sums_of(const Ints (&x)[4]) {
   const __m128i a = add_halves(x[0]), b = add_halves(x[1]), c = add_halves(x[2]),
                 d = add_halves(x[3]);
   const __m128i ab = _mm_add_epi32(_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
   const __m128i cd = _mm_add_epi32(_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
   return _mm_add_epi32(_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd));
 }
-QUIRE_INLINE __m128i most_lane_of(const Ints (&x)[4]) {
+QUIRE_INLINE __m128i largest_of_each(const Ints (&x)[4]) {
   const __m128i a = most_halves(x[0]), b = most_halves(x[1]), c = most_halves(x[2]),
                 d = most_halves(x[3]);
   const __m128i ab = _mm_max_epu32(_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));

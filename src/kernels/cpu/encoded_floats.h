@@ -10,7 +10,7 @@ namespace {
 enum class E4m3 : std::uint8_t {};  // read as the number times 2^-8
 enum class E5m2 : std::uint8_t {};
 
-QUIRE_INLINE Lanes halves_to_lanes(__m256i h) {
+QUIRE_INLINE Floats halves_to_floats(__m256i h) {
 #ifdef __AVX512F__
   return _mm512_cvtph_ps(h);
 #else
@@ -18,29 +18,29 @@ QUIRE_INLINE Lanes halves_to_lanes(__m256i h) {
           _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
 #endif
 }
-QUIRE_INLINE Lanes load(const E4m3* p) {
+QUIRE_INLINE Floats load(const E4m3* p) {
   const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   // The sign is all of the upper byte: shifting by 7 leaves it on top.
-  return halves_to_lanes(
+  return halves_to_floats(
       _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16(static_cast<short>(0xbfff))));
 }
-QUIRE_INLINE Lanes load(const E5m2* p) {
+QUIRE_INLINE Floats load(const E5m2* p) {
   // The upper bytes of f16 numbers: put there by one instruction, out of both copies.
   const __m256i b =
       _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i places =
       _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1, 10,
                        -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
-  return halves_to_lanes(_mm256_shuffle_epi8(b, places));
+  return halves_to_floats(_mm256_shuffle_epi8(b, places));
 }
 
 // The scales of 16 slots, 1 where there are none.
 template <class E>
-QUIRE_INLINE Lanes powers(const EncodedPart& p, const std::byte* page, std::size_t slot) {
+QUIRE_INLINE Floats powers(const EncodedPart& p, const std::byte* page, std::size_t slot) {
   if constexpr (sizeof(E) > 1) {
     return all(1.0f);
   } else {
-    const Lanes power = as_lanes(shift_left<23>(widen_bytes(page + p.exponents_at + slot)));
+    const Floats power = as_floats(shift_left<23>(widen_bytes(page + p.exponents_at + slot)));
     return __is_same(E, E4m3) ? mul(power, all(256.0f)) : power;
   }
 }
@@ -58,7 +58,7 @@ QUIRE_INLINE void score_floats_at(const EncodedPart& p, const KeyGroup* groups,
   const E* keys[kV];
   for (int v = 0; v < kV; ++v)
     keys[v] = reinterpret_cast<const E*>(groups[v].page) + groups[v].slot;
-  Lanes s[kRows][kV];
+  Floats s[kRows][kV];
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kV>([&](auto v) QUIRE_LAMBDA { s[r.value][v.value] = zero(); });
   });
@@ -70,11 +70,11 @@ QUIRE_INLINE void score_floats_at(const EncodedPart& p, const KeyGroup* groups,
           four_floats(reinterpret_cast<const float*>(prepared + r.value * p.prepared_bytes) + d);
     });
     each<4>([&](auto j) QUIRE_LAMBDA {
-      Lanes k[kV];
+      Floats k[kV];
       each<kV>([&](auto v)
                    QUIRE_LAMBDA { k[v.value] = load(keys[v.value] + (d + j.value) * tokens); });
       each<kRows>([&](auto r) QUIRE_LAMBDA {
-        const Lanes by = as_lanes(four_of<j.value>(held[r.value]));
+        const Floats by = as_floats(four_of<j.value>(held[r.value]));
         each<kV>([&](auto v) QUIRE_LAMBDA {
           s[r.value][v.value] = fma(by, k[v.value], s[r.value][v.value]);
         });
@@ -82,7 +82,7 @@ QUIRE_INLINE void score_floats_at(const EncodedPart& p, const KeyGroup* groups,
     });
   }
   each<kV>([&](auto v) QUIRE_LAMBDA {
-    const Lanes power = powers<E>(p, groups[v.value].page, groups[v.value].slot);
+    const Floats power = powers<E>(p, groups[v.value].page, groups[v.value].slot);
     each<kRows>([&](auto r) QUIRE_LAMBDA {
       store(dots + r.value * kEncodedUnit + 16 * v.value,
             sizeof(E) > 1 ? s[r.value][v.value] : mul(s[r.value][v.value], power));
@@ -115,7 +115,7 @@ QUIRE_INLINE void value_floats_at(const EncodedPart& p, const EncodedUnit& unit,
                                   const float* z, Ahead& ahead, const float* keep,
                                   const float* take, float* out) {
   const std::size_t dim = p.rows.dim;
-  Lanes sums[kRows][kV];
+  Floats sums[kRows][kV];
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kV>([&](auto v) QUIRE_LAMBDA { sums[r.value][v.value] = zero(); });
   });
@@ -128,10 +128,10 @@ QUIRE_INLINE void value_floats_at(const EncodedPart& p, const EncodedUnit& unit,
       });
       each<4>([&](auto j) QUIRE_LAMBDA {
         const E* values = reinterpret_cast<const E*>(unit.pages[i]) + (t + j.value) * dim + at;
-        Lanes x[kV];
+        Floats x[kV];
         each<kV>([&](auto v) QUIRE_LAMBDA { x[v.value] = load(values + 16 * v.value); });
         each<kRows>([&](auto r) QUIRE_LAMBDA {
-          const Lanes by = as_lanes(four_of<j.value>(held[r.value]));
+          const Floats by = as_floats(four_of<j.value>(held[r.value]));
           each<kV>([&](auto v) QUIRE_LAMBDA {
             sums[r.value][v.value] = fma(by, x[v.value], sums[r.value][v.value]);
           });
@@ -159,7 +159,7 @@ void value_floats(const EncodedPart& p, const EncodedUnit& unit, const float* we
       for (std::uint32_t i = 0; i < unit.page_count; ++i)
         for (std::uint32_t t = 0; t < p.rows.tokens; t += 16) {
           const std::size_t slot = r * kEncodedUnit + i * p.rows.tokens + t;
-          const Lanes w = load(weights + first * kEncodedUnit + slot);
+          const Floats w = load(weights + first * kEncodedUnit + slot);
           store(z + slot, sizeof(E) > 1 ? w : mul(w, powers<E>(p, unit.pages[i], t)));
         }
     std::size_t at = 0;
@@ -173,7 +173,7 @@ void value_floats(const EncodedPart& p, const EncodedUnit& unit, const float* we
 }
 
 // Codecs without kernels of their own: a page at a time becomes one of f32.
-EncodedPart as_floats(EncodedPart p) {
+EncodedPart part_of_floats(EncodedPart p) {
   p.kind = EncodedKind::f32;
   p.scales = EncodedScales::none;
   return p;
@@ -182,7 +182,7 @@ EncodedPart as_floats(EncodedPart p) {
 void score_decoded(const EncodedPart& p, const EncodedUnit& unit, const std::byte* prepared,
                    std::uint32_t n, float* dots) {
   alignas(64) float page[kEncodedUnit * kCodecDimMax];
-  const EncodedPart plain = as_floats(p);
+  const EncodedPart plain = part_of_floats(p);
   EncodedUnit one{};
   one.pages[0] = reinterpret_cast<const std::byte*>(page);
   one.page_count = 1;
@@ -202,7 +202,7 @@ void value_decoded(const EncodedPart& p, const EncodedUnit& unit, const float* w
     decode_page(p, unit.pages[i], 0, page);
     plain.pages[i] = reinterpret_cast<const std::byte*>(page);
   }
-  value_floats<float>(as_floats(p), plain, weights, n, keep, take, out);
+  value_floats<float>(part_of_floats(p), plain, weights, n, keep, take, out);
 }
 
 }  // namespace

@@ -38,16 +38,16 @@ inline void add_groups(const EncodedPart& p, const std::byte* page, KeyGroups& g
 
 // The scales and offsets of 16 slots for a group of dimensions.
 template <KeyScales kScales>
-QUIRE_INLINE Lanes key_scale(const EncodedPart& p, const KeyGroup& slots, std::size_t group) {
+QUIRE_INLINE Floats key_scale(const EncodedPart& p, const KeyGroup& slots, std::size_t group) {
   const std::size_t at = group * p.rows.tokens + slots.slot;
   if constexpr (kScales == KeyScales::fp8)
     return load_fp8(slots.page + p.scales_at + at, slots.page + p.exponents_at + slots.slot);
   else
     return load(reinterpret_cast<const F16*>(slots.page + p.scales_at) + at);
 }
-QUIRE_INLINE Lanes key_offset(const EncodedPart& p, const KeyGroup& slots, std::size_t group,
-                              Lanes scale) {
-  const Lanes least = key_scale<KeyScales::slot>(p, slots, encoded_groups(p) + group);
+QUIRE_INLINE Floats key_offset(const EncodedPart& p, const KeyGroup& slots, std::size_t group,
+                               Floats scale) {
+  const Floats least = key_scale<KeyScales::slot>(p, slots, encoded_groups(p) + group);
   return fma(all(p.centre * p.step), scale, least);
 }
 
@@ -62,7 +62,7 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
   const std::size_t dim = p.rows.dim, stride = 4 * p.rows.tokens;
   Table levels{};
   if constexpr (kLevels) levels = table_of(p.levels);
-  Lanes s[kRows][kV];
+  Floats s[kRows][kV];
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     each<kV>([&](auto v) QUIRE_LAMBDA { s[r.value][v.value] = zero(); });
   });
@@ -112,13 +112,13 @@ void score_tile(const EncodedPart& p, const KeyGroups& groups, std::uint32_t fir
     const std::size_t g = p.block == p.group ? b : 0;  // a block, or all of them
     each<kV>([&](auto v) QUIRE_LAMBDA {
       const KeyGroup& slots = groups.at[first + v.value];
-      Lanes scale = zero(), offset = zero();
+      Floats scale = zero(), offset = zero();
       if constexpr (kScales != KeyScales::query) scale = key_scale<kScales>(p, slots, g);
       if constexpr (kScales == KeyScales::pair) offset = key_offset(p, slots, g, scale);
       each<kRows>([&](auto r) QUIRE_LAMBDA {
         const ConstRow& row = rows[r.value];
-        Lanes& to = s[r.value][v.value];
-        const Lanes sum =
+        Floats& to = s[r.value][v.value];
+        const Floats sum =
             fma(to_floats(whole_sum(sums[r.value][v.value])), all(row.unit[b]), all(row.middle[b]));
         to = kScales == KeyScales::query ? sum : fma(sum, scale, to);
         if constexpr (kScales == KeyScales::pair) to = fma(all(row.sum[b]), offset, to);
@@ -180,14 +180,14 @@ struct ChannelQuery {
   QUIRE_INLINE void set(const EncodedPart& p, const std::byte* page, const std::byte* prepared) {
     const std::size_t dim = p.rows.dim;
     const auto* halves = reinterpret_cast<const F16*>(page + p.scales_at);
-    const Lanes centre = all(p.centre * p.step);
+    const Floats centre = all(p.centre * p.step);
     const float* q[kRows];
     for (int r = 0; r < kRows; ++r)
       q[r] = reinterpret_cast<const float*>(prepared + r * p.prepared_bytes);
     alignas(64) float steps[kCodecDimMax];
-    Lanes sums[4] = {zero(), zero(), zero(), zero()};
+    Floats sums[4] = {zero(), zero(), zero(), zero()};
     for (std::size_t d = 0; d < dim; d += 16) {
-      const Lanes step = load(halves + d), offset = fma(centre, step, load(halves + dim + d));
+      const Floats step = load(halves + d), offset = fma(centre, step, load(halves + dim + d));
       store(steps + d, step);
       each<kRows>([&](auto r) QUIRE_LAMBDA {
         sums[r.value] = fma(load(q[r.value] + d), offset, sums[r.value]);
@@ -200,7 +200,7 @@ struct ChannelQuery {
             QUIRE_LAMBDA { return mul(load(q[r] + 16 * v), load(steps + 16 * v)); },
         bytes[0], bytes[0] + dim, sizeof bytes[0], whole);
     alignas(16) float offsets[4];
-    _mm_store_ps(offsets, add_lanes_of(sums));
+    _mm_store_ps(offsets, sums_of(sums));
     for (int r = 0; r < kRows; ++r) {
       unit[r] = whole[r].scale * p.step;
       base[r] = __builtin_fmaf(static_cast<float>(whole[r].sum) * -p.centre, unit[r], offsets[r]);
@@ -241,10 +241,10 @@ void prepare_codes(const EncodedPart& p, const float* q, const PreparedRow<std::
     to_integers<kKeyTop<kTerms>>(
         size, [&](int, std::size_t i) QUIRE_LAMBDA { return load(q + d + 16 * i); }, row.bytes + d,
         row.bytes + p.rows.dim + d, 0, whole);
-    Lanes sum = zero();
+    Floats sum = zero();
     for (std::uint32_t i = 0; i < size; i += 16) sum = add(sum, load(q + d + i));
     row.unit[b] = whole[0].scale * p.step;
-    row.sum[b] = add_lanes(sum);
+    row.sum[b] = add_elements(sum);
     row.middle[b] = static_cast<float>(whole[0].sum) * -p.centre * row.unit[b];
   }
 }

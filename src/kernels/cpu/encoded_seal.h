@@ -48,11 +48,11 @@ inline void load_slots(const Sealing& s) {
   for (std::size_t distance = 1; distance < size; distance *= 2)
     for (std::size_t d = 0; d < dim; ++d)
       if (!(d & distance)) {
-        const Lanes a = load(s.x + 16 * d), b = load(s.x + 16 * (d + distance));
+        const Floats a = load(s.x + 16 * d), b = load(s.x + 16 * (d + distance));
         store(s.x + 16 * d, add(a, b));
         store(s.x + 16 * (d + distance), sub(a, b));
       }
-  const Lanes norm = all(1 / __builtin_sqrtf(static_cast<float>(size)));
+  const Floats norm = all(1 / __builtin_sqrtf(static_cast<float>(size)));
   for (std::size_t d = 0; d < dim; ++d) store(s.x + 16 * d, mul(load(s.x + 16 * d), norm));
 }
 
@@ -79,12 +79,12 @@ inline void put_column(const Sealing& s, std::size_t index, Ints halves) {
   store_halves(s.page + s.p.scales_at + 2 * (index * s.p.rows.tokens + s.slot), halves);
 }
 
-QUIRE_INLINE Lanes inverse_of(Lanes step) {
+QUIRE_INLINE Floats inverse_of(Floats step) {
   return choose(less(zero(), size_of(step)), div(all(1.0f), step), zero());
 }
 
 // To nearest, within [low, high].
-QUIRE_INLINE Ints bounded(Lanes x, float low, float high) {
+QUIRE_INLINE Ints bounded(Floats x, float low, float high) {
   return rounded(min(max(x, all(low)), all(high)));
 }
 
@@ -95,9 +95,9 @@ void seal_symmetric(const Sealing& s) {
   const float half = static_cast<float>(1u << (s.p.bits - 1));
   for (std::size_t g = 0; g < encoded_groups(s.p); ++g) {
     const float* x = s.x + 16 * g * s.p.group;
-    Lanes size = zero(), first = zero();  // the largest magnitude; the first element that has it
+    Floats size = zero(), first = zero();  // the largest magnitude; the first element that has it
     for (std::size_t d = 0; d < s.p.group; ++d) {
-      const Lanes a = load(x + 16 * d);
+      const Floats a = load(x + 16 * d);
       if constexpr (kGrid == Grid::signed_max) first = choose(less(size, size_of(a)), a, first);
       size = max(size, size_of(a));
     }
@@ -109,9 +109,9 @@ void seal_symmetric(const Sealing& s) {
     if constexpr (kGrid == Grid::signed_max)
       scale = choose(less(zero(), first), either(scale, all_ints(0x8000)), scale);
     put_column(s, g, scale);
-    const Lanes inverse = inverse_of(from_halves(scale));
+    const Floats inverse = inverse_of(from_halves(scale));
     put_codes(s, g * s.p.group, s.p.group, [&](std::size_t d) QUIRE_LAMBDA {
-      const Lanes steps = mul(load(s.x + 16 * d), inverse);
+      const Floats steps = mul(load(s.x + 16 * d), inverse);
       if constexpr (kGrid == Grid::rounded)
         return add(bounded(steps, 1 - half, half - 1), all_ints(static_cast<int>(half)));
       else if constexpr (kGrid == Grid::signed_max)
@@ -126,14 +126,14 @@ void seal_symmetric(const Sealing& s) {
 struct Pair {
   Ints step, least;
 };
-QUIRE_INLINE Pair pair_of(Lanes least, Lanes most, float top) {
+QUIRE_INLINE Pair pair_of(Floats least, Floats most, float top) {
   least = add(least, zero());  // no negative zero
   Ints bottom = to_halves(least);
-  const Ints below = choose(less(as_lanes(bottom), as_lanes(all_ints(0x8000))),
+  const Ints below = choose(less(as_floats(bottom), as_floats(all_ints(0x8000))),
                             sub(bottom, all_ints(1)), add(bottom, all_ints(1)));
   bottom = choose(less(least, from_halves(bottom)), below, bottom);
-  const Lanes range = sub(most, from_halves(bottom));
-  const Lanes step = choose(less(zero(), size_of(range)), div(range, all(top)), all(1.0f));
+  const Floats range = sub(most, from_halves(bottom));
+  const Floats step = choose(less(zero(), size_of(range)), div(range, all(top)), all(1.0f));
   return {halves_up(step), bottom};
 }
 
@@ -142,7 +142,7 @@ void seal_pairs(const Sealing& s) {
   const std::size_t groups = encoded_groups(s.p);
   for (std::size_t g = 0; g < groups; ++g) {
     const float* x = s.x + 16 * g * s.p.group;
-    Lanes low = load(x), high = low;
+    Floats low = load(x), high = low;
     for (std::size_t d = 1; d < s.p.group; ++d) {
       low = min(low, load(x + 16 * d));
       high = max(high, load(x + 16 * d));
@@ -150,7 +150,7 @@ void seal_pairs(const Sealing& s) {
     const Pair pair = pair_of(low, high, top);
     put_column(s, g, pair.step);
     put_column(s, groups + g, pair.least);
-    const Lanes inverse = div(all(1.0f), from_halves(pair.step)), least = from_halves(pair.least);
+    const Floats inverse = div(all(1.0f), from_halves(pair.step)), least = from_halves(pair.least);
     put_codes(s, g * s.p.group, s.p.group, [&](std::size_t d) QUIRE_LAMBDA {
       return bounded(mul(sub(load(s.x + 16 * d), least), inverse), 0, top);
     });
@@ -166,25 +166,25 @@ void find_channels(const Sealing& s, Channels& out) {
   const std::size_t dim = s.p.rows.dim, tokens = s.p.rows.tokens;
   const auto* from = reinterpret_cast<const F16*>(s.rows);
   for (std::size_t d = 0; d < dim; ++d) {
-    Lanes low = cleaned(load(from + d * tokens)), high = low;
+    Floats low = cleaned(load(from + d * tokens)), high = low;
     for (std::size_t t = 16; t < tokens; t += 16) {
       low = min(low, cleaned(load(from + d * tokens + t)));
       high = max(high, cleaned(load(from + d * tokens + t)));
     }
-    const float least = -max_lane(sub(zero(), low));
+    const float least = -largest_of(sub(zero(), low));
     const Pair pair =
-        pair_of(all(least), all(max_lane(high)), static_cast<float>((1u << s.p.bits) - 1));
+        pair_of(all(least), all(largest_of(high)), static_cast<float>((1u << s.p.bits) - 1));
     alignas(64) std::uint32_t steps[16], leasts[16];
     store_ints(steps, pair.step);
     store_ints(leasts, pair.least);
     std::byte* to = s.page + s.p.scales_at + 2 * d;
     __builtin_memcpy(to, steps, 2);
     __builtin_memcpy(to + 2 * dim, leasts, 2);
-    alignas(64) float lanes[16];
-    store(lanes, div(all(1.0f), from_halves(pair.step)));
-    out.inverse[d] = lanes[0];
-    store(lanes, from_halves(pair.least));
-    out.least[d] = lanes[0];
+    alignas(64) float elements[16];
+    store(elements, div(all(1.0f), from_halves(pair.step)));
+    out.inverse[d] = elements[0];
+    store(elements, from_halves(pair.least));
+    out.least[d] = elements[0];
   }
 }
 
@@ -196,7 +196,7 @@ void seal_channels(const Sealing& s, const Channels& c) {
 }
 
 // The exponent fields of the smallest powers of two s with largest / s <= top.
-QUIRE_INLINE Ints powers_for(Lanes largest, float top) {
+QUIRE_INLINE Ints powers_for(Floats largest, float top) {
   const Ints bits = as_ints(div(largest, all(top)));
   const Ints e = most_unsigned(drop_bits<23>(add(bits, all_ints(0x7fffff))), all_ints(1));
   return choose(less(zero(), largest), e, all_ints(127));
@@ -204,12 +204,12 @@ QUIRE_INLINE Ints powers_for(Lanes largest, float top) {
 
 // To an 8-bit float of kMantissa bits, exponents from kLeast on, nothing above kMax.
 template <int kMantissa, int kLeast, int kMax>
-QUIRE_INLINE Ints to_fp8(Lanes x) {
-  const Lanes a = min(size_of(x), all(static_cast<float>(kMax)));
+QUIRE_INLINE Ints to_fp8(Floats x) {
+  const Floats a = min(size_of(x), all(static_cast<float>(kMax)));
   // Exponents are compared as fields, which are positive.
   const Ints field = most_unsigned(drop_bits<23>(as_ints(a)), all_ints(kLeast + 127));
   const Ints whole =
-      rounded(mul(a, as_lanes(shift_left<23>(sub(all_ints(kMantissa + 254), field)))));
+      rounded(mul(a, as_floats(shift_left<23>(sub(all_ints(kMantissa + 254), field)))));
   const Ints sign = both(drop_bits<24>(as_ints(x)), all_ints(0x80));
   return either(sign, add(shift_left<kMantissa>(sub(field, all_ints(kLeast + 127))), whole));
 }
@@ -217,11 +217,11 @@ QUIRE_INLINE Ints to_fp8(Lanes x) {
 template <int kMantissa, int kLeast, int kMax>
 void seal_fp8(const Sealing& s) {
   const std::size_t dim = s.p.rows.dim, tokens = s.p.rows.tokens;
-  Lanes size = zero();
+  Floats size = zero();
   for (std::size_t d = 0; d < dim; ++d) size = max(size, size_of(load(s.x + 16 * d)));
   const Ints power = powers_for(size, kMax);
   store_low_bytes(reinterpret_cast<std::int8_t*>(s.page + s.p.exponents_at + s.slot), power);
-  const Lanes inverse = div(all(1.0f), as_lanes(shift_left<23>(power)));
+  const Floats inverse = div(all(1.0f), as_floats(shift_left<23>(power)));
   auto* to = reinterpret_cast<std::int8_t*>(s.page);
   for (std::size_t d = 0; d < dim; ++d) {
     const Ints code = to_fp8<kMantissa, kLeast, kMax>(mul(load(s.x + 16 * d), inverse));
@@ -237,25 +237,25 @@ void seal_fp8(const Sealing& s) {
 
 void seal_nvfp4(const Sealing& s) {
   constexpr float kMiddles[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5};
-  Lanes size = zero();
+  Floats size = zero();
   for (std::size_t d = 0; d < s.p.rows.dim; ++d) size = max(size, size_of(load(s.x + 16 * d)));
   const Ints power = powers_for(div(size, all(6.0f)), 448);
   store_low_bytes(reinterpret_cast<std::int8_t*>(s.page + s.p.exponents_at + s.slot), power);
-  const Lanes whole = as_lanes(shift_left<23>(power)), shrink = div(all(1.0f), whole);
+  const Floats whole = as_floats(shift_left<23>(power)), shrink = div(all(1.0f), whole);
   for (std::size_t g = 0; g < encoded_groups(s.p); ++g) {
-    Lanes most = zero();
+    Floats most = zero();
     for (std::size_t d = 0; d < 16; ++d) most = max(most, size_of(load(s.x + 256 * g + 16 * d)));
     const Ints scale = to_fp8<3, -6, 448>(mul(div(most, all(6.0f)), shrink));
     store_low_bytes(
         reinterpret_cast<std::int8_t*>(s.page + s.p.scales_at + g * s.p.rows.tokens + s.slot),
         scale);
-    const Lanes step = mul(mul(as_lanes(shift_left<20>(scale)), all(0x1p120f)), whole);
-    const Lanes inverse = inverse_of(step);
+    const Floats step = mul(mul(as_floats(shift_left<20>(scale)), all(0x1p120f)), whole);
+    const Floats inverse = inverse_of(step);
     put_codes(s, 16 * g, 16, [&](std::size_t d) QUIRE_LAMBDA {
-      const Lanes x = mul(load(s.x + 16 * d), inverse), a = size_of(x);
+      const Floats x = mul(load(s.x + 16 * d), inverse), a = size_of(x);
       Ints code = both(drop_bits<28>(as_ints(x)), all_ints(8));
       each<7>([&](auto i) QUIRE_LAMBDA {  // ties go to the even code
-        const Lanes middle = all(kMiddles[i.value]);
+        const Floats middle = all(kMiddles[i.value]);
         const Ints more = i.value % 2 == 0 ? choose(less(middle, a), all_ints(1), zero_ints())
                                            : choose(less(a, middle), zero_ints(), all_ints(1));
         code = add(code, more);
@@ -275,18 +275,18 @@ void seal_turbo(const Sealing& s) {
   for (int i = 0; i < kLevels; ++i) level[i] = static_cast<float>(levels[i] - 128) * kUnit;
   // By 16 accumulators, dimension mod 16, and a tree.
   const auto norm_of = [&](auto element) QUIRE_LAMBDA {
-    Lanes sums[16];
+    Floats sums[16];
     for (std::size_t d = 0; d < 16; ++d) sums[d] = mul(element(d), element(d));
     for (std::size_t d = 16; d < dim; ++d) sums[d % 16] = fma(element(d), element(d), sums[d % 16]);
     for (std::size_t apart = 8; apart > 0; apart /= 2)
       for (std::size_t i = 0; i < apart; ++i) sums[i] = add(sums[i], sums[i + apart]);
     return root(sums[0]);
   };
-  const Lanes norm = norm_of([&](std::size_t d) { return load(s.x + 16 * d); });
-  const Lanes unit =
+  const Floats norm = norm_of([&](std::size_t d) { return load(s.x + 16 * d); });
+  const Floats unit =
       choose(less(zero(), norm), div(all(__builtin_sqrtf(static_cast<float>(dim))), norm), zero());
   const auto code_at = [&](std::size_t d) QUIRE_LAMBDA {
-    const Lanes x = mul(load(s.x + 16 * d), unit);
+    const Floats x = mul(load(s.x + 16 * d), unit);
     Ints code = zero_ints();
     for (int i = 0; i + 1 < kLevels; ++i)
       code = add(code,
@@ -295,12 +295,12 @@ void seal_turbo(const Sealing& s) {
   };
   put_codes(s, 0, dim, [&](std::size_t d) QUIRE_LAMBDA {
     const Ints code = code_at(d);
-    alignas(64) std::uint32_t lanes[16];
-    store_ints(lanes, code);
-    for (std::size_t t = 0; t < 16; ++t) s.x[16 * d + t] = level[lanes[t]];  // for its norm
+    alignas(64) std::uint32_t codes[16];
+    store_ints(codes, code);
+    for (std::size_t t = 0; t < 16; ++t) s.x[16 * d + t] = level[codes[t]];  // for its norm
     return code;
   });
-  const Lanes own = norm_of([&](std::size_t d) { return load(s.x + 16 * d); });
+  const Floats own = norm_of([&](std::size_t d) { return load(s.x + 16 * d); });
   put_column(s, 0, to_halves(min(div(norm, own), all(65504.0f))));
 }
 

@@ -44,10 +44,11 @@ QUIRE_INLINE void each_tile(std::uint32_t n, F f) {
 
 constexpr std::size_t row_tiles(std::size_t n) { return n / kTileRows + n % kTileRows; }
 
-// Fetches the pages of the next unit into L2, line by line, evenly over the steps of the work on this
-// one: a core has few misses under way at a time, and what comes in bursts waits for them. Every step
-// takes as many lines, to the nearest: branches that went another way each time cost more than the
-// fetching, and rounding down left a third of 4-bit values to the end, in one burst.
+// Fetches the pages of the next unit into L2, line by line, evenly over the steps of work on this
+// unit. A core can have few misses under way, so a burst of fetches would wait for them. Every step
+// fetches the same number of lines, rounded to nearest: a number that varied by step cost more in
+// mispredicted branches than the fetching, and rounding down left a third of the lines of 4-bit
+// values to the end, in one burst.
 class Ahead {
  public:
   Ahead(const EncodedUnit& unit, std::size_t steps)
@@ -126,12 +127,13 @@ struct Planes {
 template <int kBits, bool kLevels, int kTop>
 inline constexpr bool kSmallCodes = kLevels ? kTop <= 128 : kBits < 8;
 
-// Whether sixteen bytes are held in a register and four at a time taken from there: to read four of
-// memory into every lane takes as long as a product. With two terms there are no registers left.
+// Whether a register holds sixteen bytes, from which four at a time are broadcast. Broadcasting
+// four bytes from memory takes as long as a product. With two terms there are no registers left for
+// this.
 template <int kTerms>
 inline constexpr bool kHoldsBytes = kTerms == 1;
 
-// Four bytes of a query, or of the weights of four slots, in every lane.
+// Four bytes of a query, or of the weights of four slots, in every int32.
 QUIRE_INLINE Ints four_bytes(const std::int8_t* p) {
   std::int32_t four;
   __builtin_memcpy(&four, p, 4);
@@ -158,17 +160,18 @@ QUIRE_INLINE Ints widen_bytes(const void* p) {
 }
 
 // 16 scales of nvfp4: e4m3 codes, and the exponents of their slots.
-QUIRE_INLINE Lanes load_fp8(const std::byte* codes, const std::byte* exponents) {
-  const Lanes power = as_lanes(shift_left<23>(widen_bytes(exponents)));
+QUIRE_INLINE Floats load_fp8(const std::byte* codes, const std::byte* exponents) {
+  const Floats power = as_floats(shift_left<23>(widen_bytes(exponents)));
   const Ints code = widen_bytes(codes);
   // In the place of an f32 it is the number times 2^-120.
   const Ints sign = shift_left<24>(both(code, all_ints(0x80)));
   const Ints bits = either(shift_left<20>(both(code, all_ints(0x7f))), sign);
-  return mul(mul(as_lanes(bits), all(0x1p120f)), power);
+  return mul(mul(as_floats(bits), all(0x1p120f)), power);
 }
 
-// What makes integers of the numbers of four rows: by a factor, 0 where all are to be 0, and what one
-// of them then stands for. NaN where some number is not finite; the integers are anything then.
+// How the numbers of four rows become integers: the factor `by` (0 makes all of them 0), and the
+// value `scale` of one integer step. `scale` is NaN if a number is not finite; the integers are
+// then meaningless.
 struct Factors {
   alignas(16) float by[4];
   __m128 scale;
@@ -200,27 +203,27 @@ QUIRE_INLINE TwoTerms two_terms(Ints (&x)[4]) {
   return {pack_bytes<false>(high), pack_bytes<false>(x)};
 }
 
-// What a vector becomes as integers; the bytes go elsewhere.
+// What remains of a row that was turned into integers, besides its bytes.
 struct Integers {
   float scale;  // a / M
   std::int32_t sum;
 };
 
-// Up to four vectors of `count` numbers, a multiple of 16, as bytes: z(row, i) is the i-th 16 of one,
-// high terms go to high + row * stride, low ones to low + row * stride.
+// Turns up to four rows of `count` numbers, a multiple of 16, into bytes. z(row, i) are numbers 16
+// i ... 16 i + 15 of a row. High terms go to high + row * stride, low ones to low + row * stride.
 template <int kTop, int kRows, class Z>
 QUIRE_INLINE void to_integers(std::size_t count, Z z, std::int8_t* high, std::int8_t* low,
                               std::size_t stride, Integers (&out)[kRows]) {
   static_assert(kTop != 255);
   constexpr bool kTwo = kTop > 255;
-  Ints lanes[4] = {zero_ints(), zero_ints(), zero_ints(), zero_ints()};
+  Ints vectors[4] = {zero_ints(), zero_ints(), zero_ints(), zero_ints()};
   each<kRows>([&](auto r) QUIRE_LAMBDA {
     for (std::size_t i = 0; i < count / 16; ++i)
-      lanes[r.value] = most_unsigned(lanes[r.value], as_ints(size_of(z(r.value, i))));
+      vectors[r.value] = most_unsigned(vectors[r.value], as_ints(size_of(z(r.value, i))));
   });
-  const Factors factors = factors_for<kTop>(most_lane_of(lanes));
+  const Factors factors = factors_for<kTop>(largest_of_each(vectors));
   each<kRows>([&](auto r) QUIRE_LAMBDA {
-    const Lanes by = all(factors.by[r.value]);
+    const Floats by = all(factors.by[r.value]);
     std::int8_t *highs = high + r.value * stride, *lows = low + r.value * stride;
     Ints sum = zero_ints();
     const auto code = [&](std::size_t i) QUIRE_LAMBDA {
@@ -249,18 +252,18 @@ QUIRE_INLINE void to_integers(std::size_t count, Z z, std::int8_t* high, std::in
         store_low_bytes(highs + 16 * i, x);
       }
     }
-    lanes[r.value] = sum;
+    vectors[r.value] = sum;
   });
   alignas(16) float scale[4];
   alignas(16) std::int32_t sums[4];
   _mm_store_ps(scale, factors.scale);
-  _mm_store_si128(reinterpret_cast<__m128i*>(sums), add_lanes_of(lanes));
+  _mm_store_si128(reinterpret_cast<__m128i*>(sums), sums_of(vectors));
   for (int r = 0; r < kRows; ++r) out[r] = {scale[r], sums[r]};
 }
 
 // x[i ^ distance] for distance 1, 2, 4, 8.
 template <int kDistance>
-QUIRE_INLINE Lanes swapped(Lanes x) {
+QUIRE_INLINE Floats swapped(Floats x) {
 #ifdef __AVX512F__
   if constexpr (kDistance == 1) return _mm512_permute_ps(x, 0xb1);
   if constexpr (kDistance == 2) return _mm512_permute_ps(x, 0x4e);
@@ -278,7 +281,7 @@ QUIRE_INLINE Lanes swapped(Lanes x) {
 }
 
 template <int kDistance>
-QUIRE_INLINE Lanes butterfly(Lanes x) {
+QUIRE_INLINE Floats butterfly(Floats x) {
   alignas(64) static constexpr std::uint32_t kSigns[16] = {
       0 & kDistance ? 1u << 31 : 0,  1 & kDistance ? 1u << 31 : 0,  2 & kDistance ? 1u << 31 : 0,
       3 & kDistance ? 1u << 31 : 0,  4 & kDistance ? 1u << 31 : 0,  5 & kDistance ? 1u << 31 : 0,
@@ -289,10 +292,10 @@ QUIRE_INLINE Lanes butterfly(Lanes x) {
   const Ints bits = as_ints(x);
   const Ints signs = load_ints(kSigns);
 #ifdef __AVX512F__
-  return add(swapped<kDistance>(x), as_lanes(_mm512_xor_si512(bits, signs)));
+  return add(swapped<kDistance>(x), as_floats(_mm512_xor_si512(bits, signs)));
 #else
-  return add(swapped<kDistance>(x), as_lanes({_mm256_xor_si256(bits.low, signs.low),
-                                              _mm256_xor_si256(bits.high, signs.high)}));
+  return add(swapped<kDistance>(x), as_floats({_mm256_xor_si256(bits.low, signs.low),
+                                               _mm256_xor_si256(bits.high, signs.high)}));
 #endif
 }
 
@@ -301,13 +304,13 @@ inline void hadamard(std::size_t dim, float* x) {
   const std::size_t size = dim & (~dim + 1);
   const float norm = 1 / __builtin_sqrtf(static_cast<float>(size));
   for (std::size_t i = 0; i < dim; i += 16) {
-    const Lanes a = butterfly<4>(butterfly<2>(butterfly<1>(load(x + i))));
+    const Floats a = butterfly<4>(butterfly<2>(butterfly<1>(load(x + i))));
     store(x + i, butterfly<8>(a));
   }
   for (std::size_t distance = 16; distance < size; distance *= 2)
     for (std::size_t i = 0; i < dim; i += 16)
       if (!(i & distance)) {
-        const Lanes a = load(x + i), b = load(x + i + distance);
+        const Floats a = load(x + i), b = load(x + i + distance);
         store(x + i, add(a, b));
         store(x + i + distance, sub(a, b));
       }

@@ -22,14 +22,14 @@ template <int kGroups, class Scale>
 QUIRE_INLINE void expand_by(const EncodedPart& p, const EncodedUnit& unit, bool pairs,
                             UnitScales& out, Scale scale_of) {
   const std::size_t tokens = p.rows.tokens, groups = kGroups != 0 ? kGroups : encoded_groups(p);
-  const Lanes centre = all(p.centre * p.step);
+  const Floats centre = all(p.centre * p.step);
   std::uint32_t slot = 0;
   for (std::uint32_t i = 0; i < unit.page_count; ++i)
     for (std::uint32_t t = 0; t < tokens; t += 16, slot += 16) {
       const std::byte* page = unit.pages[i];
       Ints most = zero_ints();
       for (std::size_t g = 0; g < groups; ++g) {
-        const Lanes scale = scale_of(page, g * tokens + t, t);
+        const Floats scale = scale_of(page, g * tokens + t, t);
         most = most_unsigned(most, as_ints(size_of(scale)));
         store(out.scales + g * kEncodedUnit + slot, scale);
         if (pairs) {
@@ -38,7 +38,7 @@ QUIRE_INLINE void expand_by(const EncodedPart& p, const EncodedUnit& unit, bool 
                 fma(centre, scale, load(least + g * tokens + t)));
         }
       }
-      store(out.most + slot, as_lanes(most));
+      store(out.most + slot, as_floats(most));
     }
   for (; slot < kEncodedUnit; slot += 16) {
     for (std::size_t g = 0; g < groups; ++g) {
@@ -51,7 +51,7 @@ QUIRE_INLINE void expand_by(const EncodedPart& p, const EncodedUnit& unit, bool 
 
 template <int kTerms>
 QUIRE_INLINE void expand_scales(const EncodedPart& p, const EncodedUnit& unit, UnitScales& out) {
-  const auto sized = [](Lanes x) QUIRE_LAMBDA { return kTerms == 1 ? size_of(x) : x; };
+  const auto sized = [](Floats x) QUIRE_LAMBDA { return kTerms == 1 ? size_of(x) : x; };
   const auto half = [&](const std::byte* page, std::size_t at, std::size_t) QUIRE_LAMBDA {
     return sized(load(reinterpret_cast<const F16*>(page + p.scales_at) + at));
   };
@@ -85,19 +85,19 @@ QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, c
                                const float* take, WeightTile<kTerms, kRows>& tile) {
   constexpr int kVectors = kEncodedUnit / 16, kTop = kTerms == 2 ? kTwoTerms : 255;
   const std::size_t groups = encoded_groups(p);
-  Ints lanes[4] = {zero_ints(), zero_ints(), zero_ints(), zero_ints()};
+  Ints vectors[4] = {zero_ints(), zero_ints(), zero_ints(), zero_ints()};
   each<kVectors>([&](auto i) QUIRE_LAMBDA {
-    const Lanes most = load(scales.most + 16 * i.value);
+    const Floats most = load(scales.most + 16 * i.value);
     each<kRows>([&](auto r) QUIRE_LAMBDA {
-      const Lanes z = mul(load(weights + r.value * kEncodedUnit + 16 * i.value), most);
-      lanes[r.value] = most_unsigned(lanes[r.value], as_ints(z));
+      const Floats z = mul(load(weights + r.value * kEncodedUnit + 16 * i.value), most);
+      vectors[r.value] = most_unsigned(vectors[r.value], as_ints(z));
     });
   });
-  const Factors factors = factors_for<kTop>(most_lane_of(lanes));
+  const Factors factors = factors_for<kTop>(largest_of_each(vectors));
   Ints sums[kCodecDimMax / 16][4];
   each<kRows>([&](auto r) QUIRE_LAMBDA {
-    const Lanes by = all(factors.by[r.value]);
-    Lanes w[kVectors];
+    const Floats by = all(factors.by[r.value]);
+    Floats w[kVectors];
     each<kVectors>([&](auto i) QUIRE_LAMBDA {
       w[i.value] = mul(load(weights + r.value * kEncodedUnit + 16 * i.value), by);
     });
@@ -133,19 +133,18 @@ QUIRE_INLINE void fill_weights(const EncodedPart& p, const UnitScales& scales, c
   _mm_store_ps(tile.unit, _mm_mul_ps(unit, by));
   for (std::size_t g = 0; g < groups; ++g) {
     each<4 - kRows>([&](auto r) QUIRE_LAMBDA { sums[g][kRows + r.value] = zero_ints(); });
-    const __m128 middle =
-        _mm_mul_ps(_mm_cvtepi32_ps(add_lanes_of(sums[g])), _mm_set1_ps(-p.centre));
+    const __m128 middle = _mm_mul_ps(_mm_cvtepi32_ps(sums_of(sums[g])), _mm_set1_ps(-p.centre));
     __m128 base = _mm_setzero_ps();
     if (p.scales == EncodedScales::slot_pair) {
-      Lanes offsets[4] = {zero(), zero(), zero(), zero()};
+      Floats offsets[4] = {zero(), zero(), zero(), zero()};
       each<kVectors>([&](auto i) QUIRE_LAMBDA {
-        const Lanes x = load(scales.offsets + g * kEncodedUnit + 16 * i.value);
+        const Floats x = load(scales.offsets + g * kEncodedUnit + 16 * i.value);
         each<kRows>([&](auto r) QUIRE_LAMBDA {
           offsets[r.value] =
               fma(load(weights + r.value * kEncodedUnit + 16 * i.value), x, offsets[r.value]);
         });
       });
-      base = add_lanes_of(offsets);
+      base = sums_of(offsets);
     }
     _mm_store_ps(tile.base[g], _mm_mul_ps(_mm_fmadd_ps(middle, unit, base), by));
   }
@@ -165,7 +164,7 @@ QUIRE_INLINE Ints weigh(Ints sum, Ints codes, Ints weights) {
 template <int kTerms, int kRows>
 QUIRE_INLINE void take_in(const Ints (&sums)[kTerms], const WeightTile<kTerms, kRows>& tile, int r,
                           std::size_t g, float keep, float* out) {
-  const Lanes kept = fma(load(out), all(keep), all(tile.base[g][r]));
+  const Floats kept = fma(load(out), all(keep), all(tile.base[g][r]));
   store(out, fma(to_floats(whole_sum(sums)), all(tile.unit[r]), kept));
 }
 

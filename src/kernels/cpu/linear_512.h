@@ -14,10 +14,10 @@
 namespace quire {
 namespace {
 
-struct Lanes512 {
+struct Floats512 {
   using I = __m512i;
   using F = __m512;
-  static constexpr int kLanes = 16, kVectors = 1, kRegisters = 32;
+  static constexpr int kElements = 16, kVectors = 1, kRegisters = 32;
 
   // Rows of a tile: accumulators should stay in registers.
   template <bool kTwoTerms>

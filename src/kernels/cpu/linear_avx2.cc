@@ -8,7 +8,7 @@ namespace {
 struct Avx2 {
   using I = __m256i;
   using F = __m256;
-  static constexpr int kLanes = 8, kVectors = 2, kRegisters = 16;
+  static constexpr int kElements = 8, kVectors = 2, kRegisters = 16;
 
   // Rows of a tile: accumulators should stay in registers.
   template <bool kTwoTerms>
@@ -36,8 +36,9 @@ struct Avx2 {
   }
   static void store(float* p, F v, std::uint32_t count) {
     if (count >= 8) return _mm256_storeu_ps(p, v);
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane), v);
+    const __m256i element = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), element),
+                        v);
   }
   static I load_bytes(const std::byte* p) {  // eight int8, widened
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));

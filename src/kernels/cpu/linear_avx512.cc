@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-struct Avx512 : Lanes512 {
+struct Avx512 : Floats512 {
   static constexpr bool kHasVnni = false;
   static I multiply_pairs(I codes, I a) { return _mm512_maddubs_epi16(codes, a); }
   static I add_16(I a, I b) { return _mm512_add_epi16(a, b); }

@@ -1,9 +1,9 @@
-// kernels/cpu/linear_tile.h - the linear kernels over a vector of S::kLanes outputs, once for all
-// instruction sets.
+// kernels/cpu/linear_tile.h - the linear kernels over a vector of S::kElements outputs, written
+// once for all instruction sets.
 //
 // linear_avx2.cc, linear_avx512.cc and linear_vnni.cc each define S, a handful of instructions, and
-// include this. A tile is R rows times one panel: a weight is loaded and unpacked once and used for
-// R rows. Each lane is one output and adds its groups in order, so R changes no bits.
+// include this file. A tile is R rows times one panel: a weight is loaded and unpacked once and
+// used for R rows. Each element is one output and adds its groups in order, so R changes no bits.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ template <class S, int R>
 inline void store_tile(const TileArgs& t, typename S::F (&acc)[R][S::kVectors]) {
   UNROLL for (int r = 0; r < R; ++r) {
     UNROLL for (int c = 0; c < S::kVectors; ++c) {
-      const std::uint32_t first = static_cast<std::uint32_t>(c) * S::kLanes;
+      const std::uint32_t first = static_cast<std::uint32_t>(c) * S::kElements;
       if (first < t.width) S::store(t.out + r * t.out_stride + first, acc[r][c], t.width - first);
     }
   }
@@ -75,7 +75,7 @@ inline typename S::I move_bits(typename S::I v) {
     return v;
 }
 
-// The codes of one step. `record` is at the vector's first lane.
+// The codes of one step. `record` points at the vector's first output.
 template <class S, DType kType, int kStep>
 inline typename S::I unpack(const std::byte* record) {
   using I = typename S::I;
@@ -100,14 +100,14 @@ inline typename S::I unpack(const std::byte* record) {
   return code;
 }
 
-// The scales (kWhich 0) or minima (1) of group `group` of a record, for one vector of lanes.
+// The scales (kWhich 0) or minima (1) of group `group` of a record, for one vector of outputs.
 template <class S, DType kType, int kWhich>
 inline typename S::F load_scale(const std::byte* record, int group, int vector,
                                 const typename S::F* heads) {
   constexpr LinearLayout kLayout = linear_layout(kType);
   constexpr RecordParts kParts = record_parts(kType);
   const std::byte* from = record + (kWhich == 0 ? kParts.scales : kParts.minima);
-  const int at = group * 16 + vector * S::kLanes;
+  const int at = group * 16 + vector * S::kElements;
   if constexpr (kLayout.heads)
     return S::mul(heads[vector], S::to_float(S::load_bytes(from + at)));
   else
@@ -117,7 +117,7 @@ inline typename S::F load_scale(const std::byte* record, int group, int vector,
 template <class S, DType kType, int kWhich>
 inline void load_heads(const std::byte* head, typename S::F (&into)[S::kVectors]) {
   UNROLL for (int c = 0; c < S::kVectors; ++c) into[c] =
-      S::load_half(head + (kWhich * 16 + c * S::kLanes) * 2);
+      S::load_half(head + (kWhich * 16 + c * S::kElements) * 2);
 }
 
 // Sums of products of one group of inputs, for R rows. VNNI adds four products to 32 bits at once.
@@ -227,7 +227,7 @@ __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
         constexpr int kStep = g * kSteps + in_group;
         I w[V];
         UNROLL for (int c = 0; c < V; ++c) w[c] =
-            unpack<S, kType, kStep>(record + c * S::kLanes * 4);
+            unpack<S, kType, kStep>(record + c * S::kElements * 4);
         dots.template add<in_group, kSteps>(w, cell + kCellCodes + kStep * 4);
         if constexpr (kTwoTerms)
           fine.template add<in_group, kSteps>(w, cell + kCellFine + kStep * 4);
@@ -283,7 +283,7 @@ __attribute__((noinline)) void plain_tile(const TileArgs& t) {
   using F = typename S::F;
   constexpr int kBytes = kType == DType::f32 ? 4 : 2;
   const std::byte* weights[S::kVectors];
-  UNROLL for (int c = 0; c < S::kVectors; ++c) weights[c] = t.panel + c * S::kLanes * kBytes;
+  UNROLL for (int c = 0; c < S::kVectors; ++c) weights[c] = t.panel + c * S::kElements * kBytes;
   F acc[R][S::kVectors];
   UNROLL for (int r = 0; r < R; ++r) {
     UNROLL for (int c = 0; c < S::kVectors; ++c) acc[r][c] = S::zero();

@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-struct Vnni : Lanes512 {
+struct Vnni : Floats512 {
   static constexpr bool kHasVnni = true;
   static I dot(I sum, I codes, I a) { return _mm512_dpbusd_epi32(sum, codes, a); }
   static I dot_bytes(I sum, I codes, I a) { return dot(sum, codes, a); }

@@ -41,7 +41,7 @@ void mass_scores(const MassInput& in, const KeyPart& part, const float* queries,
   }
 }
 
-// Calls f(place among the scores, place in the out-array, lanes) for every 16 slots.
+// Calls f(place among the scores, place in the out-array, which elements count) for every 16 slots.
 template <class F>
 QUIRE_INLINE void each_group(const MassRow* parts, std::uint32_t part_count, F f) {
   for (std::uint32_t p = 0; p < part_count; ++p)
@@ -51,28 +51,28 @@ QUIRE_INLINE void each_group(const MassRow* parts, std::uint32_t part_count, F f
 
 void mass_fold(const MassRow* parts, std::uint32_t part_count, const float* scores, float* weights,
                MassRule rule, float weight, std::uint32_t seen, float* out) {
-  Lanes top = all(kLowest), sum = zero();
+  Floats top = all(kLowest), sum = zero();
   each_group(parts, part_count, [&](std::uint32_t at, std::uint32_t, std::uint32_t) QUIRE_LAMBDA {
     top = max(load(scores + at), top);
   });
-  const Lanes base = all(max_lane(top));
+  const Floats base = all(largest_of(top));
   each_group(parts, part_count, [&](std::uint32_t at, std::uint32_t, std::uint32_t) QUIRE_LAMBDA {
-    const Lanes e = exp_bounded(sub(load(scores + at), base));
+    const Floats e = exp_bounded(sub(load(scores + at), base));
     store(weights + at, e);
     sum = add(sum, e);
   });
-  const float by = 1 / add_lanes(sum), mean = 1 / static_cast<float>(seen);
+  const float by = 1 / add_elements(sum), mean = 1 / static_cast<float>(seen);
   each_group(parts, part_count,
              [&](std::uint32_t at, std::uint32_t to, std::uint32_t count) QUIRE_LAMBDA {
-               const Lanes p = mul(load(weights + at), all(by));
-               const Lanes old = count == 16 ? load(out + to) : load_first(out + to, count);
-               Lanes made;
+               const Floats p = mul(load(weights + at), all(by));
+               const Floats old = count == 16 ? load(out + to) : load_first(out + to, count);
+               Floats made;
                if (rule == MassRule::sum) {
                  made = fma(p, all(weight), old);
                } else if (rule == MassRule::peak) {
                  made = max(p, old);
                } else {
-                 const Lanes more = choose(less(p, all(mean)), all(weight), zero());
+                 const Floats more = choose(less(p, all(mean)), all(weight), zero());
                  made = add(old, choose(less(all(kLowest), load(scores + at)), more, zero()));
                }
                if (count == 16)
@@ -100,15 +100,15 @@ void mass_moments(const float* rows, std::size_t stride, std::uint32_t count, st
 // kRows rows at a time share what is loaded of the matrix.
 template <std::uint32_t kRows>
 void quadratic_of(const float* rows, std::uint32_t dim, const float* matrix, float* out) {
-  Lanes sums[kRows];
-  for (Lanes& s : sums) s = zero();
+  Floats sums[kRows];
+  for (Floats& s : sums) s = zero();
   for (std::uint32_t j = 0; j < dim; j += 16) {
     const std::uint32_t n = least(dim - j, 16u);
-    Lanes turned[kRows];
-    for (Lanes& t : turned) t = zero();
+    Floats turned[kRows];
+    for (Floats& t : turned) t = zero();
     for (std::uint32_t i = 0; i < dim; ++i) {
       const float* from = matrix + std::size_t{i} * dim + j;
-      const Lanes m = n == 16 ? load(from) : load_first(from, n);
+      const Floats m = n == 16 ? load(from) : load_first(from, n);
       for (std::uint32_t r = 0; r < kRows; ++r)
         turned[r] = fma(all(rows[std::size_t{r} * dim + i]), m, turned[r]);
     }
@@ -117,7 +117,7 @@ void quadratic_of(const float* rows, std::uint32_t dim, const float* matrix, flo
       sums[r] = fma(turned[r], n == 16 ? load(row) : load_first(row, n), sums[r]);
     }
   }
-  for (std::uint32_t r = 0; r < kRows; ++r) out[r] = add_lanes(sums[r]);
+  for (std::uint32_t r = 0; r < kRows; ++r) out[r] = add_elements(sums[r]);
 }
 
 void mass_quadratic(const float* rows, std::uint32_t count, std::uint32_t dim, const float* matrix,

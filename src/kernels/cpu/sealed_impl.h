@@ -1,10 +1,11 @@
 // kernels/cpu/sealed_impl.h - the walk of a task over encoded blocks (kernels/sealed.h), and the
-// merge with a row's own. Its rows lie in one block, so all see the same end; where a window ends
-// they begin apart, and those that see something of a unit are the first ones.
+// merge with a row's own block. The rows of a task lie in one block, so all of them see up to the
+// same slot. A window makes them begin at different slots; the rows that see a part of a unit are
+// then the first ones.
 //
-// A few rows take two units at a time: scores of both, weights of both, values of both. From one of
-// these to the next there is a chain of steps across lanes and a division, and while one unit waits
-// for its chain there is the other to work on.
+// A few rows take two units at a time: scores of both, weights of both, values of both. Between
+// these stages lies a chain of reductions and a division; while one unit waits for its chain, the
+// core works on the other.
 #pragma once
 
 #include "kernels/cpu/attend_impl.h"
@@ -92,7 +93,7 @@ class SealedWalk {
     return sealed_reach(position_ + row, tokens_, step_.kv.window, step_.recent_blocks,
                         step_.sink_blocks);
   }
-  // Where a row begins to see the run at hand; all of them see it to its end.
+  // The first slot of the current run that a row sees; every row sees the run to its end.
   std::uint32_t row_begin(std::uint32_t row) const {
     return is_lane_ || step_.kv.window == 0 ? run_.begin : most(run_.begin, table_reach(row).begin);
   }
@@ -122,8 +123,7 @@ class SealedWalk {
     step_.kernels->prepare(keys_, s_.queries, dim_, task_.row_count * heads_, prepared_);
   }
 
-  // The unit at `first` and what is fetched meanwhile: the one that is as many further as are taken
-  // at a time.
+  // The unit at `first`, and the unit to fetch meanwhile: the one `units_` further on.
   void find_unit(std::uint32_t first, std::uint32_t task_end, EncodedUnit& keys,
                  EncodedUnit& values) const {
     const std::uint32_t next = first + units_ * kEncodedUnit;
@@ -140,8 +140,8 @@ class SealedWalk {
       _mm_prefetch(reinterpret_cast<const char*>(from + at), _MM_HINT_T1);
   }
 
-  // Pages lie far apart, and where each of them is has to be looked up: all at once, so that nobody
-  // waits for one after the other.
+  // Pages lie far apart and their places are looked up in a table: all look-ups come first, so that
+  // their cache misses overlap.
   void touch_next(const EncodedUnit& keys, const EncodedUnit& values) const {
     for (std::uint32_t i = 0; i < keys.next_count; ++i) {
       fetch_bytes(keys.next[i], 1);
@@ -149,7 +149,7 @@ class SealedWalk {
     }
   }
 
-  // The units that nothing before them fetches.
+  // Fetches the first units, which no earlier unit has fetched.
   void fetch(std::uint32_t first, std::uint32_t task_end) const {
     const std::byte *keys[kEncodedPagesMax], *values[kEncodedPagesMax];
     for (std::uint32_t u = 0; u < units_ && first < task_end; ++u, first += kEncodedUnit) {
@@ -159,7 +159,7 @@ class SealedWalk {
     }
   }
 
-  // The pages of a unit that somebody sees; where nobody does, another stands in.
+  // The pages of a unit. A page that no row sees is replaced by one that some row sees.
   std::uint32_t find_pages(std::uint32_t first, std::uint32_t end, const std::byte** keys,
                            const std::byte** values) const {
     const ArenaOffset* table = run_.pages + first / kEncodedUnit * unit_pages_;
@@ -190,14 +190,15 @@ class SealedWalk {
       by_fours(n[u], s_.unit_max + u * pairs_, MaxPair{},
                [&](std::uint32_t i) { return max_scores<kEncodedUnit>(weights(u, i)); });
     for (std::uint32_t u = 0; u < count; ++u) {
-      // Scores fetch keys, values values; meanwhile it is the values of one page.
+      // Scores fetch the next keys and sums the next values; the softmax fetches values of one
+      // page.
       const std::size_t bytes = step_.values.page_bytes, part = (bytes / n[u] + 63) / 64 * 64;
       const bool fetches = values[u].next_count > 0;
       const std::byte* ahead = fetches ? values[u].next[--values[u].next_count] : nullptr;
       by_fours(n[u], s_.unit_sum + u * pairs_, AddPair{}, [&](std::uint32_t i) {
         if (fetches && i * part < bytes) fetch_bytes(ahead + i * part, part);
         return softmax<kEncodedUnit>(s_.unit_max[u * pairs_ + i], weights(u, i),
-                                     [](Lanes x) { return exp_coarse(x); });
+                                     [](Floats x) { return exp_coarse(x); });
       });
     }
     for (std::uint32_t u = 0; u < count; ++u) {
@@ -210,13 +211,13 @@ class SealedWalk {
                                 s_.take + u * pairs_, s_.split_out);
   }
 
-  // The steps across lanes of four pairs at once: out[i] of lanes(i), and some past the last.
+  // Reduces vectors, four at a time: out[i] from vector(i). Writes up to three numbers past out[n].
   template <class Pair, class F>
-  static void by_fours(std::uint32_t n, float* out, Pair pair, F lanes) {
+  static void by_fours(std::uint32_t n, float* out, Pair pair, F vector) {
     for (std::uint32_t i = 0; i < n; i += 4) {
-      Lanes x[4] = {zero(), zero(), zero(), zero()};
-      for (std::uint32_t k = 0; k < least(4u, n - i); ++k) x[k] = lanes(i + k);
-      _mm_storeu_ps(out + i, fold_lanes_of(x, pair));
+      Floats x[4] = {zero(), zero(), zero(), zero()};
+      for (std::uint32_t k = 0; k < least(4u, n - i); ++k) x[k] = vector(i + k);
+      _mm_storeu_ps(out + i, fold_four(x, pair));
     }
   }
 
@@ -279,7 +280,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
   const std::size_t dim = shape.head_dim;
   float* out = step.out + m.row * step.row_stride + std::size_t{m.kv_head} * heads * dim;
   for (std::uint32_t h = 0; h < heads; ++h) {
-    float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // one lane of each is used
+    float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // element 0 of each is used
     float* to = out + h * dim;
     fill(to, dim, 0);
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {

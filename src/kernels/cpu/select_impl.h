@@ -1,7 +1,7 @@
 // kernels/cpu/select_impl.h - scores of pages; select_avx2.cc and select_avx512.cc are this file.
 #pragma once
 
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 #include "kernels/select.h"
 
 namespace quire {
@@ -31,12 +31,12 @@ void select_bound_scores(const float* bounds, std::uint32_t pages, std::uint32_t
     float best = 0;
     for (std::uint32_t i = 0; i < n; ++i) {
       const float* q = queries + std::size_t{i} * dim;
-      Lanes sum = zero();
+      Floats sum = zero();
       for (std::uint32_t c = 0; c < dim; c += 16) {
-        const Lanes x = load(q + c);
+        const Floats x = load(q + c);
         sum = add(sum, max(mul(x, load(low + c)), mul(x, load(high + c))));
       }
-      const float whole = add_lanes(sum);
+      const float whole = add_elements(sum);
       best = i == 0 ? whole : most(best, whole);
     }
     scores[p] = best;
@@ -49,14 +49,14 @@ void antidiagonals_of(const float* keys, std::uint32_t pages, std::uint32_t toke
                       std::uint32_t dim, const float* reversed, float* dots, std::size_t stride) {
   for (std::uint32_t j = 0; j < pages * tokens / 16; ++j) {
     const float* from = keys + std::size_t{j * 16 / tokens} * dim * tokens + j * 16 % tokens;
-    Lanes sums[kHeads];
-    for (Lanes& s : sums) s = zero();
+    Floats sums[kHeads];
+    for (Floats& s : sums) s = zero();
     for (std::uint32_t d = 0; d < dim; ++d) {
-      const Lanes key = load(from + std::size_t{d} * tokens);
+      const Floats key = load(from + std::size_t{d} * tokens);
       for (std::uint32_t i = 0; i < kHeads; ++i)
         sums[i] = fma(load(reversed + (std::size_t{i} * dim + d) * 16), key, sums[i]);
     }
-    for (std::uint32_t i = 0; i < kHeads; ++i) dots[i * stride + j] = add_lanes(sums[i]);
+    for (std::uint32_t i = 0; i < kHeads; ++i) dots[i * stride + j] = add_elements(sums[i]);
   }
 }
 
@@ -77,10 +77,10 @@ void products_of(const float* keys, std::uint32_t pages, std::uint32_t tokens, s
                  const float* queries, float* dots, std::size_t stride) {
   for (std::uint32_t slot = 0; slot < pages * tokens; slot += 16) {
     const float* from = keys + std::size_t{slot / tokens} * dim * tokens + slot % tokens;
-    Lanes sums[kHeads];
-    for (Lanes& s : sums) s = zero();
+    Floats sums[kHeads];
+    for (Floats& s : sums) s = zero();
     for (std::uint32_t d = 0; d < dim; ++d) {
-      const Lanes key = load(from + std::size_t{d} * tokens);
+      const Floats key = load(from + std::size_t{d} * tokens);
       for (std::uint32_t i = 0; i < kHeads; ++i)
         sums[i] = fma(all(queries[std::size_t{i} * dim + d]), key, sums[i]);
     }

@@ -1,8 +1,8 @@
-// kernels/cpu/vector_impl.h - the vector kernels in terms of lanes.h; vector_avx2.cc and
+// kernels/cpu/vector_impl.h - the vector kernels in terms of floats.h; vector_avx2.cc and
 // vector_avx512.cc are this file.
 #pragma once
 
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/floats.h"
 #include "kernels/vector.h"
 
 namespace quire {
@@ -16,24 +16,24 @@ QUIRE_INLINE void each_16(std::uint32_t n, F f) {
   if (i < n) f(i, n - i);
 }
 
-QUIRE_INLINE Lanes load_some(const float* p, std::uint32_t n) {
+QUIRE_INLINE Floats load_some(const float* p, std::uint32_t n) {
   return n == 16 ? load(p) : load_first(p, n);
 }
 
-QUIRE_INLINE void store_some(float* p, Lanes x, std::uint32_t n) {
+QUIRE_INLINE void store_some(float* p, Floats x, std::uint32_t n) {
   n == 16 ? store(p, x) : store_first(p, x, n);
 }
 
 void rms_norm(const float* x, const float* weight, float epsilon, std::uint32_t n, float* out) {
-  Lanes squares = zero();
+  Floats squares = zero();
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
-    const Lanes v = load_some(x + i, count);
+    const Floats v = load_some(x + i, count);
     squares = fma(v, v, squares);
   });
-  const float mean = add_lanes(squares) / static_cast<float>(n);
-  const Lanes by = all(1.0f / __builtin_sqrtf(mean + epsilon));
+  const float mean = add_elements(squares) / static_cast<float>(n);
+  const Floats by = all(1.0f / __builtin_sqrtf(mean + epsilon));
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
-    const Lanes v = mul(load_some(x + i, count), by);
+    const Floats v = mul(load_some(x + i, count), by);
     store_some(out + i, mul(v, load_some(weight + i, count)), count);
   });
 }
@@ -41,8 +41,8 @@ void rms_norm(const float* x, const float* weight, float epsilon, std::uint32_t 
 void rope(float* x, std::uint32_t dim, const float* cosines, const float* sines) {
   float* y = x + dim / 2;
   each_16(dim / 2, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
-    const Lanes a = load_some(x + i, count), b = load_some(y + i, count);
-    const Lanes c = load_some(cosines + i, count), s = load_some(sines + i, count);
+    const Floats a = load_some(x + i, count), b = load_some(y + i, count);
+    const Floats c = load_some(cosines + i, count), s = load_some(sines + i, count);
     store_some(x + i, fms(a, c, mul(b, s)), count);
     store_some(y + i, fma(b, c, mul(a, s)), count);
   });
@@ -56,16 +56,16 @@ void add(float* x, const float* y, std::uint32_t n) {
 
 void silu_mul(const float* gate, const float* up, std::uint32_t n, float* out) {
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
-    const Lanes x = load_some(gate + i, count);
+    const Floats x = load_some(gate + i, count);
     store_some(out + i, mul(times_sigmoid(x, x), load_some(up + i, count)), count);
   });
 }
 
 void gelu_mul(const float* gate, const float* up, std::uint32_t n, float* out) {
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
-    const Lanes x = load_some(gate + i, count);
-    const Lanes u = mul(x, fma(mul(x, x), all(kGelu3), all(kGelu1)));
-    const Lanes gelu = times_sigmoid(x, mul(all(2.0f), u));
+    const Floats x = load_some(gate + i, count);
+    const Floats u = mul(x, fma(mul(x, x), all(kGelu3), all(kGelu1)));
+    const Floats gelu = times_sigmoid(x, mul(all(2.0f), u));
     store_some(out + i, mul(gelu, load_some(up + i, count)), count);
   });
 }
@@ -82,17 +82,17 @@ void shifted(const float* x, float less, float by, std::uint32_t n, float* out) 
 }
 
 void softcap(float* x, float cap, std::uint32_t n) {
-  const Lanes inverse = all(1.0f / cap);
+  const Floats inverse = all(1.0f / cap);
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
-    const Lanes t = tanh(mul(load_some(x + i, count), inverse));
+    const Floats t = tanh(mul(load_some(x + i, count), inverse));
     store_some(x + i, mul(all(cap), t), count);
   });
 }
 
 // The largest of x, which is not empty; -inf if all are NaN. Four chains hide the latency of max.
 QUIRE_INLINE float max_of(const float* x, std::uint32_t n) {
-  const Lanes lowest = all(-__builtin_inff());
-  Lanes a = lowest, b = lowest, c = lowest, d = lowest;
+  const Floats lowest = all(-__builtin_inff());
+  Floats a = lowest, b = lowest, c = lowest, d = lowest;
   std::uint32_t i = 0;
   for (; i + 64 <= n; i += 64) {
     a = max(load(x + i), a);
@@ -103,9 +103,9 @@ QUIRE_INLINE float max_of(const float* x, std::uint32_t n) {
   for (; i + 16 <= n; i += 16) a = max(load(x + i), a);
   if (i < n) {
     const std::uint32_t count = n - i;
-    b = max(choose(lanes_between(0, count), load_first(x + i, count), lowest), b);
+    b = max(choose(elements_between(0, count), load_first(x + i, count), lowest), b);
   }
-  return max_lane(max(max(a, b), max(c, d)));
+  return largest_of(max(max(a, b), max(c, d)));
 }
 
 float max(const float* x, std::uint32_t n) { return max_of(x, n) + 0.0f; }
@@ -129,17 +129,17 @@ std::uint32_t argmax(const float* x, std::uint32_t n) {
 }
 
 float sum_exp(const float* x, float max_value, std::uint32_t n) {
-  const Lanes base = all(max_value);
-  Lanes sum = zero();
+  const Floats base = all(max_value);
+  Floats sum = zero();
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
-    const Lanes e = exp(sub(load_some(x + i, count), base));
-    sum = add(sum, count == 16 ? e : choose(lanes_between(0, count), e, zero()));
+    const Floats e = exp(sub(load_some(x + i, count), base));
+    sum = add(sum, count == 16 ? e : choose(elements_between(0, count), e, zero()));
   });
-  return add_lanes(sum);
+  return add_elements(sum);
 }
 
 std::uint32_t above(const float* x, float floor, std::uint32_t n, std::uint32_t* out) {
-  const Lanes least_value = all(floor);
+  const Floats least_value = all(floor);
   std::uint32_t found = 0;
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
     std::uint32_t bits = at_least_bits(load_some(x + i, count), least_value);

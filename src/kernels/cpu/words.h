@@ -25,7 +25,7 @@ QUIRE_INLINE Ints dot_pairs(Ints sum, Ints a, Ints b) {
 }
 // Of numbers to which kWordBias was added, which rounds them (ties to even) and leaves the integer
 // in the low bits.
-QUIRE_INLINE Ints make_words(Lanes even, Lanes odd) {
+QUIRE_INLINE Ints make_words(Floats even, Floats odd) {
   const __m512i order =
       _mm512_set_epi16(62, 30, 60, 28, 58, 26, 56, 24, 54, 22, 52, 20, 50, 18, 48, 16, 46, 14, 44,
                        12, 42, 10, 40, 8, 38, 6, 36, 4, 34, 2, 32, 0);
@@ -37,7 +37,7 @@ QUIRE_INLINE Ints make_words(Lanes even, Lanes odd) {
 QUIRE_INLINE Ints dot_pairs(Ints sum, Ints a, Ints b) {
   return add(sum, {_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high)});
 }
-QUIRE_INLINE Ints make_words(Lanes even, Lanes odd) {
+QUIRE_INLINE Ints make_words(Floats even, Floats odd) {
   const Ints low = as_ints(even), high = shift_left<16>(as_ints(odd));
   return {_mm256_blend_epi16(low.low, high.low, 0xaa),
           _mm256_blend_epi16(low.high, high.high, 0xaa)};

@@ -5,7 +5,7 @@
 // number that error_text() explains. Pointers are device addresses unless they say host. Kernels
 // are queued on a stream; they start while their predecessor ends (programmatic dependent launch).
 //
-// What every kernel keeps to, so that an answer never depends on batch, chunk or history:
+// Rules that every kernel follows, so that an answer never depends on batch, chunk or history:
 //   matrix products   one chain of m16n8k16 over K, f32, from 0, for any number of rows
 //   attention         slots in pages of kPage, each page one step of the online softmax; splits of
 //                     cuda_split slots start from (-inf, 0, 0) and merge left to right

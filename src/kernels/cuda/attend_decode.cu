@@ -1,10 +1,10 @@
-// One query row per sequence: a warp per (item, KV head), its pages streamed by bulk copies. An
-// item is one split, left as a partial, or a whole row, whose splits the warp merges as it goes.
+// One query row per sequence: a warp per (item, KV head), with pages streamed by bulk copies. An item
+// is one split, which leaves a partial, or a whole row, whose splits the warp merges as it goes.
 //
-// Each warp has a ring of half pages of its own (keys and values in turn) and never meets the
-// others, so a multiprocessor always has more bytes on their way than it needs. Block tables and
-// the next item are read ahead. Pages that this step did not write are asked for before the kernel
-// that wrote the newest rows has ended.
+// Each warp has a ring of half pages of its own (keys and values in turn) and never waits for other
+// warps, so a multiprocessor always has enough bytes in flight. Block tables and the next item are
+// read ahead. Pages that this step did not write are requested before the kernel that wrote the
+// newest rows has ended.
 #include <type_traits>
 
 #include "kernels/cuda/attend_decode.cuh"

@@ -1,11 +1,11 @@
 // Multi-head latent attention, absorbed: all heads read one row of 576 numbers per token, the latent
 // (512) and the rotated part of the key (64), and the latent is the value too.
 //
-// A block per (split, 16 heads): a warp brings pages, four warps weigh and add. Of a page each of them
-// scores 8 slots for all heads, in four chains over the dimensions that are added at the end; then
-// they tell each other their largest scores and their weights, and each adds 128 dimensions of the
-// values. Weights are relative to a reference as in attend_page.cuh. A split leaves a partial for
-// attend_merge, whatever their number.
+// A block of threads per (split, 16 heads): one warp loads pages, four warps compute. Each of the four
+// scores 8 slots of a page for all heads, in four chains over the dimensions that are added at the end.
+// The warps then exchange their largest scores and their weights, and each adds 128 dimensions of the
+// values. Weights are relative to a reference, as in attend_page.cuh. Every split leaves a partial for
+// attend_merge, even if there is only one.
 #include "kernels/cuda/attend_page.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"

@@ -1,8 +1,8 @@
-// kernels/cuda/attend_page.cuh - one page of keys and values met by up to 16 query rows of a warp.
+// kernels/cuda/attend_page.cuh - attention of up to 16 query rows of a warp to one page.
 //
 // Decode and prefill call the same functions on the same operands, so a row's bits do not depend on
-// which of them computed it. A bf16 page is [D / 64][32][64] keys, then values likewise: rows of 128
-// bytes whose 16-byte chunks are permuted by chunk ^ (slot & 7), as ldmatrix and wgmma like them.
+// which of them computed it. A bf16 page is [D / 64][32][64] keys, then values in the same order: rows
+// of 128 bytes whose 16-byte chunks are permuted by chunk ^ (slot & 7), the order of ldmatrix and wgmma.
 //
 // Rows are those of the accumulator: lane g * 4 + t holds rows g and g + 8; decode uses only g.
 #pragma once

@@ -1,15 +1,15 @@
 // Many rows of one sequence: a block per (tile of rows, KV head).
 //
-// Two groups of four warps take 64 (row, head) pairs each and share what two more warps bring, one
-// keys and one values: four pages at a time, whose blocks of 64 dimensions they put one below the
-// other, so that they look like one page of 128 slots. A group starts the scores of its next pages and
-// the values of these, and weighs the former while the latter run. Splits, pages and weights are
-// attend_page.cuh's and sums have the bits of mma.sync, so each row gets what decoding it alone would
-// give. A tile walks all its splits and merges them as it goes, or, where tiles are few and contexts
-// long, several blocks share a tile and leave partials for attend_merge.
-// Up to 16 pairs are too few for that: each warp takes splits of its own, as decoding does.
+// Two groups of four warps take 64 (row, head) pairs each. Two more warps load for both groups, one
+// keys and one values: four pages at a time, whose blocks of 64 dimensions are put one below the other,
+// so that they look like one page of 128 slots. A group starts the scores of its next pages and the
+// value sums of its current ones, and computes the next weights while the value sums run. Splits, pages
+// and weights are those of attend_page.cuh and sums have the bits of mma.sync, so each row gets the bits
+// that decoding it alone would give. A tile walks all its splits and merges them as it goes. If tiles
+// are few and contexts long, several blocks share a tile and leave partials for attend_merge. Up to 16
+// pairs are too few for this scheme: then each warp takes splits of its own, as in decoding.
 //
-// Before Hopper the tensor cores are asked by mma.sync, and shared memory holds one step of two pages.
+// Before Hopper the kernel uses mma.sync, and shared memory holds one step of two pages.
 #include <algorithm>
 #include <type_traits>
 

@@ -1,18 +1,18 @@
-// Attention where the blocks before a row's own are sealed: a warp for a row, or for as many rows of a
-// block as have eight query heads together.
+// Attention where the blocks before a row's own are sealed: a warp for one row, or for several rows of a
+// block with up to eight query heads together.
 //
-// Codes lie as the tensor cores want them, so that a lane reads its operands with wide loads and
-// unpacks two values at a time to f16; scales never touch an element: a key's multiplies its score,
-// a value's multiplies its weight.
+// Codes lie in the order of the tensor cores' fragments, so that a lane reads its operands with wide
+// loads and unpacks two values at a time to f16. Scales are not applied to elements: a key's scale
+// multiplies its score, a value's scale multiplies its weight.
 //   keys    [slot][D]: lane t of a group of four has 16 bytes of it at a time (one row of int4
 //           codes of D = 128, a quarter of 64 codes of 8 bits; 8 bytes of int2). k is permuted alike
 //           in query and keys.
 //   values  lane g * 4 + t has dimensions g and g + 8 of each sixteen, slots {2t, 2t+1, 2t+8, 2t+9}
 //           of both halves: 16 bytes at a time.
-// An integer code is cut out of its word and left where it lies: as the mantissa of a subnormal f16
-// it stands for code * 2^-24, or, some bits higher, for a power of two more, which the other operand
-// makes up for. So two int4 or int2 values take one instruction, and the centre of the codes is subtracted once, from
-// sums: of a query for the scores, of a split's weights for the outputs.
+// An integer code is masked in its word and not shifted: as the mantissa of a subnormal f16 it stands
+// for code * 2^-24, or, some bits higher, for that times a power of two, which the other operand is
+// divided by. So two int4 or int2 values take one instruction. The centre of the codes is subtracted
+// once, from sums: of a query for the scores, of a split's weights for the outputs.
 // Rows that are not sealed come last, block by block of bf16, with the arithmetic of attend_page.cuh.
 #include <cuda_fp16.h>
 

@@ -1,4 +1,5 @@
-// Matrices that lie as codes, all of them at a time: as bf16 for products of many rows, or made up.
+// Whole matrices of codes: decodes them to bf16 for products of many rows, or fills them with random
+// codes.
 #include <cmath>
 #include <cstring>
 

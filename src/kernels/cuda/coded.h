@@ -1,10 +1,11 @@
 // kernels/cuda/coded.h - where weights of 4 or 8 bits lie on a GPU.
 //
-// A weight is scale * code + offset, fused, then rounded to bf16: exactly what the GGUF types mean
-// that model/weight_codes.h turns into it, so a product has the bits it has with weights of bf16.
-// Units of 16 outputs by 128 inputs, all units of 16 outputs one after the other: codes as lanes of
-// the tensor cores want them, then for [16 outputs][4 groups of 32 inputs] a pair of numbers that
-// says what they mean (CodeForm).
+// A weight is scale * code + offset, fused, then rounded to bf16. For the GGUF types that
+// model/weight_codes.h accepts, this is exactly their meaning, so a product has the same bits as
+// with weights of bf16. A matrix is stored in units of 16 outputs by 128 inputs; all units of 16
+// outputs follow each other. A unit is the codes in the order of the tensor cores' fragments, then
+// a pair of numbers for each of [16 outputs][4 groups of 32 inputs] that says what the codes mean
+// (CodeForm).
 //
 //   const CodedPlace at = coded_at(codes, inputs, output, k);
 //   code = bytes[at.byte] >> at.shift & mask;

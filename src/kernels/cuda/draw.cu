@@ -1,8 +1,8 @@
 // Sampling as far as a device does it (kernels/draw.h): a block of threads per row of logits.
 //
-// Every number that decides is formed as on a CPU: exp is its polynomial, sums run over 16 lanes in
+// Every number that decides is computed as on a CPU: exp is its polynomial, sums have 16 partial sums in
 // order (kernels/vector.h), a draw walks parts of 256 in order. A sum over the vocabulary is thus a
-// chain of additions; 16 threads add while the others prepare what is added next.
+// chain of additions; 16 threads add while the others prepare the next numbers.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"

@@ -1,5 +1,4 @@
-// kernels/cuda/launch.cuh - starts kernels; on Hopper so that each may begin while the one before it
-// ends.
+// kernels/cuda/launch.cuh - starts kernels. On Hopper a kernel may begin while the previous one ends.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// What stands between the matrix products of a layer. Sums are formed in an order that depends on
-// the width alone.
+// The operations between the matrix products of a layer. The order of their sums depends on the width
+// alone.
 #include "kernels/cuda/attend_page.cuh"
 #include "kernels/cuda/coded.cuh"
 #include "kernels/cuda/gate.cuh"

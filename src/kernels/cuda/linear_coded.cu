@@ -2,10 +2,10 @@
 // them, and become bf16 in the registers of the warp that multiplies.
 //
 // The chain over K and its operands are those of linear_stream.cu, and so are the bits. A chain has 16
-// outputs. Making bf16 takes a warp longer than multiplying: where there are fewer chains than
-// warps, several warps take turns at one, each with a stage of K, and hand on the sums; while one
-// multiplies the others decode. One more warp asks the copy engine for codes and activations in a
-// ring, the codes before the kernel ahead has ended.
+// outputs. Decoding to bf16 takes a warp longer than multiplying. So if there are fewer chains than
+// warps, several warps take turns at one chain, each with a stage of K, and hand on the sums: while one
+// multiplies, the others decode. One more warp asks the copy engine for codes and activations in a ring;
+// it asks for codes before the previous kernel has ended.
 #include <algorithm>
 
 #include "kernels/cuda/coded.cuh"

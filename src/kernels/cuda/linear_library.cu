@@ -1,6 +1,6 @@
-// Many rows: cuBLASLt, restricted to algorithms that do not split K and that were seen to give our
-// chain's bits (linear_stream.cu) on a probe of these very weights; all of them, where the caller says
-// that bits may depend on the number of rows.
+// Many rows: cuBLASLt, restricted to algorithms that do not split K and that gave the bits of
+// linear_stream.cu's chain on a probe of these weights. If the caller allows bits to depend on the
+// number of rows (--fast), all algorithms may be used.
 //
 // The library is loaded when first needed; without it only steps of up to kPackedRowsMax rows work.
 #include <cublasLt.h>

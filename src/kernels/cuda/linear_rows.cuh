@@ -1,4 +1,4 @@
-// kernels/cuda/linear_rows.cuh - what becomes of the sums of a matrix product of few rows.
+// kernels/cuda/linear_rows.cuh - stores the sums of a matrix product of few rows.
 #pragma once
 
 #include "kernels/cuda/gate.cuh"

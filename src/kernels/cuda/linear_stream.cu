@@ -3,9 +3,9 @@
 // A block owns 32 outputs for all rows (up to 32) and the whole of K: no sum is ever split, so any
 // number of rows gives the bits of the one chain. One warp asks the copy engine for boxes of
 // weights and chunks of activations in a ring; two warps multiply (four, with more than 16 rows, to
-// keep all of the tensor cores busy), loading the next chunk's fragments while the chain of the last
-// one runs. Weights do not depend on the kernel before: the
-// first ones are asked for while it is still running.
+// keep all of the tensor cores busy) and load the next chunk's fragments while the chain of the last
+// one runs. Weights do not depend on the previous kernel, so the first ones are requested while that
+// kernel is still running.
 #include <cuda.h>
 
 #include <map>

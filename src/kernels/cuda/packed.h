@@ -1,9 +1,9 @@
 // kernels/cuda/packed.h - where activations lie.
 //
-// For few rows they are stored as the B fragments of m16n8k16, so that a chunk of K is one
-// contiguous copy and a lane reads its part with one load: [K / 32][tiles of 8 rows][32 lanes][16
-// bytes]. Lane g * 4 + t holds row g of the tile and, for each of two steps of 16, the pairs k = 2t
-// and k = 2t + 8. For more than kPackedRowsMax rows they are plain rows.
+// Up to kPackedRowsMax rows are stored as the B fragments of m16n8k16, so that a chunk of K is one
+// contiguous copy and a thread of a warp reads its part with one load: [K / 32][tiles of 8 rows]
+// [32 threads][16 bytes]. Thread g * 4 + t holds row g of the tile and, for each of two steps of
+// 16, the pairs k = 2t and k = 2t + 8. More rows are stored as plain rows.
 #pragma once
 
 #include "kernels/cuda/api.h"

@@ -1,10 +1,11 @@
 // kernels/cuda/plan.h - a step's attention on the GPU, cut into items. Host code; no device needed.
 //
-// Sequences with one row are decoded, a warp per item and KV head; others are read in tiles, a
-// block per item and KV head. Where pages are sealed every row is decoded. Decoded rows that follow
-// each other and begin with the same blocks (Engine::group_by_prefix puts them so) meet those blocks
-// together, as the rows of a tile, and go on alone. How a row is cut changes no bit of its result
-// (kernels/cuda/api.h), so the cut is made for balance alone. One plan serves all layers of a group.
+// A sequence with one row is decoded: a warp per item and KV head. Others are prefilled in tiles: a
+// block of threads per item and KV head. Over sealed pages every row is decoded. Neighbouring
+// decoded rows that begin with the same blocks (Engine::group_by_prefix makes them neighbours) read
+// these blocks together, as the rows of a tile, and the rest alone. How a row is cut changes no bit
+// of its result (kernels/cuda/api.h), so the cut serves balance alone. One plan serves all layers
+// of a group.
 //
 //   plan_cuda_attention(view, {.query_heads = 32, .kv_heads = 8, .head_dim = 128,
 //                              .multiprocessors = 132}, plan);

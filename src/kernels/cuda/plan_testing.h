@@ -1,8 +1,8 @@
-// kernels/cuda/plan_testing.h - a plan made by hand as arguments of a kernel: what tests and benchmarks
-// of attention share.
+// kernels/cuda/plan_testing.h - turns a plan made by hand into arguments of a kernel. For tests and
+// benchmarks of attention.
 //
 //   add_attention(plan, {.table = 0, .row = 0, ...}, cuda_split(128), 1);
-//   use_plan(plan, args, up, room);   // up: a vector to the device; room: so many bytes of it
+//   use_plan(plan, args, up, room);   // up(vector) copies to the device; room(bytes) allocates there
 #pragma once
 
 #include "kernels/cuda/plan.h"

@@ -4,8 +4,8 @@
 // 8.0, which every later GPU runs too. Both do the same arithmetic in the same order, so on one GPU
 // they give the same bits. The host asks hopper() (launch.cuh) which of them it has.
 //
-// Everything is compiled without contraction: a fused multiply-add stands where __fmaf_rn does, so
-// that two kernels which must agree bit for bit (decode and prefill, one row and many) do.
+// Everything is compiled without contraction: a multiply-add is fused only where __fmaf_rn says so.
+// Kernels that must agree bit for bit (decode and prefill, one row and many) therefore do.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,7 +1,8 @@
 // kernels/cuda/sealed.h - where the codes and scales of a sealed page lie on a GPU.
 //
-// kernels/cuda/attend_sealed.cu says why. A page is keys' codes, values' codes, keys' scales,
-// values' scales (f16, one per slot), no larger than the same format's on a CPU (format/format.h).
+// kernels/cuda/attend_sealed.cu explains the order. A page is keys' codes, values' codes, keys'
+// scales, values' scales (f16, one per slot). It is no larger than the format's page on a CPU
+// (format/format.h).
 // A value is (code - centre) * scale; fp8 codes are e4m3 and their scale is a power of two. The scale
 // of int2 is the best one for Gaussian numbers, which rows in the Hadamard basis nearly are.
 #pragma once

@@ -118,12 +118,12 @@ void attend_unit(const Lane& lane, const Query& query, std::uint32_t begin, std:
     weights[slot - begin] = dot;
     unit.max = std::max(unit.max, dot);
   }
-  float lanes[16] = {};
+  float sums[16] = {};
   for (std::uint32_t slot = begin; slot < end; ++slot) {
     float& weight = weights[slot - begin];
     const float x = weight - unit.max;
     weight = swap == 1 && x < kNarrowExpMin ? 0 : ref::exp(x);
-    lanes[slot % 16] += weight;
+    sums[slot % 16] += weight;
   }
   for (std::uint32_t i = begin / 2 * 2; i < (end + 1) / 2 * 2; ++i) {
     const std::uint32_t slot = i ^ swap;
@@ -135,7 +135,7 @@ void attend_unit(const Lane& lane, const Query& query, std::uint32_t begin, std:
           p, narrowed(s, read(s.rows, values, std::size_t{slot % tokens} * s.head_dim + d)),
           unit.out[d]);
   }
-  unit.sum = ref::add_lanes(lanes);
+  unit.sum = ref::add_tree(sums);
 }
 
 // Slots [begin, end), all in one split.

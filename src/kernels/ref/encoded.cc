@@ -48,12 +48,12 @@ float middle_of(const EncodedPart& p, const std::int32_t* i, std::uint32_t n) {
   return static_cast<float>(sum) * -p.centre;
 }
 
-// Sum of x * y by 16 lanes; y may be null for ones.
+// Sum of x * y as 16 partial sums and the tree; y may be null for ones.
 float sum_products(const float* x, const float* y, std::uint32_t n) {
-  float lanes[16] = {};
+  float sums[16] = {};
   for (std::uint32_t i = 0; i < n; ++i)
-    lanes[i % 16] = y ? std::fma(x[i], y[i], lanes[i % 16]) : lanes[i % 16] + x[i];
-  return ref::add_lanes(lanes);
+    sums[i % 16] = y ? std::fma(x[i], y[i], sums[i % 16]) : sums[i % 16] + x[i];
+  return ref::add_tree(sums);
 }
 
 struct Page {

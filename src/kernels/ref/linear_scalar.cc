@@ -70,9 +70,9 @@ void quantize(const float* x, std::uint32_t row, std::uint32_t first, std::uint3
 }
 
 // The code of input k, 0..31, of one record.
-std::int32_t code_at(const LinearLayout& layout, const std::byte* record, std::uint32_t lane,
+std::int32_t code_at(const LinearLayout& layout, const std::byte* record, std::uint32_t column,
                      std::uint32_t k) {
-  const std::size_t step = k / 4, at = lane * 4 + k % 4;
+  const std::size_t step = k / 4, at = column * 4 + k % 4;
   const auto plane = [&](std::size_t vector) {
     return load<std::uint8_t>(record + vector * 64 + at);
   };
@@ -93,10 +93,10 @@ std::int32_t code_at(const LinearLayout& layout, const std::byte* record, std::u
 
 // A scale or minimum: `which` counts the head's numbers, 0 for d and 1 for the minimum's.
 float scale_at(const LinearLayout& layout, const std::byte* head, int which,
-               const std::byte* scales, std::uint32_t lane, std::uint32_t group) {
-  const std::size_t at = std::size_t{group} * kLinearLanes + lane;
+               const std::byte* scales, std::uint32_t column, std::uint32_t group) {
+  const std::size_t at = std::size_t{group} * kLinearLanes + column;
   if (!layout.heads) return f16_to_f32(load<std::uint16_t>(scales + at * 2));
-  const float d = f16_to_f32(load<std::uint16_t>(head + (which * kLinearLanes + lane) * 2));
+  const float d = f16_to_f32(load<std::uint16_t>(head + (which * kLinearLanes + column) * 2));
   return d * static_cast<float>(load<std::int8_t>(scales + at));
 }
 
@@ -105,7 +105,7 @@ float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint
   const LinearLayout layout = linear_layout(w.type);
   const RecordParts parts = record_parts(w.type);
   const std::byte* panel = w.data + o / kLinearLanes * panel_stride(w.type, w.inputs);
-  const std::uint32_t lane = o % kLinearLanes, slot = r % kRowGroup;
+  const std::uint32_t column = o % kLinearLanes, slot = r % kRowGroup;
   float acc = 0, low = 0;
   for (std::uint32_t b = 0; b < w.inputs / 32; ++b) {
     const std::byte *head = panel + head_at(parts, b), *record = panel + record_at(parts, b);
@@ -117,13 +117,13 @@ float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint
         std::int32_t a = load<std::int8_t>(cell + kCellCodes + slot * 32 + k);
         if (x.mode == Activations::int16)
           a = 128 * a + load<std::int8_t>(cell + kCellFine + slot * 32 + k);
-        dot += (code_at(layout, record, lane, k) - layout.offset) * a;
+        dot += (code_at(layout, record, column, k) - layout.offset) * a;
         sum += a;
       }
-      const float d = scale_at(layout, head, 0, record + parts.scales, lane, g);
+      const float d = scale_at(layout, head, 0, record + parts.scales, column, g);
       acc = std::fma(static_cast<float>(dot), d * s, acc);
       if (!layout.minimum) continue;
-      const float m = scale_at(layout, head, 1, record + parts.minima, lane, g);
+      const float m = scale_at(layout, head, 1, record + parts.minima, column, g);
       low = std::fma(m, s * static_cast<float>(sum), low);
     }
   }

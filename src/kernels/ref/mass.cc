@@ -31,13 +31,13 @@ void scores(const MassInput& in, const KeyPart& part, const float* queries, std:
 
 void fold(const MassRow* parts, std::uint32_t part_count, const float* scores, float* weights,
           MassRule rule, float weight, std::uint32_t seen, float* out) {
-  float top = -std::numeric_limits<float>::infinity(), lanes[16] = {};
+  float top = -std::numeric_limits<float>::infinity(), sums[16] = {};
   for (const MassRow& part : std::span(parts, part_count))
     for (std::uint32_t j = 0; j < part.count; ++j) top = std::max(top, scores[part.at + j]);
   for (const MassRow& part : std::span(parts, part_count))
     for (std::uint32_t j = 0; j < part.count; ++j)
-      lanes[j % 16] += weights[part.at + j] = ref::exp(scores[part.at + j] - top);
-  const float by = 1 / ref::add_lanes(lanes), mean = 1 / static_cast<float>(seen);
+      sums[j % 16] += weights[part.at + j] = ref::exp(scores[part.at + j] - top);
+  const float by = 1 / ref::add_tree(sums), mean = 1 / static_cast<float>(seen);
   for (const MassRow& part : std::span(parts, part_count))
     for (std::uint32_t j = 0; j < part.count; ++j) {
       const float p = weights[part.at + j] * by;
@@ -68,14 +68,14 @@ void quadratic(const float* rows, std::uint32_t count, std::uint32_t dim, const 
                float* out) {
   for (std::uint32_t r = 0; r < count; ++r) {
     const float* row = rows + std::size_t{r} * dim;
-    float lanes[16] = {};
+    float sums[16] = {};
     for (std::uint32_t j = 0; j < dim; ++j) {
       float turned = 0;
       for (std::uint32_t i = 0; i < dim; ++i)
         turned = std::fma(row[i], matrix[std::size_t{i} * dim + j], turned);
-      lanes[j % 16] = std::fma(turned, row[j], lanes[j % 16]);
+      sums[j % 16] = std::fma(turned, row[j], sums[j % 16]);
     }
-    out[r] = ref::add_lanes(lanes);
+    out[r] = ref::add_tree(sums);
   }
 }
 

@@ -53,11 +53,11 @@ inline float tanh(float x) {
 // x * sigmoid(y): silu is y = x, gelu is y = 2u.
 inline float times_sigmoid(float x, float y) { return x / (1.0f + ref::exp(-y)); }
 
-// Adds 16 lanes as a tree: 8 apart, 4, 2, 1. Uses `lanes` as its scratch.
-inline float add_lanes(float (&lanes)[16]) {
+// Adds 16 partial sums as a tree: 8 apart, 4, 2, 1. Overwrites `sums`.
+inline float add_tree(float (&sums)[16]) {
   for (std::uint32_t apart = 8; apart > 0; apart /= 2)
-    for (std::uint32_t i = 0; i < apart; ++i) lanes[i] += lanes[i + apart];
-  return lanes[0];
+    for (std::uint32_t i = 0; i < apart; ++i) sums[i] += sums[i + apart];
+  return sums[0];
 }
 
 }  // namespace quire::ref

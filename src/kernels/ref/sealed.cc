@@ -72,16 +72,16 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
               }
               keys.position = first;
               step.kernels->scores(key_part, keys, prepared, 1, a.weights);
-              float top = kLowest, lanes[16] = {};
+              float top = kLowest, sums[16] = {};
               for (std::uint32_t j = at - first; j < stop - first; ++j)
                 top = std::max(top, a.weights[j]);
               for (std::uint32_t j = 0; j < kEncodedUnit; ++j) {
                 const bool sees = j >= at - first && j < stop - first;
                 a.weights[j] = sees ? ref::exp_coarse(a.weights[j] - top) : 0;
-                lanes[j % 16] += a.weights[j];
+                sums[j % 16] += a.weights[j];
               }
               float keep, take;
-              split.merge_sum(top, ref::add_lanes(lanes), keep, take);
+              split.merge_sum(top, ref::add_tree(sums), keep, take);
               step.kernels->add_values(value_part, values, a.weights, 1, &keep, &take, split.out);
               at = stop;
             }

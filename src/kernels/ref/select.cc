@@ -20,10 +20,10 @@ void bound_scores(const float* bounds, std::uint32_t pages, std::uint32_t dim, c
     const float *low = bounds + std::size_t{p} * 2 * dim, *high = low + dim;
     for (std::uint32_t i = 0; i < n; ++i) {
       const float* q = queries + std::size_t{i} * dim;
-      float lanes[16] = {};
+      float sums[16] = {};
       for (std::uint32_t c = 0; c < dim; ++c)
-        lanes[c % 16] += std::max(q[c] * low[c], q[c] * high[c]);
-      const float sum = ref::add_lanes(lanes);
+        sums[c % 16] += std::max(q[c] * low[c], q[c] * high[c]);
+      const float sum = ref::add_tree(sums);
       scores[p] = i == 0 ? sum : std::max(scores[p], sum);
     }
   }
@@ -34,12 +34,12 @@ void antidiagonals(const float* keys, std::uint32_t pages, std::uint32_t tokens,
   for (std::uint32_t j = 0; j < pages * tokens / 16; ++j) {
     const float* from = keys + std::size_t{j * 16 / tokens} * dim * tokens + j * 16 % tokens;
     for (std::uint32_t i = 0; i < n; ++i) {
-      float lanes[16] = {};
+      float sums[16] = {};
       for (std::uint32_t d = 0; d < dim; ++d)
         for (std::uint32_t r = 0; r < 16; ++r)
-          lanes[r] = std::fma(reversed[(std::size_t{i} * dim + d) * 16 + r],
-                              from[std::size_t{d} * tokens + r], lanes[r]);
-      dots[i * stride + j] = ref::add_lanes(lanes);
+          sums[r] = std::fma(reversed[(std::size_t{i} * dim + d) * 16 + r],
+                             from[std::size_t{d} * tokens + r], sums[r]);
+      dots[i * stride + j] = ref::add_tree(sums);
     }
   }
 }

@@ -9,9 +9,9 @@ namespace quire {
 namespace {
 
 void rms_norm(const float* x, const float* weight, float epsilon, std::uint32_t n, float* out) {
-  float lanes[16] = {};
-  for (std::uint32_t i = 0; i < n; ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
-  const float mean = ref::add_lanes(lanes) / static_cast<float>(n);
+  float sums[16] = {};
+  for (std::uint32_t i = 0; i < n; ++i) sums[i % 16] = std::fma(x[i], x[i], sums[i % 16]);
+  const float mean = ref::add_tree(sums) / static_cast<float>(n);
   const float by = 1.0f / std::sqrt(mean + epsilon);
   for (std::uint32_t i = 0; i < n; ++i) out[i] = x[i] * by * weight[i];
 }
@@ -70,9 +70,9 @@ std::uint32_t argmax(const float* x, std::uint32_t n) {
 }
 
 float sum_exp(const float* x, float max_value, std::uint32_t n) {
-  float lanes[16] = {};
-  for (std::uint32_t i = 0; i < n; ++i) lanes[i % 16] += ref::exp(x[i] - max_value);
-  return ref::add_lanes(lanes);
+  float sums[16] = {};
+  for (std::uint32_t i = 0; i < n; ++i) sums[i % 16] += ref::exp(x[i] - max_value);
+  return ref::add_tree(sums);
 }
 
 std::uint32_t above(const float* x, float floor, std::uint32_t n, std::uint32_t* out) {

@@ -1,10 +1,10 @@
 // cost - the least recompute time saved per byte leaves first, with aging.
 //
-// Greedy-dual: an entry's rank is L + value per byte, where L is the rank of the last one that
-// left, so that what is not used sinks relative to newcomers. Values are rounded to three binary
-// digits; entries of one rounded value form a queue that is in order of rank by itself (the idea of
-// CAMP, Middleware 2014), and a tournament over the fronts of the queues names the least. A
-// constant number of steps per call, however many entries.
+// Greedy-dual: an entry's rank is L + value per byte, where L is the rank of the last entry that
+// left. So unused entries sink relative to newcomers. Values are rounded to three binary digits.
+// Entries of one rounded value form a queue, which is in order of rank by itself (the idea of CAMP,
+// Middleware 2014). A tournament over the fronts of the queues finds the least. A call takes a
+// constant number of steps, however many entries there are.
 #include <algorithm>
 #include <bit>
 #include <limits>

@@ -1,10 +1,10 @@
 // kv/evict/evict.h - which cached block leaves next.
 //
-// An evictor sees only what may leave: leaves of the index that nobody reads. So children leave
-// before parents, and nothing in use ever leaves. Entries are dense ids of the owner's choice (a
-// node, or a block of a node). Every call is O(1) and allocates nothing. Entries whose lease has
-// run out go first under every policy; pinned ones are never added. A policy is one file and one
-// line in evict_policies().
+// An evictor sees only entries that may leave: unread leaves of the index. So children leave before
+// parents, and nothing in use ever leaves. Entries are dense ids of the owner's choice (a node, or
+// a block of a node). Every call is O(1) and allocates nothing. Under every policy, entries whose
+// lease has expired leave first; pinned entries are never added. A policy is one file and one line
+// in evict_policies().
 //
 //   TRY(const EvictPolicy* policy, find_evict_policy("cost"));
 //   std::unique_ptr<Evictor> evictor = policy->make({.entries_max = 1 << 20});
@@ -41,9 +41,9 @@ struct EvictEntry {
   std::uint8_t priority = kDefaultPriority;  // 0 leaves first .. 100
 };
 
-// What keeping the entry saves: time to recompute, by how often it is used. Ten points of priority
-// double it. The `cost` policy ranks by this per byte; to choose a slab to empty, sum it over the
-// slab's entries.
+// What keeping the entry saves: its recompute time, times how often it is used, doubled for every
+// ten points of priority. The `cost` policy ranks by this value per byte. The value of a slab is
+// the sum over its entries.
 double cached_value(const EvictEntry& entry);
 
 struct EvictOptions {
@@ -75,9 +75,9 @@ class Evictor {
 
   Evictor(const EvictOptions& options, std::uint32_t list_count);
 
-  // The policy proper. An id is in the policy's lists from enter() to leave(); choose() names one
-  // without removing it. `returning` is the entry as it was when it last left, if it is the same
-  // block and was used, not evicted.
+  // To be implemented by a policy. An id is in the policy's lists from enter() to leave(); choose()
+  // names one without removing it. `returning` is the entry as it was when it last left, if it is
+  // the same block and left because it was used, not because it was evicted.
   virtual void enter(std::uint32_t id, const EvictEntry* returning) = 0;
   virtual void leave(std::uint32_t id, bool evicted) = 0;
   virtual std::uint32_t choose() = 0;  // only called when size() > 0

@@ -19,7 +19,8 @@ class Expiry {
 
   void add(std::uint32_t id, Nanoseconds expires);
   void remove(std::uint32_t id);
-  // An id whose time has come, or nothing; it stays in until removed. `now` never goes back.
+  // An id whose lease has expired, or nothing. The id stays until it is removed. `now` never goes
+  // back.
   std::optional<std::uint32_t> due(Nanoseconds now);
   std::uint64_t size() const { return size_; }
 

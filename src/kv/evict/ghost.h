@@ -1,9 +1,9 @@
 // kv/evict/ghost.h - what was evicted, when and why; and what a larger cache would have kept.
 //
 // Remembers the last `entries_max` evicted blocks by the first 64 bits of their keys, in fixed
-// memory. When a lookup misses, asking here tells "never seen" from "evicted 12 s ago for lack of
-// room", and how many bytes were evicted for lack of room since: a cache larger by that much would
-// still have it. So counters say what 2, 4 and 8 times the memory would have hit.
+// memory. After a miss it tells "never seen" from "evicted 12 s ago for lack of room", and how many
+// bytes were evicted for lack of room since then: a cache larger by that much would still have the
+// block. So counters say what a cache of 2, 4 and 8 times the memory would have hit.
 //
 //   ghosts.add(key.prefix(), bytes, Reason::evicted_capacity, now);
 //   if (std::optional<Ghost> g = ghosts.miss(key.prefix(), tokens, cache_bytes))

@@ -1,11 +1,11 @@
 // kv/evict/ladder.h - ids in ascending order of a key, almost: a list in rungs.
 //
 // Most ids arrive with the largest key so far (just used) and go to the end. Some arrive late with
-// an old one: a parent shows up when its last child has left. Those go to the end of the rung that
-// their key belongs to, found by bisection. A rung covers a range of keys; as long as rungs last
-// every new largest (or smallest) key opens one, so that the order is exact but for keys that fall
-// between two known ones. Beyond that it is exact to about one part in half the rungs. O(log rungs)
-// to insert, O(1) for the rest, nothing allocates.
+// an old key: a parent becomes evictable when its last child has left. These go to the end of the
+// rung that their key belongs to, found by bisection. A rung covers a range of keys. While there
+// are unused rungs, every new largest (or smallest) key opens one, and the order is exact except
+// for keys that fall between two known ones. After that it is exact to about one part in half the
+// rungs. Inserting takes O(log rungs), everything else O(1); nothing allocates.
 //
 //   LinkedIds<PlainLink> lists(ids, 4096);
 //   Ladder ladder(lists, /*first_list=*/0, /*rungs=*/4096);

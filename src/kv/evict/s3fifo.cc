@@ -1,5 +1,6 @@
-// s3fifo - three queues (Yang et al., SOSP 2023): what is used once passes through a small queue
-// and never disturbs the main one; what comes back after leaving goes straight to the main one.
+// s3fifo - three queues (Yang et al., SOSP 2023). A block that is used once passes through a small
+// queue and never disturbs the main one. A block that comes back after it left goes to the main
+// queue.
 #include <algorithm>
 #include <bit>
 
@@ -27,7 +28,7 @@ class Recent {
     b.mark[oldest] = mark(key);
     b.when[oldest] = now;
   }
-  bool take(std::uint64_t key, std::uint64_t within) {  // left no more than so many evictions ago?
+  bool take(std::uint64_t key, std::uint64_t within) {  // left at most `within` evictions ago?
     Bucket& b = bucket(key);
     for (std::uint32_t i = 0; i < kWays; ++i)
       if (b.mark[i] == mark(key)) {
@@ -57,9 +58,9 @@ class Recent {
   std::uint64_t evictions_ = 0;
 };
 
-// The main queue is a clock: what was used n times since (at most 3) survives n laps of its hand.
-// It is kept as a list for each lap from the current one on, so that no lap visits what survives
-// it: when the current list is empty, the next one is the current lap.
+// The main queue is a clock: an entry that was used n times (at most 3) survives n laps of its
+// hand. There is one list for each lap from the current one on, so that no lap visits entries that
+// survive it. When the current list is empty, the next list becomes the current one.
 class S3Fifo final : public Evictor {
  public:
   explicit S3Fifo(const EvictOptions& o)

@@ -147,9 +147,9 @@ Counts split(const Task& t) {
   return counts;
 }
 
-// The whole part of a score names the set a slot is in; per lane the smallest union of sets that
-// recovers the threshold of its attention. Where that is more than the budget, the threshold falls
-// to what can be paid.
+// The whole part of a score names the set that a slot is in. Each lane gets the smallest union of
+// sets that recovers the threshold of its attention. If that exceeds the budget, the threshold is
+// lowered until it fits.
 Counts profile(const Task& t) {
   constexpr std::uint32_t kSets = 5;
   struct Set {

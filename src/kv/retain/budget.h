@@ -1,8 +1,8 @@
 // kv/retain/budget.h - how a budget is split over lanes, and the order of slots within one.
 //
-// Used by choose() alone. Every rule ends in a count per lane; the slots are then the best of each
-// lane by one order (protected ones, then score, then the lower slot), so that rules which compare
-// lanes and the choice within a lane cannot disagree.
+// Used by choose() alone. Every rule gives a count per lane. The slots are then the best of each
+// lane by one order (protected ones, then score, then the lower slot), so that a rule which
+// compares lanes and the choice within a lane cannot disagree.
 #pragma once
 
 #include <cstdint>

@@ -124,7 +124,7 @@ bool comparable(const std::string& name, const Shape& s, std::uint32_t budget) {
   return budget >= always && (budget - always) % runs == 0;
 }
 
-// Whether two sets differ in slots of equal scores only: who breaks ties by another rule is right, too.
+// Whether two sets differ only in slots of equal scores: another rule for ties is right, too.
 bool tied(std::span<const float> scores, std::vector<std::uint32_t> a,
           std::vector<std::uint32_t> b) {
   const auto by_score = [&](std::uint32_t x, std::uint32_t y) { return scores[x] < scores[y]; };

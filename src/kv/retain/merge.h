@@ -1,8 +1,8 @@
-// kv/retain/merge.h - what leaves a lane is folded into what stays.
+// kv/retain/merge.h - mergers: fold the tokens that leave a lane into those that stay.
 //
-// A merger runs between choosing and compacting, on one lane's rows as floats: it reads rows that
-// will leave and changes rows that stay. Rows of the table are tried in any combination with a
-// retention method; what they change makes the lane private, as eviction does.
+// A merger runs between choosing and compacting, on one lane's rows as floats: it reads the rows of
+// tokens that leave and changes rows of tokens that stay. Any merger may be combined with any
+// retention method. A merged lane is private to its sequence, as after eviction.
 //
 //   TRY(const Merger* merger, find_merger("value"));
 //   merger->merge({.slots = n, .key_dim = d, .value_dim = d, .keep = keep.lane(i)}, state, keys,

@@ -1,9 +1,10 @@
-// kv/retain/observe.h - where scores come from without a matrix of attention, in plain C++.
+// kv/retain/observe.h - the signals of retention methods, computed without a matrix of attention,
+// in plain C++.
 //
-// These functions define the by-products of attention that kv/retain/retain.h names (Signal), for
-// one query head each; kernels may compute the same faster. Every softmax is over all keys that a
-// query sees, sinks included. Queries and keys are rotated to their positions, except in
-// QueryMoments, which collects queries before rotation and turns their mean and covariance later.
+// These functions define the signals that kv/retain/retain.h names (Signal), for one query head
+// each; kernels/mass.h computes them faster. Every softmax is over all keys that a query sees,
+// sinks included. Queries and keys are rotated to their positions, except in QueryMoments, which
+// collects queries before rotation and rotates their mean and covariance later.
 //
 //   add_window_mass({queries, 64, n - 64, scale}, keys, mass);       // SnapKV; with 1 query TOVA
 //   log_sum_exp(queries, keys, lse);                                 // kept while prefilling, then
@@ -65,8 +66,9 @@ class QueryMoments {
   void add(std::uint64_t count, std::span<const double> sum, std::span<const double> products);
   std::uint64_t count() const { return count_; }
 
-  // As seen from positions ahead: both are turned by the mean rotation over those positions, whose
-  // cosines and sines are given by pair (i, i + dim/2). covariance may be empty: not wanted.
+  // Mean and covariance as seen from positions ahead: both are rotated by the mean rotation over
+  // those positions, whose cosines and sines are given by pair (i, i + dim/2). covariance may be
+  // empty.
   void turned(std::span<const double> cosines, std::span<const double> sines, std::span<float> mean,
               std::span<float> covariance) const;
 

@@ -24,65 +24,6 @@ std::string method_name(const RetainAsk& ask) {
   return ask.per_head && !name.starts_with("ada-") ? "ada-" + name : name;
 }
 
-bool no_lanes(const RetainPolicy&, const RetainUse& use) { return has_no_lanes(*use.geometry); }
-bool rows_beside(const RetainPolicy&, const RetainUse& use) { return keeps_rows(*use.geometry); }
-bool nothing_grows(const RetainPolicy&, const RetainUse& use) {
-  return retained_groups(*use.geometry) == 0;
-}
-bool many_groups(const RetainPolicy&, const RetainUse& use) {
-  return retained_groups(*use.geometry) > 1;
-}
-
-bool rewrites_codes(const RetainPolicy& policy, const RetainUse& use) {
-  return policy.merger && std::ranges::any_of(use.geometry->groups, [](const LayerGroup& g) {
-           return retains(g) && !g.format->exact;
-         });
-}
-
-bool outgrows(const RetainPolicy& policy, const RetainUse& use) {
-  return policy.endless() &&
-         std::uint64_t{policy.tokens} + policy.every + 4 * use.geometry->tokens_per_block >
-             use.context;
-}
-
-bool cuts_sparse(const RetainPolicy& policy, const RetainUse& use) {
-  return use.geometry->sparse() && policy.cut > 0;
-}
-bool has_beams(const RetainPolicy&, const RetainUse& use) { return use.beams > 0; }
-bool on_device(const RetainPolicy&, const RetainUse& use) { return use.device; }
-
-constexpr RetainRule kRules[] = {
-    {"formats",
-     "any whose keys are stored after RoPE; kivi and others with groups over tokens keep or drop "
-     "whole blocks; kvquant, coupled and minicache, whose layers share pages, are refused",
-     no_lanes},
-    {"merging", "rows that stay are changed: needs an exact format (f16, bf16, f32)",
-     rewrites_codes},
-    {"recent_exact and sinks of a format",
-     "rows kept beside a lossy format are not compacted: leave recent_exact and sinks of the "
-     "format out, the method has its own",
-     rows_beside},
-    {"plans and skip_layers of a format", "all layers that see everything must be stored alike",
-     many_groups},
-    {"models with windows", "their window layers are left alone; one layer must see everything",
-     nothing_grows},
-    {"sparse prompts",
-     "what stays is chosen when all of it was read: a cut would drop blocks that the rest reads",
-     cuts_sparse},
-    {"prefix sharing",
-     "cached blocks are read and left for others as always, up to the queries that the method must "
-     "see; a copy is compacted, and what follows is private"},
-    {"preemption", "a compacted sequence is parked, as it cannot be computed again"},
-    {"n and best_of", "choices share what the prompt left; each goes its own way from there"},
-    {"endless text",
-     "streaming and window start positions over, so a text may outgrow the model's context; what "
-     "stays must be smaller than it",
-     outgrows},
-    {"speculative decoding", "answers are made token by token: there are no drafts"},
-    {"beam search", "beams share and part too often: refused", has_beams},
-    {"GPU", "lanes are read on the CPU only: refused", on_device},
-};
-
 Error unreadable(std::string_view text, std::string_view part) {
   return {
       Code::invalid,
@@ -226,12 +167,6 @@ Result<RetainPolicy> parse_retain_policy(std::string_view text) {
 
 std::string window_policy(std::uint32_t size, std::uint32_t sink) {
   return fmt::format("streaming:{},sink={}", std::uint64_t{size} + sink, sink);
-}
-
-std::span<const RetainRule> retain_rules() { return kRules; }
-
-Status check_retain(const RetainPolicy& policy, const RetainUse& use) {
-  return check_rules(std::span<const RetainRule>(kRules), policy, use);
 }
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// kv/retain/policy.h - retention as a request asks for it: a method, how much, and what goes with it.
+// kv/retain/policy.h - retention as a request asks for it: a method, an amount, and options.
 //
 // The server's `kv.budget` and `kv.window`, the command line's --kv-budget and --window, the C API
 // and the leaderboard all end in a RetainPolicy. As text it reads METHOD:AMOUNT, where AMOUNT is a
@@ -6,10 +6,8 @@
 //
 //   TRY(RetainPolicy p, parse_retain_policy("snapkv:20%"));
 //   TRY(RetainPolicy q, parse_retain_policy("h2o:1024,merge=value,every=128"));
-//   TRY_STATUS(check_retain(p, {.geometry = &geometry, .beams = 4}));   // refused: says why
 //
-// What may be combined is one table (retain_rules), which check_retain walks and `quire kv methods`
-// prints.
+// engine/combine.h says what it may be combined with.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +20,10 @@
 #include "kernels/geometry.h"
 #include "kv/retain/merge.h"
 #include "kv/retain/retain.h"
-#include "kv/rules.h"
 
 namespace quire {
 
-// As asked for, in the words of the API; nothing is checked yet.
+// The policy in the words of the API, not checked yet.
 struct RetainAsk {
   std::string policy = {};                   // a method, or another server's name for one
   std::optional<std::uint32_t> tokens = {};  // one of these two
@@ -41,23 +38,26 @@ struct RetainAsk {
 struct RetainPolicy {
   std::string name = {};     // of the method, wrappers included
   RetainMethod method = {};  // with its parameters as asked
-  double share = 0;          // of the prompt's tokens; or, where it is 0,
-  std::uint32_t tokens = 0;  // so many
+  double share = 0;          // of the prompt's tokens; 0: `tokens` counts
+  std::uint32_t tokens = 0;  // a number of tokens
   const Merger* merger = nullptr;
   std::uint32_t every = 0;  // tokens between runs while decoding, in whole blocks; 0: none
-  // It acts when so many tokens of the prompt have been read, and looks at no others; 0: all of it.
+  // It acts when this many tokens of the prompt have been read and sees no others; 0: the whole
+  // prompt.
   std::uint32_t cut = 0;
 
-  // What it leaves at its cut depends on the tokens before it alone: requests may share it.
+  // True if what remains at the cut depends only on the tokens before it, so that requests may
+  // share it.
   bool snapshots() const { return cut > 0 && method.shares == RetainClass::snapshot; }
 
-  // Slots that each lane keeps on average, of a prompt of so many tokens and what follows it.
+  // Slots that each lane keeps on average, for a prompt of this many tokens and what follows it.
   std::uint32_t budget(std::uint32_t prompt) const;
   Signal needs() const;
   // Which queries of the prompt it must see, so that a cached prefix is not served beyond them.
   static constexpr std::uint32_t kAllQueries = 0xffffffffu;
   std::uint32_t prompt_queries() const;
-  // Keeps first and last tokens only: positions can start over, and the text never has to end.
+  // True if it keeps first and last tokens only: positions can then start over, and the text may be
+  // endless.
   bool endless() const;
   std::string text() const;  // as parse_retain_policy reads it
 
@@ -66,26 +66,14 @@ struct RetainPolicy {
 
 Result<RetainPolicy> make_retain_policy(const RetainAsk& ask);
 Result<RetainPolicy> parse_retain_policy(std::string_view text);
-// The text of a window of so many last tokens behind so many first ones.
+// The policy, as text, of a window: the last `size` tokens and the first `sink` ones.
 std::string window_policy(std::uint32_t size, std::uint32_t sink);
 
-// What a request combines with retention.
-struct RetainUse {
-  const Geometry* geometry = nullptr;
-  std::uint32_t choices = 1, beams = 0;
-  bool device = false;                  // the cache lies on a GPU
-  std::uint32_t context = 0xffffffffu;  // positions that the model knows
-};
-
-using RetainRule = Rule<RetainPolicy, RetainUse>;
-std::span<const RetainRule> retain_rules();
-Status check_retain(const RetainPolicy& policy, const RetainUse& use);
-
-// Groups whose lanes are compacted: attention over everything, and not the rows beside a lossy one.
+// Groups whose lanes are compacted: full attention, and not the recent rows of a lossy group.
 bool retains(const LayerGroup& group);
-// Of a geometry, what rules of retaining and of selecting ask for: how many such groups it has,
-// whether pages of one are no lanes that can be read by themselves, and whether rows are kept beside
-// a lossy format.
+// What the rules of retention and selection ask about a geometry: how many such groups it has,
+// whether pages of one cannot be read lane by lane, and whether rows are kept beside a lossy
+// format.
 std::size_t retained_groups(const Geometry& geometry);
 bool has_no_lanes(const Geometry& geometry);
 bool keeps_rows(const Geometry& geometry);

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/storage.h"
-
 namespace quire {
 namespace {
 
@@ -11,13 +9,6 @@ RetainPolicy policy(std::string_view text) {
   auto p = parse_retain_policy(text);
   EXPECT_TRUE(p.ok()) << (p.ok() ? "" : p.error().message);
   return p.value();
-}
-
-Geometry geometry(const char* format, std::uint32_t window = 0, std::uint32_t recent = 0) {
-  StoragePolicy storage = find_format(format).value();
-  storage.recent_exact = recent;
-  const LayerShape layers[] = {{window ? GroupKind::window : GroupKind::full, 2, 64, 64, window}};
-  return build_geometry(layers, 32, storage);
 }
 
 TEST(RetainPolicy, TextSaysWhatIsKept) {
@@ -76,28 +67,6 @@ TEST(RetainPolicy, OnlyWhatDependsOnThePrefixAloneIsShared) {
   EXPECT_EQ(policy("kvzip:30%,cut=500").text(), "kvzip:30%,cut=500");
   EXPECT_FALSE(policy("kvzip:30%").snapshots());
   EXPECT_FALSE(policy("snapkv:30%,cut=500").snapshots());
-}
-
-TEST(RetainPolicy, EveryRuleRefusesSomething) {
-  const Geometry f16 = geometry("f16"), int4 = geometry("hadamard-int4"), kivi = geometry("kivi-2"),
-                 kvquant = geometry("kvquant-3"), window = geometry("f16", 64),
-                 recent = geometry("int8", 0, 64);
-  const RetainPolicy plain = policy("snapkv:20%"), merging = policy("snapkv:20%,merge=value");
-  EXPECT_TRUE(check_retain(plain, {.geometry = &f16, .choices = 4}).ok());
-  EXPECT_TRUE(check_retain(merging, {.geometry = &f16}).ok());
-  EXPECT_TRUE(check_retain(plain, {.geometry = &int4}).ok());
-  EXPECT_TRUE(check_retain(plain, {.geometry = &kivi}).ok());
-  EXPECT_FALSE(check_retain(merging, {.geometry = &kivi}).ok());
-  EXPECT_FALSE(check_retain(plain, {.geometry = &kvquant}).ok());
-  EXPECT_FALSE(check_retain(merging, {.geometry = &int4}).ok());
-  EXPECT_FALSE(check_retain(plain, {.geometry = &recent}).ok());
-  EXPECT_FALSE(check_retain(plain, {.geometry = &window}).ok());
-  Geometry sparse = f16;
-  sparse.prefill.way = SparsePrefill::Way::antidiagonals;
-  EXPECT_TRUE(check_retain(plain, {.geometry = &sparse}).ok());
-  EXPECT_FALSE(check_retain(policy("knorm:20%,cut=64"), {.geometry = &sparse}).ok());
-  EXPECT_FALSE(check_retain(plain, {.geometry = &f16, .beams = 2}).ok());
-  EXPECT_FALSE(check_retain(plain, {.geometry = &f16, .device = true}).ok());
 }
 
 }  // namespace

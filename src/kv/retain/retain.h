@@ -1,10 +1,10 @@
 // kv/retain/retain.h - which tokens of a live sequence stay: the table of methods.
 //
-// A method is a row: what it must be told about a sequence, when it runs, how it splits a budget
-// over heads and layers, and a pure function that scores slots. Scoring goes layer by layer, so
-// that only one layer's keys are ever unpacked; choosing then sees the scores of all lanes (lane =
-// layer * kv_heads + head). Nothing here knows a model, a cache or a clock: whoever has keys and
-// sums of attention may ask. kv/retain/observe.h computes those sums, plainly.
+// A method is an entry of a table: what it must be told about a sequence, when it runs, how it
+// splits a budget over heads and layers, and a pure function that scores slots. Scoring goes layer
+// by layer, so that only one layer's keys are unpacked at a time. Choosing then sees the scores of
+// all lanes (lane = layer * kv_heads + head). Nothing here knows a model, a cache or a clock; the
+// caller brings keys and sums of attention. kv/retain/observe.h computes these sums in plain code.
 //
 //   TRY(RetainMethod method, find_retain_method("ada-snapkv"));
 //   for (each layer) {                       // `in` holds what method.needs asks for
@@ -14,9 +14,9 @@
 //   KeepSets keep = choose(method, {kv_heads, scores, weights, begin}, budget_slots(n, 0.2));
 //   for (std::uint32_t slot : keep.lane(lane)) ...       // ascending
 //
-// Rows are plain values: copy one to change a parameter. A name may begin with wrappers, each of
-// which changes fields of the row behind it: "ada-" (budgets move between the heads of a layer),
-// "critical-" (half of the budget goes by score times what the value adds to the layer's output).
+// Entries are plain values: copy one to change a parameter. A name may begin with wrappers, which
+// change fields of the entry: "ada-" (budgets move between the heads of a layer), "critical-" (half
+// of the budget goes by score times what the value adds to the layer's output).
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ constexpr bool asks(Signal needs, Signal one) {
   return (static_cast<std::uint32_t>(needs) & static_cast<std::uint32_t>(one)) != 0;
 }
 
-// When a method acts on its own account. Every row can also be run again each N tokens.
+// When a method acts by default. Every method can also be run again each N tokens.
 enum class RetainWhen : std::uint8_t { prompt_end, block_seal, both };
 
 // How many slots each lane may keep, given the average per lane.
@@ -67,8 +67,8 @@ enum class BudgetRule : std::uint8_t {
 // layer, or counts that differ (then the cache needs lane pages).
 enum class RetainPages : std::uint8_t { same_slots, same_count, ragged };
 
-// What a compacted cache is a function of: the prefix alone (it can be shared as a snapshot at this
-// cut), or also the question or what was generated (private to the sequence).
+// What a compacted cache depends on: the prefix alone (it can be shared as a snapshot at this cut),
+// or also the question or the generated tokens (it is private to the sequence).
 enum class RetainClass : std::uint8_t { snapshot, question };
 
 enum TokenMark : std::uint8_t { kMarkSpecial = 1, kMarkPunctuation = 2, kMarkAnswer = 4 };
@@ -127,15 +127,15 @@ struct RetainMethod {
   double threshold = 1;       // profile: of a head's attention, to be recovered
 };
 
-// The rows, without wrappers; `find` also understands wrapped names.
+// All methods, without wrappers; find_retain_method also understands wrapped names.
 std::span<const RetainMethod* const> retain_methods();
 Result<RetainMethod> find_retain_method(std::string_view name);
 
-// What choose() sees: for every lane its slots' scores (and weights, where the row weighs).
+// What choose() sees: for every lane its slots' scores (and weights, if the method weighs).
 struct LaneScores {
   std::uint32_t kv_heads = 1;
   std::span<const float> scores;         // lane after lane
-  std::span<const float> weights;        // likewise, or empty
+  std::span<const float> weights;        // lane after lane, or empty
   std::span<const std::uint32_t> begin;  // [lanes + 1], where a lane's slots begin
 
   std::uint32_t lanes() const { return static_cast<std::uint32_t>(begin.size() - 1); }

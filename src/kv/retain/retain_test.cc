@@ -1,4 +1,4 @@
-// What holds for every row of the table, and for wrappers around it.
+// What holds for every method of the table, with and without wrappers.
 #include "kv/retain/retain.h"
 
 #include <gmock/gmock.h>

@@ -20,7 +20,7 @@ inline std::vector<float> noise(std::size_t count, std::uint64_t seed) {
   return x;
 }
 
-// Every signal there is, so that any row can be asked.
+// Every signal there is, so that any method can be asked.
 struct MadeUpLayer {
   MadeUpLayer(std::uint32_t kv_heads, std::uint32_t group, std::uint32_t slots, std::uint64_t seed,
               std::uint32_t dim = 8)

@@ -13,7 +13,7 @@ void drawn(const RetainMethod&, const RetainInput& in, std::span<float> scores) 
           static_cast<float>(counter_unit(in.seed, in.layer * in.kv_heads + h, s));
 }
 
-// Whoever set the task knows where the answer stands; the rest of the budget goes to the newest.
+// The task says where the answer stands; the rest of the budget goes to the newest tokens.
 void answer_first(const RetainMethod& m, const RetainInput& in, std::span<float> scores) {
   CHECK(in.marks.size() == in.slots);
   retain::newest(m, in, scores);

@@ -20,52 +20,9 @@ constexpr SelectMethod kSelectMethods[] = {
      "a block of a prompt reads the columns and diagonals that its last queries look at", "prompt"},
 };
 
-bool retains_too(const SelectPolicy& p, const SelectUse& use) { return p.answers() && use.retains; }
-bool select_beams(const SelectPolicy& p, const SelectUse& use) {
-  return p.answers() && use.beams > 0;
-}
-bool select_on_device(const SelectPolicy&, const SelectUse& use) { return use.device; }
-bool select_no_lanes(const SelectPolicy&, const SelectUse& use) {
-  return has_no_lanes(*use.geometry);
-}
-bool select_rows_beside(const SelectPolicy&, const SelectUse& use) {
-  return keeps_rows(*use.geometry);
-}
-bool select_many_groups(const SelectPolicy&, const SelectUse& use) {
-  return retained_groups(*use.geometry) > 1;
-}
-bool select_nothing_grows(const SelectPolicy&, const SelectUse& use) {
-  return retained_groups(*use.geometry) == 0;
-}
-
-constexpr SelectRule kSelectRules[] = {
-    {"formats",
-     "any whose keys are stored after RoPE, whole pages are read as they are; kvquant, coupled and "
-     "minicache, whose layers share pages, are refused",
-     select_no_lanes},
-    {"recent_exact and sinks of a format",
-     "rows kept beside a lossy format would be read twice: leave recent_exact and sinks out",
-     select_rows_beside},
-    {"plans and skip_layers of a format", "all layers that see everything must be stored alike",
-     select_many_groups},
-    {"models with windows", "their window layers are left alone; one layer must see everything",
-     select_nothing_grows},
-    {"kv.budget", "quest reads what is there, a budget drops it: give one of them", retains_too},
-    {"prefix sharing",
-     "quest leaves prompts, and what is cached of them, alone; a prompt read by xattention or "
-     "vertical-slash shares whole blocks with those that were read alike. Answers are private"},
-    {"preemption",
-     "an answer by quest is parked; sparse prompts are computed again, block by block"},
-    {"n and best_of", "choices share the prompt; each reads what it chooses"},
-    {"speculative decoding", "answers are made token by token: there are no drafts"},
-    {"beam search", "beams share and part too often: quest is refused", select_beams},
-    {"GPU", "pages are chosen on the CPU only: refused", select_on_device},
-};
-
 }  // namespace
 
 std::span<const SelectMethod> select_methods() { return kSelectMethods; }
-std::span<const SelectRule> select_rules() { return kSelectRules; }
 
 std::uint32_t SelectPolicy::pages(std::uint32_t prompt, std::uint32_t tokens_per_block) const {
   const std::uint32_t wanted = share > 0 ? budget_slots(prompt, share) : tokens;
@@ -85,7 +42,7 @@ Result<SelectPolicy> make_select_policy(const SelectAsk& ask) {
   SelectPolicy p{.name = ask.policy};
   const bool counts = ask.tokens || ask.ratio, slashes = ask.columns || ask.diagonals;
   const auto odd = [&](std::string_view wants) {
-    return Error{Code::invalid, fmt::format("{}: say {}, and nothing else", p.name, wants)};
+    return Error{Code::invalid, fmt::format("{}: give {}, and nothing else", p.name, wants)};
   };
   if (p.name == "quest") {
     if (slashes || ask.threshold || ask.tokens.has_value() == ask.ratio.has_value())
@@ -152,10 +109,6 @@ Result<SelectPolicy> parse_select_policy(std::string_view text) {
       ask.tokens = static_cast<std::uint32_t>(number);
   }
   return make_select_policy(ask);
-}
-
-Status check_select(const SelectPolicy& policy, const SelectUse& use) {
-  return check_rules(std::span<const SelectRule>(kSelectRules), policy, use);
 }
 
 }  // namespace quire

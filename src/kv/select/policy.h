@@ -1,5 +1,5 @@
-// kv/select/policy.h - which tokens a query reads of those that are there, as a request asks for it.
-// Nothing is freed. How pages are chosen is in kernels/select.h.
+// kv/select/policy.h - selection as a request asks for it: which of the stored tokens a query
+// reads. Nothing is freed. kernels/select.h chooses the pages.
 //
 // The server's `kv.select`, the command line's --kv-select, the C API and the leaderboard all end in a
 // SelectPolicy. As text it reads METHOD:AMOUNT:
@@ -7,10 +7,10 @@
 //   TRY(SelectPolicy p, parse_select_policy("quest:512"));          // tokens, or a share: quest:20%
 //   TRY(SelectPolicy q, parse_select_policy("xattention:0.9"));     // share of attention
 //   TRY(SelectPolicy r, parse_select_policy("vertical-slash:256+512"));   // columns + diagonals
-//   TRY_STATUS(check_select(p, {.geometry = &geometry, .beams = 4}));     // refused: says why
 //
-// quest acts on answers: prompts, and so shared blocks, are as ever. The others act on prompts: what
-// is stored then is an approximation, so they are part of the layout (StoragePolicy::prefill).
+// quest acts while answers are decoded; prompts, and so shared blocks, do not change. The others
+// act on prompts; the stored blocks are then approximations, so these policies are part of the
+// layout (StoragePolicy::prefill).
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,10 @@
 
 #include "base/result.h"
 #include "kernels/geometry.h"
-#include "kv/rules.h"
 
 namespace quire {
 
-// As asked for, in the words of the API; nothing is checked yet.
+// The policy in the words of the API, not checked yet.
 struct SelectAsk {
   std::string policy = {};
   std::optional<std::uint32_t> tokens = {}, columns = {}, diagonals = {};
@@ -39,8 +38,8 @@ std::span<const SelectMethod> select_methods();
 
 struct SelectPolicy {
   std::string name = {};
-  double share = 0;            // quest: of the prompt's tokens; or, where it is 0,
-  std::uint32_t tokens = 0;    // so many
+  double share = 0;            // quest: of the prompt's tokens; 0: `tokens` counts
+  std::uint32_t tokens = 0;    // quest: a number of tokens
   SparsePrefill prefill = {};  // the others
 
   bool answers() const { return prefill.way == SparsePrefill::Way::none; }
@@ -52,17 +51,5 @@ struct SelectPolicy {
 Result<SelectPolicy> make_select_policy(const SelectAsk& ask);
 Result<SelectPolicy> parse_select_policy(std::string_view text);
 SelectPolicy select_policy(const SparsePrefill& prefill);  // that a layout has
-
-// What a request combines with selecting.
-struct SelectUse {
-  const Geometry* geometry = nullptr;
-  bool retains = false;  // tokens are dropped, too
-  std::uint32_t beams = 0;
-  bool device = false;  // the cache lies on a GPU
-};
-
-using SelectRule = Rule<SelectPolicy, SelectUse>;
-std::span<const SelectRule> select_rules();
-Status check_select(const SelectPolicy& policy, const SelectUse& use);
 
 }  // namespace quire

@@ -6,8 +6,8 @@
 // own checksum covers everything in it.
 //
 //   std::vector<std::byte> bytes = encode_record(head, block);
-//   TRY(RecordView record, read_record(bytes));              // a prefix that holds the head will
-//   do if (record.head.key != wanted || !record.segment_ok(i, segment)) ...   // a miss, counted
+//   TRY(RecordView record, read_record(bytes));   // the head is enough; segments may come later
+//   if (record.head.key != wanted || !record.segment_ok(i, segment)) ...   // counted as a miss
 //
 // Layout, little-endian: magic "QKVR", version u32, head bytes u32, group u32, first layer u32,
 // layers u32, tokens u32, zero u32, segment bytes u64, key (32), layout digest (32), tokens u32

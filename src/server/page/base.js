@@ -22,11 +22,16 @@ class ApiError extends Error {
   }
 }
 
-function ask(path, options = {}) {
+async function ask(path, options = {}) {
   const key = sessionStorage.getItem("key");
   const headers = {...(options.headers || {}), ...(key ? {Authorization: `Bearer ${key}`} : {})};
-  return fetch(path, {...options, headers});
+  try {
+    return await fetch(path, {...options, headers});
+  } catch (e) {  // the browser says "Failed to fetch", whatever it was
+    throw e.name === "AbortError" ? e : new Error(kUnreachable);
+  }
 }
+const kUnreachable = "The server does not answer. Is it still running?";
 
 async function problem(response) {
   let message = `the server answered ${response.status}`;
@@ -36,6 +41,18 @@ async function problem(response) {
   } catch { /* no JSON: the status says it */ }
   if (response.status === 401) message += ". Put the API key into Settings.";
   return new ApiError(response.status, message);
+}
+
+// What a panel needs, or null where this key may not see it: then the panel says so.
+async function getFor(panel, path) {
+  try {
+    return await get(path);
+  } catch (e) {
+    if (!(e instanceof ApiError) || (e.status !== 401 && e.status !== 403)) throw e;
+    $(panel).replaceChildren(element("div", {className: "empty locked"},
+      e.status === 403 ? "This needs an admin key." : "This needs an API key: put it into Settings."));
+    return null;
+  }
 }
 
 async function get(path) {

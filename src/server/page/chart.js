@@ -82,10 +82,10 @@ const charts = {
   ttft: new Chart("Time to first token", (v) => milliseconds(v).split(" "), 1),
   rate: new Chart("Output", (v) => [v === 0 || v >= 100 ? v.toFixed(0) : v.toFixed(1), "tokens/s"], 1),
 };
-$("charts").append(...Object.values(charts).map((c) => c.element));
 
 let metricsBefore = null;
 function showMetrics(text) {
+  if (!charts.hit.element.isConnected) $("charts").replaceChildren(...Object.values(charts).map((c) => c.element));
   const now = {at: Date.now() / 1000, m: readMetrics(text)};
   const before = metricsBefore;
   metricsBefore = now;

@@ -9,51 +9,61 @@ const kStarters = [
 
 const chat = {
   model: "",
-  turns: [],  // {role, content, element}
+  turns: [],  // {role, content, element}; of answers also how they came about, of questions if one failed
   aborter: null,
 
   messages() {
     const system = $("system").value.trim();
-    const said = this.turns.map(({role, content}) => ({role, content}));
+    const said = this.turns.filter((t) => !t.unanswered).map(({role, content}) => ({role, content}));
     return system ? [{role: "system", content: system}, ...said] : said;
   },
 
   body() {
-    const body = {
-      model: this.model, messages: this.messages(), stream: true, stream_options: {include_usage: true},
-      temperature: Number($("temperature").value) || 0, max_tokens: Number($("tokens").value) || 256,
-    };
-    if ($("seed").value !== "") body.seed = Number($("seed").value);
+    const body = {messages: this.messages(), stream: true, stream_options: {include_usage: true}};
+    if (this.model) body.model = this.model;
+    // What is left empty is the server's to choose.
+    for (const [field, name] of [["temperature", "temperature"], ["tokens", "max_tokens"], ["seed", "seed"]])
+      if ($(field).value !== "") body[name] = Number($(field).value);
     return JSON.stringify(body);
   },
 
   async send(text) {
     $("welcome").hidden = true;
     this.add("user", text);
+    const question = this.turns.at(-1);
     const turn = this.add("assistant", "");
     this.turns.pop();  // an answer counts once it has come
     turn.said.classList.add("waiting");
-    this.aborter = new AbortController();
+    const aborter = this.aborter = new AbortController();
     refreshSend();
     const started = performance.now();
     const answer = {text: "", first: 0, last: 0, id: "", usage: null, chunks: 0};
     try {
       const response = await ask("/v1/chat/completions", {
-        method: "POST", headers: {"Content-Type": "application/json"}, body: this.body(), signal: this.aborter.signal});
+        method: "POST", headers: {"Content-Type": "application/json"}, body: this.body(), signal: aborter.signal});
       if (!response.ok) throw await problem(response);
       answer.id = response.headers.get("x-request-id") || "";
       for await (const event of events(response.body)) this.take(event, answer, turn, started);
     } catch (e) {
-      if (e.name !== "AbortError") {
-        turn.said.classList.add("problem");
-        answer.problem = e.message;
-      }
+      if (aborter.signal.aborted) answer.stopped = true;
+      else answer.problem = e instanceof ApiError || !answer.text ? e.message : "The answer broke off.";
     }
+    if (this.aborter !== aborter) return;  // the conversation was cleared meanwhile
     this.aborter = null;
     turn.said.classList.remove("waiting", "growing");
-    if (answer.problem && !answer.text) turn.said.textContent = answer.problem;
-    else this.turns.push({role: "assistant", content: answer.text, element: turn.element});
+    cancelAnimationFrame(turn.pending);
+    if (answer.text) {
+      turn.said.replaceChildren(...markdown(answer.text));
+      this.turns.push({role: "assistant", content: answer.text, element: turn.element, answer: {...answer, text: ""}});
+    } else {
+      question.unanswered = true;  // the next prompt leaves it out
+    }
+    if (answer.problem && !answer.text) {
+      turn.said.classList.add("problem");
+      turn.said.textContent = answer.problem;
+    }
     turn.element.append(footer(answer));
+    this.keep();
     refreshSend();
     stick();
     poll(true);
@@ -63,6 +73,7 @@ const chat = {
     if (event.error) throw new Error(event.error.message || "the stream broke off");
     answer.id ||= event.id;
     if (event.usage) answer.usage = event.usage;
+    answer.finish = event.choices?.[0]?.finish_reason || answer.finish;
     const text = event.choices?.[0]?.delta?.content;
     if (!text) return;
     answer.last = performance.now() - started;
@@ -94,6 +105,28 @@ const chat = {
     return {element: box, said, pending: 0};
   },
 
+  // The conversation outlives a reload of the page, in this tab.
+  keep() {
+    const turns = this.turns.filter((t) => !t.unanswered).map(({role, content, answer}) => ({role, content, answer}));
+    try { sessionStorage.setItem("chat", JSON.stringify({system: $("system").value, turns})); } catch { /* too long to keep */ }
+  },
+
+  restore() {
+    let kept = null;
+    try { kept = JSON.parse(sessionStorage.getItem("chat")); } catch { /* not ours */ }
+    if (!kept?.turns?.length) return;
+    $("system").value = kept.system || "";
+    $("welcome").hidden = true;
+    for (const {role, content, answer} of kept.turns) {
+      const turn = this.add(role, content);
+      if (role !== "assistant") continue;
+      this.turns.at(-1).answer = answer;
+      turn.said.replaceChildren(...markdown(content));
+      turn.element.append(footer({...answer, text: content}));
+    }
+    stick();
+  },
+
   // Everything from this message on is taken back; what stands before it is in the cache.
   edit(turn) {
     if (this.aborter) return;
@@ -101,6 +134,7 @@ const chat = {
     while (turn.element.nextSibling) turn.element.nextSibling.remove();
     turn.element.remove();
     this.turns.length = at;
+    this.keep();
     $("words").value = turn.content;
     fit();
     $("words").focus();
@@ -109,9 +143,12 @@ const chat = {
 
   clear() {
     this.aborter?.abort();
+    this.aborter = null;
     this.turns = [];
+    this.keep();
     document.querySelectorAll(".turn").forEach((t) => t.remove());
     $("welcome").hidden = false;
+    refreshSend();
     $("words").focus();
   },
 };
@@ -144,8 +181,11 @@ function footer(answer) {
   const made = usage?.completion_tokens || answer.chunks;
   if (made > 1 && answer.last > answer.first)
     parts.push(element("span", {}, `${tokens(made)} tokens, ${((made - 1) / (answer.last - answer.first) * 1000).toFixed(0)}/s`));
-  if (answer.problem) parts.push(element("span", {}, answer.problem));
-  else if (!usage && answer.text) parts.push(element("span", {}, "stopped"));
+  if (answer.problem) parts.push(element("span", {className: "ended"}, answer.problem));
+  else if (answer.stopped) parts.push(element("span", {className: "ended"}, "stopped"));
+  else if (answer.finish === "length")
+    parts.push(element("span", {className: "ended"},
+      `cut after ${tokens(made)} tokens: ${$("tokens").value ? "Settings allow no more" : "the context is full"}`));
   if (!answer.id) return element("div", {className: "foot"}, ...parts);
   return element("button", {className: "foot", type: "button", title: "Why? Opens this request",
     onclick: () => { show("requests"); requestsView.open = null; requestsView.toggle(answer.id).then(() => openedRequest()?.scrollIntoView({block: "nearest", behavior: "smooth"})); }}, ...parts);
@@ -190,4 +230,6 @@ $("options").addEventListener("click", () => {
 $("key").value = sessionStorage.getItem("key") || "";
 $("key").addEventListener("change", () => { sessionStorage.setItem("key", $("key").value); poll(true); });
 $("starters").append(...kStarters.map((text) => element("button", {type: "button", onclick: () => { if (!chat.aborter) chat.send(text); }}, text)));
+$("system").addEventListener("change", () => chat.keep());
+chat.restore();
 refreshSend();

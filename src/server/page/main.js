@@ -15,24 +15,37 @@ function showState(kind, text) {
 
 const seen = {cache: "", turn: 0, polling: false, again: false};
 
+// The model and how it is sampled: all that the chat needs, whatever else this key may see.
+async function learnModel() {
+  if (chat.model) return;
+  const [models, props] = await Promise.all([get("/v1/models"), get("/props").catch(() => null)]);
+  chat.model = models.data?.[0]?.id || "";
+  $("model").textContent = $("model").title = chat.model;
+  document.title = `${chat.model} · Quire`;
+  const settings = props?.default_generation_settings;
+  if (settings) $("temperature").placeholder = `${settings.temperature}${settings.from_model ? " (model)" : ""}`;
+}
+
 async function refresh(force) {
-  const [stats, metrics] = await Promise.all([get("/v1/kv/stats"), ask("/metrics").then((r) => (r.ok ? r.text() : ""))]);
-  showMemory(stats);
-  const m = showMetrics(metrics);
+  await learnModel();
+  const [stats, metrics] = await Promise.all([
+    getFor("memory", "/v1/kv/stats"), ask("/metrics").then((r) => (r.ok ? r.text() : ""))]);
+  if (stats) showMemory(stats);
+  const m = metrics ? showMetrics(metrics) : {};
+  if (!metrics)
+    $("charts").replaceChildren(element("div", {className: "empty locked"}, "This needs an admin key, or metrics are off."));
   const running = m["vllm:num_requests_running"] || 0, waiting = m["vllm:num_requests_waiting"] || 0;
   showState(running + waiting ? "busy" : "up",
     running + waiting ? `${running} running${waiting ? `, ${waiting} waiting` : ""}` : "ready");
-  if (!chat.model) {
-    chat.model = (await get("/v1/models")).data?.[0]?.id || stats.model || "";
-    $("model").textContent = chat.model;
-    document.title = `${chat.model} · Quire`;
-  }
-  const cache = JSON.stringify([stats.tokens, stats.evictions, stats.tiers?.map((t) => t.blocks), stats.pins]);
+  // Where this key sees no statistics, the tree is looked at every few seconds.
+  const cache = stats ? JSON.stringify([stats.tokens, stats.evictions, stats.tiers?.map((t) => t.blocks), stats.pins])
+    : String(Math.floor(Date.now() / 4000));
   if (!force && cache === seen.cache) return;
   seen.cache = cache;
-  const [nodes, requests] = await Promise.all([get("/v1/kv/tree?depth=64&limit=400&sort=recent"), get("/v1/kv/requests?limit=50")]);
-  tree.show(nodes);
-  requestsView.show(requests.data || []);
+  const [nodes, requests] = await Promise.all([
+    getFor("tree", "/v1/kv/tree?depth=64&limit=400&sort=recent"), getFor("requests", "/v1/kv/requests?limit=50")]);
+  if (nodes) tree.show(nodes);
+  if (requests) requestsView.show(requests.data || []);
 }
 
 async function poll(force = false) {
@@ -41,7 +54,7 @@ async function poll(force = false) {
   try {
     await refresh(force);
   } catch (e) {
-    showState("down", e instanceof ApiError ? e.message : "not reachable");
+    showState("down", e instanceof ApiError ? (e.status === 401 ? "needs an API key" : e.message) : "not reachable");
   }
   seen.polling = false;
   if (seen.again) { seen.again = false; poll(true); }

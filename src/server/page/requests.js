@@ -13,7 +13,7 @@ const kReasons = {
   format_mismatch: "The same words are kept in another KV format.",
   tokens_diverged: "From here on, no earlier prompt has the same words.",
   template_changed: "The chat template wrote an earlier turn differently.",
-  never_seen: "Nobody has asked this before.",
+  never_seen: "Nobody has asked this before.",  // or, with a part found: kRest
   evicted: "It was kept, and had to make room.",
   expired: "It was kept, and its time ran out.",
   cleared: "It was kept, and somebody cleared it.",
@@ -31,12 +31,20 @@ const kReasons = {
 const kBriefly = {none: "", block_partial: "every whole block was there", tokens_diverged: "from there on the words differ",
                   never_seen: "nobody asked this before", in_flight: "still being computed"};
 
-// As explain would call it, which the list does not say.
+const kRest = "The beginning was there; what follows nobody has asked before.";
+
+// As explain would call it, which the list does not say. Who stops an answer has no failure.
 function outcomeOf(r) {
+  if (r.error === "client_closed_request") return "stopped";
   if (r.error) return "failed";
   if (r.reason === "reuse_disabled") return "disabled";
   if (r.cached_tokens === 0) return "miss";
   return r.reason === "none" || r.reason === "block_partial" ? "hit" : "partial_hit";
+}
+
+function briefly(r) {
+  if (r.reason === "never_seen" && r.cached_tokens > 0) return "the rest is new";
+  return kBriefly[r.reason] ?? words(r.reason);
 }
 
 const requestsView = {
@@ -78,7 +86,7 @@ const requestsView = {
     const outcome = outcomeOf(r);
     const button = element("button", {ariaExpanded: this.open === id, onclick: () => this.toggle(id), dataset: {id}},
       element("span", {className: `chip ${outcome}`}, words(outcome)),
-      element("span", {className: "why", title: id}, r.error ? words(r.error) : kBriefly[r.reason] ?? words(r.reason)),
+      element("span", {className: "why", title: id}, outcome === "failed" ? words(r.error) : briefly(r)),
       element("span", {className: "num"}, element("span", {className: "share"}, element("i", {style: {width: `${100 * share}%`}})),
               `${tokens(r.cached_tokens)} / ${tokens(r.prompt_tokens)}`),
       element("span", {className: "right"}, ttft ? milliseconds(ttft) : ""),
@@ -94,6 +102,7 @@ const requestsView = {
     const parts = [];
     const detail = d.detail || {};
     let sentence = kReasons[d.reason] || words(d.reason);
+    if (d.reason === "never_seen" && d.cached_tokens > 0) sentence = kRest;
     if (d.reason === "tokens_diverged" && detail.at_token !== undefined)
       sentence = `The first ${tokens(detail.shared_prefix_tokens ?? detail.at_token)} tokens are those of an earlier prompt. ${sentence}`;
     parts.push(element("p", {}, sentence));

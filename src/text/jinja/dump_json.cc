@@ -53,6 +53,7 @@ class JsonWriter {
 
   void text(std::string_view s) {
     charge_growth(out.size(), s.size());
+    charge_scan(s.size());
     static constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
     out += '"';
     for (std::size_t at = 0; at < s.size();) {
@@ -132,7 +133,7 @@ class JsonWriter {
 
 }  // namespace
 
-// Whatever holds data is data as a whole: nobody's control tokens stand between quotes.
+// JSON that holds any data counts as data as a whole, so that no control token is parsed in it.
 Value tojson_filter(Runtime&, const Value& v, Args& args) {
   args.bind({"ensure_ascii", "indent", "separators", "sort_keys"}, 0);
   JsonWriter w;

@@ -189,6 +189,7 @@ Value Runtime::method(const Value& object, std::string_view name, Function f) {
 Value Runtime::attribute(const Value& object, std::string_view name) {
   if (const auto* u = object.as<Undefined>()) fail_undefined(*u);
   if (const auto* ns = object.as<NamespaceRef>()) {
+    charge((*ns)->items.size() / 8);
     for (const auto& [key, value] : (*ns)->items)
       if (key == name) return value;
   } else if (const auto* loop = object.as<LoopRef>()) {
@@ -200,7 +201,6 @@ Value Runtime::attribute(const Value& object, std::string_view name) {
     return method(object, name, f);
   }
   if (const Dict* d = object.dict(); d && !is_forbidden_method(object, name)) {
-    charge(d->items.size() / 8);
     if (const Value* v = d->find(name)) return *v;
   }
   return make_undefined("'" + std::string(type_name(object)) + " object' has no attribute '" +

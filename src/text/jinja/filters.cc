@@ -29,6 +29,7 @@ Value case_filter(Runtime&, const Value& v, Args& args) {
 Value title(Runtime&, const Value& v, Args& args) {
   args.bind({}, 0);
   const Str s = to_str(v);
+  charge_scan(2 * s.size());
   Str out;
   const auto separates = [](std::uint32_t c) {
     return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
@@ -85,6 +86,7 @@ Value indent(Runtime&, const Value& v, Args& args) {
     by = pad(Str(), args.integer(0, 4), Side::left, Str(" ", Origin::template_text));
   if (const auto* u = v.as<Undefined>()) fail_undefined(*u);
   if (!v.str()) fail("indent needs a string, not " + std::string(type_name(v)));
+  charge_copy(v.str()->size());
   Str text = *v.str();
   text.append("\n", Origin::template_text);
   Str out;
@@ -103,6 +105,7 @@ Value indent(Runtime&, const Value& v, Args& args) {
 Value wordcount(Runtime&, const Value& v, Args& args) {
   args.bind({}, 0);
   const Str s = to_str(v);
+  charge_scan(2 * s.size());
   Int count = 0;
   bool in_word = false;
   for (std::size_t at = 0; at < s.size();) {
@@ -117,6 +120,7 @@ Value wordcount(Runtime&, const Value& v, Args& args) {
 
 // A number written the way Python's int() and float() read it; false if it is not one.
 bool parse_float(const Str& s, double& out) {
+  charge_scan(s.size());
   std::string text;
   const std::string stripped = strip(s, Side::both, nullptr).text();
   for (std::size_t i = 0; i < stripped.size(); ++i) {
@@ -135,6 +139,7 @@ bool parse_float(const Str& s, double& out) {
 }
 
 bool parse_int(const Str& s, int base, Int& out) {
+  charge_scan(s.size());
   std::string text = strip(s, Side::both, nullptr).text();
   bool negative = false;
   if (!text.empty() && (text[0] == '-' || text[0] == '+')) {

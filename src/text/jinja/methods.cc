@@ -77,6 +77,7 @@ Value affix_method(Runtime&, const Value& self, Args& args) {
   const std::string_view text = std::string_view(self.str()->text()).substr(from, to - from);
   const auto matches = [&](const Value& v) {
     if (!v.str()) fail("'" + std::string(args.who) + "' needs a string or a tuple of strings");
+    charge(1 + std::min(text.size(), v.str()->size()) / 64);
     return at_end ? text.ends_with(v.str()->text()) : text.starts_with(v.str()->text());
   };
   if (const Seq* q = args[0]->seq(); q && q->kind == SeqKind::tuple)
@@ -90,12 +91,11 @@ Value find_method_of_str(Runtime&, const Value& self, Args& args) {
   args.bind({"sub", "start", "end"}, 1);
   const std::string& needle = args.str(0).text();
   const Str& s = *self.str();
-  charge(s.size() / 16);
   const auto [from, to] = window(s, args, 1);
   std::size_t found = std::string::npos;
   if (from <= to) {
     const std::string_view text = std::string_view(s.text()).substr(from, to - from);
-    found = backwards ? text.rfind(needle) : text.find(needle);
+    found = backwards ? find_text_back(text, needle) : find_text(text, needle);
   }
   if (found == std::string::npos) {
     if (must) fail("substring not found");
@@ -109,14 +109,13 @@ Value count_method(Runtime&, const Value& self, Args& args) {
   args.bind({"sub", "start", "end"}, 1);
   const Str& s = *self.str();
   const std::string& needle = args.str(0).text();
-  charge(s.size() / 16);
   const auto [from, to] = window(s, args, 1);
   if (from > to) return Value(Int{0});
   const std::string_view text = std::string_view(s.text()).substr(from, to - from);
   if (needle.empty()) return Value(static_cast<Int>(count_code_points(text) + 1));
   Int count = 0;
-  for (std::size_t at = text.find(needle); at != text.npos;
-       at = text.find(needle, at + needle.size()))
+  for (std::size_t at = find_text(text, needle); at != text.npos;
+       at = find_text(text, needle, at + needle.size()), charge(1))
     ++count;
   return Value(count);
 }
@@ -142,6 +141,7 @@ Value remove_affix_method(Runtime&, const Value& self, Args& args) {
   args.bind({suffix ? "suffix" : "prefix"}, 1);
   const Str& s = *self.str();
   const std::string& affix = args.str(0).text();
+  charge_copy(std::min(s.size(), affix.size()));
   if (suffix)
     return !affix.empty() && s.text().ends_with(affix)
                ? make_str(s.slice(0, s.size() - affix.size()))
@@ -154,7 +154,8 @@ Value partition_method(Runtime&, const Value& self, Args& args) {
   args.bind({"sep"}, 1);
   const Str &s = *self.str(), &sep = args.str(0);
   if (sep.empty()) fail("empty separator");
-  const std::size_t at = backwards ? s.text().rfind(sep.text()) : s.text().find(sep.text());
+  const std::size_t at =
+      backwards ? find_text_back(s.text(), sep.text()) : find_text(s.text(), sep.text());
   const Value none = make_str("");
   if (at == std::string::npos)
     return make_seq(SeqKind::tuple, backwards ? std::vector<Value>{none, none, self}
@@ -187,7 +188,7 @@ template <bool (*property)(std::uint32_t)>
 Value all_method(Runtime&, const Value& self, Args& args) {
   args.bind({}, 0);
   const std::string& text = self.str()->text();
-  charge(text.size() / 16);
+  charge_scan(text.size());
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint c = code_point_at(text, at);
     if (!property(c.value)) return Value(false);
@@ -203,7 +204,7 @@ template <bool upper>
 Value is_case_method(Runtime&, const Value& self, Args& args) {
   args.bind({}, 0);
   const std::string& text = self.str()->text();
-  charge(text.size() / 16);
+  charge_scan(text.size());
   bool any = false;
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint c = code_point_at(text, at);

@@ -110,6 +110,7 @@ Value repeat(const Value& v, Int times) {
     return make_str(std::move(out));
   }
   const Seq& q = *v.seq();
+  if (count > 0 && q.items.size() > SIZE_MAX / count) charge(SIZE_MAX);
   charge(q.items.size() * count);
   std::vector<Value> items;
   for (std::size_t i = 0; i < count && !q.items.empty(); ++i)
@@ -124,6 +125,7 @@ bool integral(const Value& v) { return v.as<bool>() || v.as<Int>(); }
 
 Value add(const Value& a, const Value& b) {
   if (a.str() && b.str()) {
+    charge_copy(a.str()->size() + b.str()->size());
     Str out = a.str()->markup || !b.str()->markup ? *a.str() : escape_html(*a.str());
     const bool markup = a.str()->markup || b.str()->markup;
     const Str right = a.str()->markup && !b.str()->markup ? escape_html(*b.str()) : *b.str();
@@ -133,6 +135,7 @@ Value add(const Value& a, const Value& b) {
     return make_str(std::move(out));
   }
   if (a.is_list_or_tuple() && b.is_list_or_tuple() && a.seq()->kind == b.seq()->kind) {
+    charge(a.seq()->items.size() + b.seq()->items.size());
     std::vector<Value> items = a.seq()->items;
     items.insert(items.end(), b.seq()->items.begin(), b.seq()->items.end());
     return make_seq(a.seq()->kind, std::move(items));
@@ -162,8 +165,7 @@ bool contains(const Value& container, const Value& v) {
   if (const Str* s = container.str()) {
     if (!v.str())
       fail("'in <string>' requires a string as left operand, not " + std::string(type_name(v)));
-    charge(s->size() / 64);
-    return s->text().find(v.str()->text()) != std::string::npos;
+    return find_text(s->text(), v.str()->text()) != std::string::npos;
   }
   if (const Seq* q = container.seq())
     return std::any_of(q->items.begin(), q->items.end(),
@@ -202,7 +204,6 @@ bool compare(Compare how, const Value& a, const Value& b) {
 Value subscript(const Value& v, const Value& key, bool& found) {
   found = false;
   if (const Dict* d = v.dict()) {
-    charge(d->items.size() / 8);
     const Value* value = d->find(key);
     found = value != nullptr;
     return found ? *value : Value();
@@ -216,7 +217,7 @@ Value subscript(const Value& v, const Value& key, bool& found) {
     return found ? q->items[static_cast<std::size_t>(index)] : Value();
   }
   if (const Str* s = v.str()) {
-    charge(s->size() / 64);
+    charge_scan(s->size());
     if (index < 0) index += static_cast<Int>(count_code_points(s->text()));
     if (index < 0) return Value();
     std::size_t at = 0;
@@ -234,7 +235,6 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
     fail("'" + std::string(type_name(v)) + "' object cannot be sliced");
   std::vector<std::size_t> offsets;
   if (v.str()) {
-    charge(v.str()->size() / 16);
     offsets = code_point_offsets(v.str()->text());
   }
   const auto size = static_cast<Int>(q ? q->items.size() : offsets.size() - 1);

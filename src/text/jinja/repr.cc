@@ -29,6 +29,8 @@ void append_repr(std::string& out, const Value& v, int depth) {
   if (v.is_undefined()) {
     out += "Undefined";
   } else if (const Str* s = v.str()) {
+    charge_growth(out.size(), s->size());
+    charge_scan(2 * s->size());
     if (s->markup) out += "Markup(";
     out += repr_text(s->text());
     if (s->markup) out += ')';
@@ -158,7 +160,10 @@ std::string repr(const Value& v) {
 }
 
 Str to_str(const Value& v) {
-  if (const Str* s = v.str()) return *s;
+  if (const Str* s = v.str()) {
+    charge_copy(s->size());
+    return *s;
+  }
   const auto made = [](std::string_view text) { return Str(text, Origin::template_text); };
   if (v.is_undefined()) return {};
   if (v.is_none()) return made("None");

@@ -8,13 +8,16 @@
 namespace quire::jinja {
 
 const Value* Scope::find(std::string_view name) const {
-  for (const Scope* s = this; s; s = s->parent.get())
+  for (const Scope* s = this; s; s = s->parent.get()) {
+    charge(s->names.size() / 8);
     for (const auto& [key, value] : s->names)
       if (key == name) return &value;
+  }
   return nullptr;
 }
 
 void Scope::set(const std::string& name, Value value) {
+  charge(names.size() / 8);
   for (auto& [key, old] : names) {
     if (key != name) continue;
     old = std::move(value);
@@ -217,6 +220,7 @@ void Runtime::assign_member(const Expr& target, Value value) {
   if (!ns) fail("cannot assign attribute '" + target.name + "' on what is not a namespace");
   if (target.name.starts_with('_'))
     fail("a namespace holds no names that begin with an underscore");
+  charge((*ns)->items.size() / 8);
   for (auto& [key, old] : (*ns)->items) {
     if (key != target.name) continue;
     old = std::move(value);
@@ -242,6 +246,7 @@ Value Runtime::call_macro(const Callable& macro, Args& args) {
   Descend descend(*this, s.line);
   Restore scope(scope_, scope_in(macro.scope));
   const std::size_t given = std::min(args.positional.size(), s.parameters.size());
+  charge(s.parameters.size() * (1 + args.named.size() / 8));
   std::vector<const Expr*> fallbacks(s.parameters.size(), nullptr);
   for (std::size_t i = 0; i < s.parameters.size(); ++i) {
     const Parameter& p = s.parameters[i];

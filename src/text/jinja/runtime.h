@@ -1,5 +1,4 @@
-// text/jinja/runtime.h - runs a parsed template. One per render; text/chat_template.h is the door
-// to it.
+// text/jinja/runtime.h - runs a parsed template. One per render; used through text/chat_template.h.
 #pragma once
 
 #include <ctime>

@@ -14,7 +14,6 @@ Value length(Runtime&, const Value& v, Args& args) {
   args.bind({}, 0);
   if (v.is_undefined()) return Value(Int{0});
   if (const Str* s = v.str()) {
-    charge(s->size() / 64);
     return Value(static_cast<Int>(count_code_points(s->text())));
   }
   if (const Seq* s = v.seq(); s && s->kind != SeqKind::iterator)

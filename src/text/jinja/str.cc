@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "text/jinja/meter.h"
 
 namespace quire::jinja {
 
@@ -18,13 +19,14 @@ Origin Str::origin_at(std::size_t byte) const {
   return run->origin;
 }
 
-void Str::append(std::string_view text, Origin origin) {
+void Str::append(std::string_view text, Origin origin, std::uint32_t source) {
   if (text.empty()) return;
+  charge(1 + text.size() / 64);
   text_.append(text);
-  if (!runs_.empty() && runs_.back().origin == origin)
+  if (!runs_.empty() && runs_.back().origin == origin && runs_.back().source == source)
     runs_.back().end = text_.size();
   else
-    runs_.push_back({text_.size(), origin});
+    runs_.push_back({text_.size(), origin, source});
 }
 
 void Str::append(const Str& s, std::size_t from, std::size_t to) {
@@ -33,7 +35,7 @@ void Str::append(const Str& s, std::size_t from, std::size_t to) {
                               [](std::size_t at, const Run& r) { return at < r.end; });
   for (; from < to; ++run) {
     const std::size_t end = std::min(run->end, to);
-    append(std::string_view(s.text_).substr(from, end - from), run->origin);
+    append(std::string_view(s.text_).substr(from, end - from), run->origin, run->source);
     from = end;
   }
 }

@@ -7,6 +7,9 @@
 //   Str s("<|user|>", Origin::template_text);
 //   s.append(message, Origin::data);          // s.runs() now has two runs
 //   Str tail = s.slice(4, s.size());          // byte offsets; origins follow
+//
+// A piece of data may also name its source, a number of the caller's: where it shows up in the
+// output, the run says so.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +27,13 @@ class Str {
   struct Run {
     std::size_t end;  // first byte after the run
     Origin origin;
+    std::uint32_t source = 0;  // 0: none
   };
 
   Str() = default;
-  Str(std::string_view text, Origin origin) { append(text, origin); }
+  Str(std::string_view text, Origin origin, std::uint32_t source = 0) {
+    append(text, origin, source);
+  }
 
   const std::string& text() const { return text_; }
   std::size_t size() const { return text_.size(); }
@@ -37,7 +43,7 @@ class Str {
   Origin origin() const { return has_data() ? Origin::data : Origin::template_text; }
   Origin origin_at(std::size_t byte) const;
 
-  void append(std::string_view text, Origin origin);
+  void append(std::string_view text, Origin origin, std::uint32_t source = 0);
   void append(const Str& s) { append(s, 0, s.size()); }
   void append(const Str& s, std::size_t from, std::size_t to);
   Str slice(std::size_t from, std::size_t to) const;
@@ -48,7 +54,7 @@ class Str {
 
  private:
   std::string text_;
-  std::vector<Run> runs_;  // neighbours differ in origin; the last one ends at size()
+  std::vector<Run> runs_;  // neighbours differ in origin or source; the last one ends at size()
 };
 
 }  // namespace quire::jinja

@@ -1,13 +1,30 @@
 #include "text/jinja/text_functions.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "text/jinja/unicode.h"
 
 namespace quire::jinja {
 
+std::size_t find_text(std::string_view text, std::string_view needle, std::size_t from) {
+  if (from > text.size()) return text.npos;
+  const void* at = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
+  const std::size_t found =
+      at == nullptr ? text.npos
+                    : static_cast<std::size_t>(static_cast<const char*>(at) - text.data());
+  charge_scan((at == nullptr ? text.size() : found) - from + needle.size());
+  return found;
+}
+
+std::size_t find_text_back(std::string_view text, std::string_view needle) {
+  const std::string backwards(text.rbegin(), text.rend()), wanted(needle.rbegin(), needle.rend());
+  charge_scan(text.size());
+  const std::size_t at = find_text(backwards, wanted);
+  return at == text.npos ? text.npos : text.size() - at - needle.size();
+}
+
 Str strip(const Str& s, Side side, const Str* characters) {
-  charge(s.size() / 64);
   std::vector<std::uint32_t> set;
   if (characters) {
     for (std::size_t at = 0; at < characters->size();) {
@@ -18,6 +35,7 @@ Str strip(const Str& s, Side side, const Str* characters) {
     charge(set.size());
   }
   const auto strippable = [&](std::uint32_t c) {
+    charge(set.size() / 16);
     return characters ? std::find(set.begin(), set.end(), c) != set.end() : is_space(c);
   };
   std::size_t from = 0, to = s.size();
@@ -26,11 +44,13 @@ Str strip(const Str& s, Side side, const Str* characters) {
     if (!strippable(c.value)) break;
     from += c.size;
   }
+  charge_scan(from);
   while (side != Side::left && to > from) {
     const CodePoint c = code_point_before(s.text(), to);
     if (!strippable(c.value)) break;
     to -= c.size;
   }
+  charge_scan(s.size() - to);
   return s.slice(from, to);
 }
 
@@ -79,7 +99,7 @@ Str replace(const Str& s, const Str& from, const Str& to, Int count) {
     }
   }
   while (count != 0 && !from.empty()) {
-    const std::size_t found = s.text().find(from.text(), at);
+    const std::size_t found = find_text(s.text(), from.text(), at);
     if (found == std::string::npos) break;
     charge(1);
     put(s, at, found);
@@ -157,7 +177,7 @@ std::vector<Str> split(const Str& s, const Str& separator, Int count) {
   std::vector<Str> out;
   std::size_t at = 0;
   for (; count != 0; --count) {
-    const std::size_t found = s.text().find(separator.text(), at);
+    const std::size_t found = find_text(s.text(), separator.text(), at);
     if (found == std::string::npos) break;
     out.push_back(s.slice(at, found));
     at = found + separator.size();
@@ -167,17 +187,20 @@ std::vector<Str> split(const Str& s, const Str& separator, Int count) {
 }
 
 std::vector<Str> split_back(const Str& s, const Str& separator, Int count) {
-  charge(s.size() / 16);
   if (separator.empty()) fail("empty separator");
+  // Of overlapping separators the last ones count, so the text is read backwards, once.
+  const std::string text(s.text().rbegin(), s.text().rend()),
+      wanted(separator.text().rbegin(), separator.text().rend());
+  charge_scan(text.size());
   std::vector<Str> out;
-  std::size_t end = s.size();
-  for (; count != 0 && end >= separator.size(); --count) {
-    const std::size_t found = s.text().rfind(separator.text(), end - separator.size());
+  std::size_t at = 0;
+  for (; count != 0; --count) {
+    const std::size_t found = find_text(text, wanted, at);
     if (found == std::string::npos) break;
-    out.push_back(s.slice(found + separator.size(), end));
-    end = found;
+    out.push_back(s.slice(s.size() - found, s.size() - at));
+    at = found + wanted.size();
   }
-  out.push_back(s.slice(0, end));
+  out.push_back(s.slice(0, s.size() - at));
   std::reverse(out.begin(), out.end());
   return out;
 }

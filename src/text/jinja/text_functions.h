@@ -14,6 +14,10 @@ namespace quire::jinja {
 enum class Side : std::uint8_t { left, right, both };
 enum class Case : std::uint8_t { upper, lower, title, capitalize, swap };
 
+// Where `needle` is found first or last, or npos; in linear time whatever they hold.
+std::size_t find_text(std::string_view text, std::string_view needle, std::size_t from = 0);
+std::size_t find_text_back(std::string_view text, std::string_view needle);
+
 Str strip(const Str& s, Side side, const Str* characters);  // white space when null
 Str change_case(const Str& s, Case to);
 Str replace(const Str& s, const Str& from, const Str& to, Int count);  // count < 0: all

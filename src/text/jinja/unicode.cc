@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "text/jinja/meter.h"
+
 namespace quire::jinja {
 namespace {
 
@@ -136,12 +138,14 @@ void append_utf8(std::string& out, std::uint32_t c) {
 }
 
 std::size_t count_code_points(std::string_view text) {
+  charge_scan(text.size());
   std::size_t count = 0;
   for (std::size_t at = 0; at < text.size(); ++count) at += code_point_at(text, at).size;
   return count;
 }
 
 std::vector<std::size_t> code_point_offsets(std::string_view text) {
+  charge(text.size() / 8);
   std::vector<std::size_t> offsets;
   offsets.reserve(text.size() + 1);
   for (std::size_t at = 0; at < text.size(); at += code_point_at(text, at).size)

@@ -13,8 +13,6 @@ void fail_unsupported(std::string message) { throw Failure{Code::unsupported, st
 void fail_undefined(const Undefined& u) { fail(u.why ? *u.why : "a value is undefined"); }
 
 namespace {
-thread_local Meter* current_meter = nullptr;
-
 int depth_of(const Value& v) {
   if (const Seq* s = v.seq()) return s->depth;
   if (const Dict* d = v.dict()) return d->depth;
@@ -31,29 +29,9 @@ int checked_depth(int below) {
 }
 }  // namespace
 
-MeterScope::MeterScope(Meter& meter) : outer_(std::exchange(current_meter, &meter)) {}
-MeterScope::~MeterScope() { current_meter = outer_; }
-
-void charge(std::size_t steps) {
-  if (!current_meter) return;
-  if (steps > current_meter->steps_left)
-    throw Failure{Code::exhausted, "the chat template takes more steps than allowed"};
-  current_meter->steps_left -= steps;
-}
-
-void charge_growth(std::size_t bytes, std::size_t more) {
-  if (!current_meter) return;
-  if (more > current_meter->bytes_max || bytes > current_meter->bytes_max - more)
-    throw Failure{Code::exhausted, "the chat template makes a string of more than " +
-                                       std::to_string(current_meter->bytes_max) + " bytes"};
-  charge(more / 64);
-}
-
-void charge_bytes(std::size_t bytes) { charge_growth(0, bytes); }
-
-Value make_str(std::string_view text, Origin origin) {
+Value make_str(std::string_view text, Origin origin, std::uint32_t source) {
   charge_bytes(text.size());
-  return Value(StrRef(std::make_shared<Str>(text, origin)));
+  return Value(StrRef(std::make_shared<Str>(text, origin, source)));
 }
 Value make_str(Str s) {
   charge_bytes(s.size());
@@ -98,6 +76,7 @@ const Value* Dict::find(const Value& key) const {
 }
 
 const Value* Dict::find(std::string_view key) const {
+  charge(items.size() / 8);
   for (const auto& [k, v] : items)
     if (const Str* s = k.str(); s && s->text() == key) return &v;
   return nullptr;
@@ -153,7 +132,11 @@ bool equals(const Value& a, const Value& b) {
   }
   if (a.rep.index() != b.rep.index()) return false;
   if (a.is_undefined() || a.is_none()) return true;
-  if (const Str* s = a.str()) return s->text() == b.str()->text();
+  if (const Str* s = a.str()) {
+    if (s->size() != b.str()->size()) return false;
+    charge_copy(s->size());
+    return s->text() == b.str()->text();
+  }
   if (const Seq* s = a.seq()) {
     const Seq* t = b.seq();
     if (s == t) return true;
@@ -176,12 +159,15 @@ bool equals(const Value& a, const Value& b) {
 }
 
 bool less(const Value& a, const Value& b) {
+  charge(1);
   if (is_number(a) && is_number(b)) {
     if (a.as<double>() || b.as<double>()) return to_double(a) < to_double(b);
     return to_int(a) < to_int(b);
   }
-  if (a.str() && b.str())
+  if (a.str() && b.str()) {
+    charge_copy(std::min(a.str()->size(), b.str()->size()));
     return a.str()->text() < b.str()->text();  // UTF-8 sorts as its code points do
+  }
   if (a.is_list_or_tuple() && b.is_list_or_tuple() && a.seq()->kind == b.seq()->kind) {
     const auto &s = a.seq()->items, &t = b.seq()->items;
     for (std::size_t i = 0; i < std::min(s.size(), t.size()); ++i)

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/jinja/meter.h"
 #include "text/jinja/str.h"
 
 namespace quire::jinja {
@@ -94,37 +95,13 @@ struct Namespace {
   std::vector<std::pair<std::string, Value>> items;
 };
 
-// What ends a render early. Thrown and caught inside this module only.
-struct Failure {
-  Code code;
-  std::string message;
-  bool own_words = false;  // raise_exception's: the message is handed on as it is
-};
 [[noreturn]] void fail(std::string message);              // the template or its data is wrong
 [[noreturn]] void fail_unsupported(std::string message);  // right, but not in our subset
 
-// What a render may still use. Values charge it themselves, so that no operation is free; one
-// render per thread.
-struct Meter {
-  std::size_t steps_left;
-  std::size_t bytes_max;  // of any one string, the output included
-};
-class MeterScope {
- public:
-  explicit MeterScope(Meter& meter);
-  ~MeterScope();
-  MeterScope(const MeterScope&) = delete;
-
- private:
-  Meter* outer_;
-};
-void charge(std::size_t steps);
-void charge_bytes(std::size_t bytes);                     // call before making a string this long
-void charge_growth(std::size_t bytes, std::size_t more);  // before making one longer
-
 inline constexpr int kValueDepthMax = 100;
 
-Value make_str(std::string_view text, Origin origin = Origin::template_text);
+Value make_str(std::string_view text, Origin origin = Origin::template_text,
+               std::uint32_t source = 0);
 Value make_str(Str s);
 Value make_seq(SeqKind kind, std::vector<Value> items);
 inline Value make_list(std::vector<Value> items) {

@@ -1,9 +1,0 @@
-// board/page_assets.h - style and script of the leaderboard's page. Used by board/page.cc.
-#pragma once
-
-namespace quire {
-
-extern const char* const kPageStyle;
-extern const char* const kPageScript;
-
-}  // namespace quire

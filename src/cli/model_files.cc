@@ -1,0 +1,90 @@
+#include "cli/model_files.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+namespace quire::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDefaultModel = "smollm2-135m-instruct-q4_1.gguf";
+
+fs::path quire_cache() { return fs::path(model_cache_folder()).parent_path(); }
+
+bool looks_like_path(std::string_view word) {
+  if (word.starts_with('/') || word.starts_with("./") || word.starts_with("../") ||
+      word.starts_with('~') || word.starts_with("hf:") || word.ends_with(".gguf"))
+    return true;
+  return word.find('/') != word.npos && word.find_first_of(" \t\n") == word.npos;
+}
+
+}  // namespace
+
+std::string model_cache_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::string base = cache && *cache ? cache : std::string(home ? home : ".") + "/.cache";
+  return base + "/quire/models";
+}
+
+std::vector<std::string> cached_models() {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const fs::directory_entry& e : fs::directory_iterator(model_cache_folder(), none)) {
+    if (e.path().extension() == ".gguf")
+      names.push_back(e.path().stem().string());
+    else if (fs::exists(e.path() / "config.json", none))
+      names.push_back(e.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+Result<std::string> find_model(const std::string& given) {
+  const std::string name = given.empty() ? kDefaultModel : given, folder = model_cache_folder();
+  for (const std::string& path : {given, folder + "/" + name, folder + "/" + name + ".gguf"})
+    if (std::error_code none; !path.empty() && fs::exists(path, none)) return path;
+  if (given.empty())
+    return Error{Code::not_found, "no model given, and the default one is not in " + folder +
+                                      "; `scripts/fetch-model` fetches it"};
+  if (looks_like_path(given))
+    return Error{Code::not_found,
+                 "no model at " + given + "; give a GGUF file or a Hugging Face folder"};
+  std::string there;
+  for (const std::string& model : cached_models()) there += (there.empty() ? "" : ", ") + model;
+  return Error{Code::not_found,
+               "no model at " + given + "; by name there " +
+                   (there.empty() ? "is none" : "are " + there) + " (in " + folder +
+                   "). Give the path of a GGUF file or a Hugging Face folder, put one into that "
+                   "folder, or fetch the default model with `scripts/fetch-model`"};
+}
+
+Result<ModelAndText> tell_text_from_model(std::string first, std::string second,
+                                          std::string named_model) {
+  if (!named_model.empty() && !first.empty() && !second.empty())
+    return Error{Code::invalid, "two models: -m " + named_model + " and " + first +
+                                    "; with -m, only the text stands alone"};
+  if (!named_model.empty()) return ModelAndText{named_model, second.empty() ? first : second};
+  if (!first.empty() && second.empty() && !looks_like_path(first) && !find_model(first).ok())
+    return ModelAndText{"", first};
+  return ModelAndText{first, second};
+}
+
+std::string plan_path(const std::string& model) {
+  return quire_cache() / "plans" / (fs::path(model).filename().string() + ".json");
+}
+
+std::string calibration_path(const std::string& model, std::string_view format) {
+  return quire_cache() / "calibrations" /
+         (fs::path(model).filename().string() + "." + std::string(format));
+}
+
+std::string home_path(const std::string& path) {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || (path != "~" && !path.starts_with("~/"))) return path;
+  return home + path.substr(1);
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,182 @@
+#include "engine/combine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+bool any_group(const Combination& c, bool (*is)(const LayerGroup&)) {
+  return std::ranges::any_of(c.geometry->groups, is);
+}
+
+bool no_lanes(const Combination& c) { return has_no_lanes(*c.geometry); }
+bool rows_beside(const Combination& c) { return keeps_rows(*c.geometry); }
+bool many_groups(const Combination& c) { return retained_groups(*c.geometry) > 1; }
+bool nothing_grows(const Combination& c) { return retained_groups(*c.geometry) == 0; }
+bool no_page_work(const Combination& c) { return !c.page_work; }
+bool has_beams(const Combination& c) { return c.beams > 0; }
+bool drops(const Combination& c) { return c.retain != nullptr; }
+bool scores(const Combination& c) { return c.scores; }
+
+bool merges_codes(const Combination& c) {
+  return c.retain->merger &&
+         any_group(c, [](const LayerGroup& g) { return retains(g) && !g.format->exact; });
+}
+bool cuts_sparse(const Combination& c) { return c.geometry->sparse() && c.retain->cut > 0; }
+bool outgrows(const Combination& c) {
+  return c.retain->endless() &&
+         std::uint64_t{c.retain->tokens} + c.retain->every + 4 * c.geometry->tokens_per_block >
+             c.context;
+}
+
+bool answers_drop(const Combination& c) { return c.select->answers() && c.retain; }
+bool answers_have_beams(const Combination& c) { return c.select->answers() && c.beams > 0; }
+
+bool not_exact(const Combination& c) { return !c.geometry->exact(); }
+bool reads_some(const Combination& c) {
+  return c.geometry->sparse() || (c.select && c.select->answers());
+}
+bool forgets(const Combination& c) {
+  return any_group(c,
+                   [](const LayerGroup& g) { return g.kind != GroupKind::full || g.window != 0; });
+}
+
+constexpr std::string_view kAlike = "all layers that see everything must be stored alike";
+constexpr std::string_view kWindows =
+    "their window layers are left alone; one layer must see everything";
+constexpr std::string_view kNoDrafts = "answers are made token by token: there are no drafts";
+
+constexpr CombineRule kRules[] = {
+    {Part::budget, "formats",
+     "any whose keys are stored after RoPE; kivi and others with groups over tokens keep or drop "
+     "whole blocks; kvquant, coupled and minicache, whose layers share pages, are refused",
+     no_lanes},
+    {Part::budget, "merging", "rows that stay are changed: needs an exact format (f16, bf16, f32)",
+     merges_codes},
+    {Part::budget, "recent_exact and sinks of a format",
+     "rows kept beside a lossy format are not compacted: leave recent_exact and sinks of the "
+     "format out, the method has its own",
+     rows_beside},
+    {Part::budget, "plans and skip_layers of a format", kAlike, many_groups},
+    {Part::budget, "models with windows", kWindows, nothing_grows},
+    {Part::budget, "sparse prompts",
+     "what stays is chosen when all of it was read: a cut would drop blocks that the rest reads",
+     cuts_sparse},
+    {Part::budget, "prefix sharing",
+     "cached blocks are read and left for others as always, up to the queries that the method must "
+     "see; a copy is compacted, and what follows is private"},
+    {Part::budget, "preemption",
+     "a compacted sequence is parked; where its memory is needed it is computed again from the "
+     "start, to the same bits"},
+    {Part::budget, "n and best_of",
+     "choices share what the prompt left; each goes its own way from there"},
+    {Part::budget, "endless text",
+     "streaming and window start positions over, so a text may outgrow the model's context; what "
+     "stays must be smaller than it",
+     outgrows},
+    {Part::budget, "speculative decoding", kNoDrafts},
+    {Part::budget, "beam search", "beams share and part too often: refused", has_beams},
+    {Part::budget, "GPU", "lanes are read on the CPU only: refused", no_page_work},
+
+    {Part::select, "formats",
+     "any whose keys are stored after RoPE, whole pages are read as they are; kvquant, coupled and "
+     "minicache, whose layers share pages, are refused",
+     no_lanes},
+    {Part::select, "recent_exact and sinks of a format",
+     "rows kept beside a lossy format would be read twice: leave recent_exact and sinks out",
+     rows_beside},
+    {Part::select, "plans and skip_layers of a format", kAlike, many_groups},
+    {Part::select, "models with windows", kWindows, nothing_grows},
+    {Part::select, "kv.budget", "quest reads what is there, a budget drops it: give one of them",
+     answers_drop},
+    {Part::select, "prefix sharing",
+     "quest leaves prompts, and what is cached of them, alone; a prompt read by xattention or "
+     "vertical-slash shares whole blocks with those that were read alike. Answers are private"},
+    {Part::select, "preemption",
+     "an answer by quest is parked, or computed again token by token; sparse prompts are computed "
+     "again block by block"},
+    {Part::select, "n and best_of", "choices share the prompt; each reads what it chooses"},
+    {Part::select, "speculative decoding", kNoDrafts},
+    {Part::select, "beam search", "beams share and part too often: quest is refused",
+     answers_have_beams},
+    {Part::select, "GPU", "pages are chosen on the CPU only: refused", no_page_work},
+
+    {Part::approximate, "formats",
+     "keys are turned and some computed again, which codes cannot be: needs an exact format (f16, "
+     "bf16, f32)",
+     not_exact},
+    {Part::approximate, "models with windows",
+     "window layers do not keep every row of a text: refused", forgets},
+    {Part::approximate, "kv.budget",
+     "methods look at queries of the whole prompt, which is not computed: give one of them", drops},
+    {Part::approximate, "kv.select", "what is copied was read as a whole: give one of them",
+     reads_some},
+    {Part::approximate, "prompt_logprobs", "not every token of the prompt is computed: refused",
+     scores},
+    {Part::approximate, "prefix sharing",
+     "true prefixes are shared as always; what is put together, and what follows, is private"},
+    {Part::approximate, "preemption",
+     "such a sequence is parked; where its memory is needed the prompt is read as any other"},
+    {Part::approximate, "n, best_of and beam search", "they share what was put together"},
+    {Part::approximate, "GPU", "rows are copied on the CPU only: refused", no_page_work},
+
+    {Part::convert, "formats", "in an exact format there is nothing to convert: ignored"},
+    {Part::convert, "n, best_of and beam search", "only a single answer converts; others compute"},
+    {Part::convert, "the same answer",
+     "what is converted depends on what is cached, and so does the answer: kv.approximate says so"},
+};
+
+std::string text_of(const Combination& c, Part part) {
+  switch (part) {
+    case Part::budget:
+      return c.retain->text();
+    case Part::select:
+      return c.select->text();
+    case Part::approximate:
+      return "approximate reuse";
+    case Part::convert:
+      return "convert";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::span<const CombineRule> combine_rules() { return kRules; }
+
+bool asks_for(const Combination& c, Part part) {
+  switch (part) {
+    case Part::budget:
+      return c.retain != nullptr;
+    case Part::select:
+      return c.select != nullptr;
+    case Part::approximate:
+      return c.blends;
+    case Part::convert:
+      return c.converts;
+  }
+  return false;
+}
+
+std::string_view field_of(Part part) {
+  constexpr std::string_view kFields[] = {"kv.budget", "kv.select", "kv.reuse", "kv.convert"};
+  return kFields[static_cast<std::size_t>(part)];
+}
+
+std::optional<Refusal> refusal(const Combination& c) {
+  for (const CombineRule& rule : kRules)
+    if (asks_for(c, rule.part) && rule.refuses && rule.refuses(c))
+      return Refusal{rule.part,
+                     fmt::format("{} with {}: {}", text_of(c, rule.part), rule.with, rule.says)};
+  return {};
+}
+
+Status check_combination(const Combination& c) {
+  const std::optional<Refusal> refused = refusal(c);
+  if (refused) return Error{Code::unsupported, refused->message};
+  return {};
+}
+
+}  // namespace quire

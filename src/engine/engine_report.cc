@@ -1,0 +1,141 @@
+// What an answer, a request and a step have cost, and who is told of it.
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "engine/plan.h"
+
+namespace quire {
+
+void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
+  Answer& a = job.answers[index];
+  a.done = true;
+  a.next = kNoToken;
+  ProgramReport report;
+  a.programs.report(report);
+  job.kv_bytes = std::max(job.kv_bytes, runtime_.cache().bytes(a.sequence) + report.bytes_beside);
+  job.programs.add(report);
+  job.kv_bytes_whole =
+      std::max(job.kv_bytes_whole, sequence_bytes(geometry(job), a.sequence.length()));
+  a.sequence.close();
+  ++stats_.finished[static_cast<std::size_t>(how)];
+  if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
+    record->finishes.resize(job.request.choices, Finish::cancelled);
+    record->finishes[index] = how;
+  }
+  told_ = true;
+  job.sink->finished(index, how);
+  if (std::ranges::all_of(job.answers, &Answer::done)) complete(job);
+}
+
+void Engine::complete(Job& job) {
+  const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
+  const Nanoseconds read = job.first_token > 0 ? job.first_token : now_;
+  const std::uint32_t approximate = job.programs.approximate_tokens;
+  const auto seconds = [](Nanoseconds t) { return static_cast<double>(t) * 1e-9; };
+  Done done{.prompt_tokens = prompt,
+            .cached_tokens = job.cached,
+            .approximate_tokens = approximate,
+            .converted = job.programs.converted,
+            .computed_tokens = prompt - job.cached - approximate,
+            .written_tokens = job.written,
+            .generated_tokens = job.generated,
+            .preemptions = job.preemptions,
+            .kv_bytes = job.kv_bytes,
+            .kv_bytes_whole = std::max(job.kv_bytes, job.kv_bytes_whole),
+            .kv_bytes_read = job.programs.bytes_read,
+            .kv_bytes_readable = job.programs.bytes_readable,
+            .node = job.keys.empty() ? BlockKey{} : job.keys.back(),
+            .reason = job.reason,
+            .queue_seconds = seconds(job.admitted - job.submitted),
+            .prefill_seconds = seconds(read - job.admitted),
+            .first_token_seconds = job.first_token > 0 ? seconds(read - job.submitted) : 0,
+            .decode_seconds = seconds(now_ - read),
+            .submitted = job.submitted,
+            .lookup_seconds = seconds(job.lookup),
+            .token_gap_median = job.gaps.quantile(0.5),
+            .token_gap_99 = job.gaps.quantile(0.99),
+            .saved_prefill_seconds = job.cached * prefill_cost_.token_seconds(),
+            .leases = job.leases,
+            .lease_problem = job.lease_problem};
+  stats_.request_seconds.add(since(job.submitted));
+  stats_.prefill_seconds.add(done.prefill_seconds);
+  stats_.decode_seconds.add(done.decode_seconds);
+  stats_.inference_seconds.add(since(job.admitted));
+  stats_.request_prompt_tokens.add(prompt);
+  stats_.request_generated_tokens.add(job.generated);
+  stats_.request_computed_tokens.add(done.computed_tokens);
+  if (job.generated > job.request.choices)
+    stats_.token_seconds.add(done.decode_seconds * job.request.choices /
+                             (job.generated - job.request.choices));
+  if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
+    record->first_token = job.first_token;
+    record->done = done;
+  }
+  told_ = true;
+  job.sink->done(done);
+  end(job, Reason::finished);
+}
+
+// What the step tells of the cost of a prompt token. The cache hears of it when it has changed
+// noticeably: a jitter would only shuffle the order of eviction.
+void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
+  double positions = 0;
+  std::size_t reading = 0;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const auto count = static_cast<double>(items_[i].tokens.size());
+    positions += count * (rows_[i].past + count / 2);
+    if (items_[i].tokens.size() > 1) reading += items_[i].tokens.size();
+  }
+  if (reading < PrefillCost::kRowsMin) return;
+  prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));
+  const double now = prefill_cost_.token_seconds();
+  log_.token_seconds = now;
+  if (now < 0.8 * cost_told_ || now > 1.25 * cost_told_) {
+    cost_told_ = now;
+    runtime_.cache().set_recompute_cost(prefill_cost_.token_ns(),
+                                        prefill_cost_.token_position_ns());
+  }
+}
+
+const ServiceStats& Engine::stats() {
+  stats_.requests_running = static_cast<std::uint32_t>(running_.size());
+  stats_.requests_waiting = static_cast<std::uint32_t>(line_.size());
+  stats_.sequences_running = branches_;
+  stats_.cache = runtime_.cache().stats();
+  stats_.block_times = runtime_.cache().block_times();
+  stats_.key_error = runtime_.executor().seal_error().keys.relative();
+  stats_.value_error = runtime_.executor().seal_error().values.relative();
+  const CacheStats& c = stats_.cache;
+  stats_.kv_usage = std::min(1.0, static_cast<double>(c.referenced_bytes + c.pinned_bytes) /
+                                      static_cast<double>(c.budget_bytes));
+  for (std::size_t i = 0; i < tenant_roots_.size(); ++i)
+    stats_.tenant_bytes[i] = runtime_.cache().cached_bytes(tenant_roots_[i]);
+  return stats_;
+}
+
+std::vector<ActiveRequest> Engine::active() const {
+  const Nanoseconds now = clock_.now();
+  std::vector<ActiveRequest> all;
+  for (const auto& [id, job] : jobs_) {
+    ActiveRequest a{.ticket = static_cast<Ticket>(static_cast<std::uint64_t>(id)),
+                    .id = job->request.id,
+                    .tenant = job->request.kv.tenant,
+                    .prompt_tokens = static_cast<std::uint32_t>(job->request.prompt.size()),
+                    .cached_tokens = job->cached,
+                    .computed_tokens = 0,
+                    .generated_tokens = job->generated,
+                    .choices = job->request.choices,
+                    .preemptions = job->preemptions,
+                    .age = now - job->submitted};
+    a.state = job->state == Job::State::reading     ? ActiveRequest::State::reading
+              : job->state == Job::State::answering ? ActiveRequest::State::answering
+                                                    : ActiveRequest::State::waiting;
+    if (job->attached > 0 && !job->beams && job->answers[0].sequence.is_open())
+      a.computed_tokens = job->answers[0].sequence.length();
+    all.push_back(std::move(a));
+  }
+  std::ranges::sort(all, {}, &ActiveRequest::ticket);
+  return all;
+}
+
+}  // namespace quire

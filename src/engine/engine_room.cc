@@ -1,0 +1,166 @@
+// Room for the rows of a step: what joining the batch takes, and who gives way when memory is short.
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "engine/plan.h"
+
+namespace quire {
+
+std::uint64_t Engine::full_bytes(const Job& job) const {
+  return request_bytes(geometry(job),
+                       {.prompt = job.request.prompt.size(),
+                        .answer = job.request.tokens_max,
+                        .width = job.width(),
+                        .chunk = options_.step_tokens,
+                        .memory_page = runtime_.memory_page()},
+                       job.request.kv.retain.get());
+}
+
+bool Engine::has_room(Job& job, std::uint32_t cached) {
+  if (branches_ + job.width() > options_.sequences_max) return false;
+  const Geometry& g = geometry(job);
+  const std::uint32_t known =
+      static_cast<std::uint32_t>(job.request.prompt.size()) + job.generated / job.width();
+  const std::uint32_t ahead = std::min(job.request.tokens_max, 2 * g.tokens_per_block);
+  std::uint64_t whole = sequence_bytes(g, known + ahead);
+  if (job.request.kv.retain)  // the prompt and what stays of it are there together for a moment
+    whole += retained_bytes(g, *job.request.kv.retain, job.request.prompt.size());
+  // Blocks it would share with those who run cost nothing, but cached ones that nobody holds do. A
+  // newcomer may hope for the former; who has given way for lack of room gets no such credit,
+  // unless its blocks are parked, which count as held already.
+  const bool parked = job.placed && job.branch(job.first_open()).sequence->length() > 0;
+  const std::uint64_t have = job.preemptions == 0 || parked ? sequence_bytes(g, cached) : 0;
+  job.need_bytes = whole - std::min(whole, have) +
+                   (job.width() - 1) * sequence_bytes(g, job.generated / job.width() + ahead);
+  if (running_.empty()) return true;  // there is nobody to wait for
+  if (job.preemptions >= options_.preemptions_max)
+    return reserved_bytes_ + full_bytes(job) <= runtime_.kv_cache_bytes();
+  return job.need_bytes <= room_bytes_;
+}
+
+// The step found no room: somebody gives way. False: what could not go on alone has failed, and
+// there is nothing left to run.
+bool Engine::make_room() {
+  if (snapshots_.drop_last()) return true;
+  candidates_.clear();
+  for (Job* job : running_)
+    candidates_.push_back({line_.standing(job->id, job->entry),
+                           job->reserved || job->preemptions >= options_.preemptions_max});
+  std::optional<std::size_t> victim = pick_victim(candidates_);
+  if (!victim && running_.size() > 1) {  // the first, if it alone may still be asked
+    const auto open = std::ranges::find(candidates_, false, &Running::protect);
+    if (open != candidates_.end()) victim = open - candidates_.begin();
+  }
+  if (victim) {
+    preempt(*running_[*victim]);
+    return true;
+  }
+  if (restart_parked()) return true;
+  fail(*running_.back(), FailureKind::no_room,
+       runtime_.cache().stats().pinned_bytes > 0
+           ? "the KV cache has no room left to go on: pinned prefixes hold it; release some or "
+             "raise --kv-cache-memory"
+           : "the KV cache has no room left to go on; raise --kv-cache-memory");
+  sweep();
+  return !running_.empty();
+}
+
+// A waiting job may hold memory that is never dropped: what its programs made cannot be had back by
+// attaching. The last of them starts over. False: there is none.
+bool Engine::restart_parked() {
+  Job* last = nullptr;
+  for (const auto& [id, job] : jobs_) {
+    if (job->state != Job::State::waiting || !job->placed) continue;
+    bool holds = false;
+    for (std::uint32_t i = 0; i < job->branch_count(); ++i)
+      holds |= !job->branch(i).done && job->branch(i).sequence->length() > 0;
+    if (holds &&
+        (!last || line_.standing(last->id, last->entry) < line_.standing(job->id, job->entry)))
+      last = job.get();
+  }
+  if (last == nullptr) return false;
+  for (std::uint32_t i = 0; i < last->branch_count(); ++i) {
+    const Branch b = last->branch(i);
+    if (b.done || b.sequence->length() == 0) continue;
+    runtime_.cache().preempt(*b.sequence, Preempt::recompute);
+    b.program->reset(*b.sequence);
+    ++stats_.preemptions_recompute;
+  }
+  return true;
+}
+
+void Engine::preempt(Job& job) {
+  const double wanted = wanted_tokens(job);
+  for (std::uint32_t i = 0; i < job.attached; ++i) {
+    const Branch b = job.branch(i);
+    if (b.done) continue;
+    const Yield yields = b.program->yield(*b.sequence);
+    const Preempt how = yields == Yield::park        ? Preempt::park
+                        : yields == Yield::recompute ? Preempt::recompute
+                                                     : cheaper_preemption(*b.sequence, wanted);
+    if (how == Preempt::recompute) b.program->reset(*b.sequence);
+    runtime_.cache().preempt(*b.sequence, how);
+    ++(how == Preempt::park ? stats_.preemptions_parked : stats_.preemptions_recompute);
+  }
+  job.attached = 0;
+  job.placed = true;
+  ++placed_;
+  ++job.preemptions;
+  job.state = Job::State::waiting;
+  job.follow_since = 0;
+  branches_ -= job.width();
+  std::erase(running_, &job);
+  line_.add(job.id, job.entry);
+}
+
+// Room that the others will take before one of them ends, in tokens: prompts to be read and as many
+// tokens of every answer as the shortest has left, beyond the blocks they have.
+double Engine::wanted_tokens(const Job& victim) {
+  const auto for_each_other = [&](auto visit) {
+    for (Job* job : running_)
+      for (std::uint32_t i = 0; job != &victim && i < job->attached; ++i)
+        if (!job->branch(i).done) visit(*job, i);
+  };
+  std::uint32_t least = 0xffffffffu;
+  for_each_other([&](Job& job, std::uint32_t i) {
+    least = std::min(least, job.request.tokens_max - job.generated_by(i));
+  });
+  const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
+  double wanted = 0;
+  for_each_other([&](Job& job, std::uint32_t i) {
+    const Branch b = job.branch(i);
+    const std::uint32_t length = b.sequence->length(),
+                        has = (length + per_block - 1) / per_block * per_block;
+    const std::uint64_t end = std::uint64_t{length} + b.unread() + least;
+    wanted += static_cast<double>(end - std::min<std::uint64_t>(end, has));
+  });
+  return wanted;
+}
+
+Preempt Engine::cheaper_preemption(const Sequence& s, double wanted) const {
+  if (options_.preempt) return *options_.preempt;
+  const CacheStats c = runtime_.cache().stats();
+  const Geometry& g = runtime_.cache().geometry(s.root());
+  const double length = std::max(s.length(), 1u);
+  const double token_bytes =
+      static_cast<double>(std::max<std::uint64_t>(sequence_bytes(g, s.length()), 1)) / length;
+  const std::uint64_t held = c.referenced_bytes + c.fenced_bytes + c.cached_bytes;
+  const GivingWay giving{
+      .length = length,
+      .whole = std::min<double>(s.published_blocks() * g.tokens_per_block, length),
+      .free = static_cast<double>(c.budget_bytes - std::min(c.budget_bytes, held)) / token_bytes,
+      .cached = static_cast<double>(c.cached_bytes - std::min(c.cached_bytes, c.pinned_bytes)) /
+                token_bytes,
+      .wanted = wanted,
+      .reuse = c.tokens_queried == 0
+                   ? 0
+                   : static_cast<double>(c.tokens_hit) / static_cast<double>(c.tokens_queried)};
+  const auto cost = [&](const PreemptLoss& loss) {
+    return prefill_cost_.ns(length - loss.own, length) +
+           prefill_cost_.ns(0, length) / length * loss.others;
+  };
+  return cost(loss_of_park(giving)) < cost(loss_of_recompute(giving)) ? Preempt::park
+                                                                      : Preempt::recompute;
+}
+
+}  // namespace quire

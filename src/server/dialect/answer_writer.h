@@ -1,0 +1,89 @@
+// server/dialect/answer_writer.h - how an answer looks on the wire: each dialect has its own.
+//
+// A Generation (server/generation.h) tells its writer what became certain and sends the bytes it
+// gets back: events, lines or elements of an array, as stream_head() announces. Pure: no socket, no
+// engine, so that it is tested on strings.
+//
+//   writer->begin(usage) + writer->piece(...) + ... + writer->end(usage, kv);   // a stream
+//   writer->whole(answers, prompts, usage, kv);                                 // or one body
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/request.h"
+#include "server/api_error.h"
+#include "server/tools.h"
+
+namespace quire {
+
+enum class FinishReason : std::uint8_t { stop, length, tool_calls };
+
+struct Usage {
+  std::uint64_t prompt = 0, completion = 0;
+  std::uint64_t cached = 0, written = 0;  // of the prompt: served from the cache, newly kept
+};
+
+// What is new of one choice.
+struct AnswerPiece {
+  std::uint32_t index = 0;                  // of the choice, over all prompts
+  std::uint32_t prompt = 0;                 // it belongs to
+  std::string text = {};                    // content
+  std::vector<ToolPiece> tools = {};        // in order with each other; content is in `text`
+  std::vector<Choice> tokens = {};          // whose text is shown by now; log-probabilities inside
+  std::optional<FinishReason> finish = {};  // the last piece of the choice
+};
+
+// One choice, whole.
+struct WholeAnswer {
+  std::uint32_t index = 0, prompt = 0;
+  std::string text = {};
+  struct Call {
+    std::string name, arguments;
+  };
+  std::vector<Call> calls = {};
+  std::vector<Choice> tokens = {};      // those whose text is shown
+  std::vector<TokenId> token_ids = {};  // all that were sampled and count
+  FinishReason finish = FinishReason::stop;
+  double mean_logprob = 0;
+};
+
+// What a dialect may want to know of a prompt.
+struct PromptInfo {
+  std::vector<TokenId> tokens;
+  std::vector<PromptLogprob> logprobs;  // empty unless asked for
+};
+
+// What an answer says about itself.
+struct AnswerHead {
+  std::string id;            // of the request, without its prefix
+  std::int64_t created = 0;  // seconds since 1970
+  std::string model, system_fingerprint;
+};
+
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+
+  virtual std::string id() const = 0;  // of the answer, as its client is told
+  // Of any answer, after `took` on the server; besides those that all dialects have.
+  virtual std::vector<HttpHeader> headers(Nanoseconds took) const { return {}; }
+  // Type and idle text of a stream; see sse_head().
+  virtual HttpResponse stream_head() const = 0;
+
+  // All prompts are admitted and nothing is generated yet. Empty: the stream begins with a piece.
+  virtual std::string begin(const Usage& so_far) { return {}; }
+  virtual std::string piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
+                            const Usage& so_far) = 0;
+  // After the last piece. `kv` is null unless the client asked for it.
+  virtual std::string end(const Usage& usage, const Json& kv) = 0;
+  virtual std::string failure(const ApiError& error) = 0;  // midway
+  virtual Json whole(const std::vector<WholeAnswer>& answers,
+                     const std::vector<PromptInfo>& prompts, const Usage& usage,
+                     const Json& kv) = 0;
+};
+
+}  // namespace quire
