@@ -57,7 +57,8 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
       opened_(draw_opened(random_)),
       memory_fails_(random_.chance(0.15)),
       crowd_(opened_, draw_service(random_)),
-      asks_(options.seed, crowd_.runtime()) {
+      asks_(options.seed, crowd_.runtime()),
+      alone_(opened_) {
   ToyTrouble& t = crowd_.trouble();
   t.random = Random(random_.next());
   if (random_.chance(0.2)) t.lost = 0.003;
@@ -132,6 +133,7 @@ void EngineWorld::count_events() {
   report_.features["evicted"] += s.cache.evicted_blocks;
   report_.steps += s.steps;
   report_.rows += s.step_rows;
+  report_.alone_steps += alone_.steps();
 }
 
 EngineSimReport EngineWorld::run() {

@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 constexpr std::size_t kLiveMax = 12;
-constexpr std::uint64_t kAloneCache = std::uint64_t{32} << 20;
+constexpr std::uint64_t kAsks = 48;  // of one world: each is answered alone once
 
 std::string spelled(const std::vector<Choice>& tokens) {
   std::string out;
@@ -52,7 +52,7 @@ Request EngineWorld::make(std::uint64_t ask, std::uint32_t tokens_max) const {
 // Several at once: the same again, or others.
 void EngineWorld::arrive() {
   if (live_.size() >= kLiveMax) return;
-  std::uint64_t ask = random_.below(1000);
+  std::uint64_t ask = random_.below(kAsks);
   if (!recent_.empty() && random_.chance(0.4)) ask = recent_[random_.below(recent_.size())];
   const std::uint64_t count = random_.chance(0.4) ? 1 + random_.below(5) : 1;
   const bool equal = random_.chance(0.7);
@@ -61,7 +61,7 @@ void EngineWorld::arrive() {
   for (std::uint64_t i = 0; i < count; ++i) {
     submit(ask);
     if (equal) continue;
-    do ask = random_.below(1000);
+    do ask = random_.below(kAsks);
     while (asks_.make(ask).kv.retain != policy);
   }
   recent_.push_back(ask);
@@ -176,28 +176,9 @@ void EngineWorld::judge_failure(const Live& l) {
   }
 }
 
-const Told& EngineWorld::alone(std::uint64_t ask, std::uint32_t tokens_max) {
-  std::shared_ptr<Told>& told = alone_[{ask, tokens_max}];
-  if (told) return *told;
-  ToyEngineOptions opened = opened_;
-  opened.cache_bytes = kAloneCache;
-  opened.draws = false;
-  ToyEngine engine(opened, {});
-  Request r = make(ask, tokens_max);
-  told = std::make_shared<Told>(r.choices);
-  const ToyEngine::Submitted made = engine.submit(std::move(r), told, JobId{1});
-  CHECK(made.failure.kind == FailureKind::none);
-  if (!engine.run() || !told->result) {
-    fmt::print(stderr, "ask {} ({}) does not finish alone: {}\n", ask,
-               described(make(ask, tokens_max)), told->failure ? told->failure->message : "stuck");
-    std::abort();
-  }
-  report_.alone_steps += engine.engine().counters().steps;
-  return *told;
-}
-
 void EngineWorld::compare(const Live& l) {
-  const Told& alone = this->alone(l.ask, l.tokens_max);
+  const Told& alone =
+      alone_.told(l.ask, l.tokens_max, [&] { return make(l.ask, l.tokens_max); });
   ++report_.compared;
   ++report_.features["compared with alone"];
   for (std::uint32_t c = 0; c < l.choices; ++c) compare_answer(l, c, alone.answers[c]);

@@ -8,10 +8,10 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "base/random.h"
+#include "sim/alone.h"
 #include "sim/asks.h"
 #include "sim/engine_sim.h"
 #include "sim/toy_engine.h"
@@ -49,7 +49,6 @@ class EngineWorld {
   void judge_failure(const Live& l);
   void compare(const Live& l);
   void compare_answer(const Live& l, std::uint32_t choice, const Told::Answer& alone);
-  const Told& alone(std::uint64_t ask, std::uint32_t tokens_max);
   [[noreturn]] void wrong(const Live& l, const std::string& what);
   Request make(std::uint64_t ask, std::uint32_t tokens_max) const;
 
@@ -62,7 +61,7 @@ class EngineWorld {
   std::map<JobId, Live> live_;
   std::uint64_t jobs_ = 0;
   std::deque<std::uint64_t> recent_;  // asks
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::shared_ptr<Told>> alone_;
+  Alone alone_;
   std::vector<LeaseId> leases_;
   EngineSimReport report_;
 };

@@ -2,34 +2,42 @@
 // each of its slots. The toy executor reads every page through this.
 //
 //   PageNumbers pages;
-//   const DecodedPage& p = pages.read(geometry, group, bytes);
-//   p.digests[slot];                     // of the slot's key and value
+//   std::span<const std::uint64_t> digests = pages.digests(geometry, group, page);
+//   digests[slot];                       // of the slot's key and value
 //
-// Decoding is slow, so pages that were seen before are found by their bytes. The bytes are read every
-// time: a page that changed is another page.
+// The bytes are read every time: a page that changed is another page. Decoding is slow, so digests are
+// remembered by the page's bytes.
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
+#include <span>
 #include <vector>
 
 #include "kernels/geometry.h"
 
 namespace quire {
 
-struct DecodedPage {
-  std::vector<float> keys;             // [P][key_dim], in the codec's basis
-  std::vector<std::uint64_t> digests;  // by slot
-};
-
 class PageNumbers {
  public:
-  // Valid until the next call.
-  const DecodedPage& read(const Geometry& geometry, const LayerGroup& group, const std::byte* page);
+  // By slot. Valid until the next call.
+  std::span<const std::uint64_t> digests(const Geometry& geometry, const LayerGroup& group,
+                                         const std::byte* page);
+  // [P][key_dim], in the codec's basis. Valid until the next call.
+  std::span<const float> keys(const Geometry& geometry, const LayerGroup& group,
+                              const std::byte* page);
 
  private:
-  std::unordered_map<std::uint64_t, DecodedPage> seen_;
-  std::vector<float> values_;
+  void add_raw(Side side, Rows rows, const std::byte* page);
+  void add(const Codec& codec, Side side, Rows rows, const std::byte* page);
+
+  struct Seen {
+    std::uint64_t name = 0;  // of its bytes and format
+    std::vector<std::uint64_t> digests;
+  };
+  std::vector<Seen> seen_ = std::vector<Seen>(8192);  // by name; the last one stays
+  std::vector<std::uint64_t> sums_;
+  std::vector<float> numbers_;
+  std::vector<std::uint16_t> bits_;
 };
 
 }  // namespace quire

@@ -4,6 +4,7 @@
 //   quire_sim engine --seed A --steps N [--world-steps N] [--allow-no-room] [--verbose]
 //                                                              the engine, N steps in all
 #include <fmt/format.h>
+#include <sys/prctl.h>
 
 #include <chrono>
 #include <csignal>
@@ -50,6 +51,7 @@ constexpr std::uint64_t kStepsToSeeAll = 50'000;
 
 int run_engine(int argc, char** argv) {
   runs_engine = true;
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // worlds are small and many: clearing huge pages costs more
   std::uint64_t steps = 100'000;
   quire::EngineSimOptions options;
   for (int i = 2; i < argc; ++i) {

@@ -147,12 +147,12 @@ void ToyExecutor::add_mass(const Geometry& geometry, const TapSequence& sequence
     const auto read = [&](const LayerGroup& g, const ArenaOffset* pages, std::size_t offset,
                           std::uint32_t from, std::uint32_t to) {
       for (std::uint32_t slot = from; slot < to; slot = (slot / tokens + 1) * tokens) {
-        const DecodedPage& page =
-            pages_->read(geometry, g, arena_at(sequence.arena, pages[slot / tokens]) + offset);
+        const std::span page =
+            pages_->keys(geometry, g, arena_at(sequence.arena, pages[slot / tokens]) + offset);
         const std::size_t at = keys.size();
         keys.insert(
-            keys.end(), page.keys.begin() + std::size_t{slot % tokens} * dim,
-            page.keys.begin() + std::size_t{std::min(to - slot / tokens * tokens, tokens)} * dim);
+            keys.end(), page.begin() + std::size_t{slot % tokens} * dim,
+            page.begin() + std::size_t{std::min(to - slot / tokens * tokens, tokens)} * dim);
         for (std::size_t i = at; i < keys.size(); i += dim)
           from_basis(g.format->keys->basis(Side::keys), dim, &keys[i]);
       }
