@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kCacheBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kCacheBytes = std::uint64_t{4} << 20;
 constexpr std::uint32_t kUses = 16;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Every planted bug of the engine must be noticed by the simulator; without one the same worlds pass.
+// Every planted bug, of the cache and of the engine, must be noticed by the engine's simulator; without
+// one the same worlds pass.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ bool passes(Bug bug) {
     if (!std::freopen("/dev/null", "w", stderr)) _exit(0);
     planted_bug = bug;
     for (std::uint64_t seed = 0; seed < kWorlds; ++seed)
-      simulate_engine({.seed = seed, .steps = 300, .allow_no_room = true});
+      simulate_engine({.seed = seed, .steps = 300});
     _exit(0);
   }
   int status = -1;
@@ -34,7 +35,7 @@ class EnginePlantedBug : public ::testing::TestWithParam<int> {};
 
 TEST_P(EnginePlantedBug, IsCaught) { EXPECT_FALSE(passes(static_cast<Bug>(GetParam()))); }
 
-INSTANTIATE_TEST_SUITE_P(All, EnginePlantedBug, ::testing::Range(int{kKvBugCount}, int{kBugCount}));
+INSTANTIATE_TEST_SUITE_P(All, EnginePlantedBug, ::testing::Range(1, int{kBugCount}));
 
 }  // namespace
 }  // namespace quire

@@ -47,7 +47,6 @@ void EngineSimReport::add(const EngineSimReport& o) {
   requests += o.requests;
   compared += o.compared;
   alone_steps += o.alone_steps;
-  no_room += o.no_room;
   for (const auto& [name, times] : o.features) features[name] += times;
 }
 

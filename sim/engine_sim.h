@@ -19,14 +19,11 @@ namespace quire {
 struct EngineSimOptions {
   std::uint64_t seed = 0;
   std::uint32_t steps = 500;  // of the engine, before everything is finished
-  // A request that fits alone may fail for lack of room although nothing is pinned (a known defect).
-  bool allow_no_room = false;
   bool verbose = false;
 };
 
 struct EngineSimReport {
   std::uint64_t worlds = 0, steps = 0, rows = 0, requests = 0, compared = 0, alone_steps = 0;
-  std::uint64_t no_room = 0;  // failed for lack of room with nothing pinned
   Features features;
 
   void add(const EngineSimReport& o);

@@ -168,17 +168,14 @@ void EngineWorld::judge_failure(const Live& l) {
       return;
     case FailureKind::no_room:
       if (crowd_.cache().stats().pinned_bytes > 0 || memory_fails_) return;
-      ++report_.no_room;
-      if (!options_.allow_no_room) wrong(l, "no room, although it fits alone: " + f.message);
-      return;
+      wrong(l, "no room, although it fits alone: " + f.message);
     default:
       wrong(l, "failed: " + f.message);
   }
 }
 
 void EngineWorld::compare(const Live& l) {
-  const Told& alone =
-      alone_.told(l.ask, l.tokens_max, [&] { return make(l.ask, l.tokens_max); });
+  const Told& alone = alone_.told(l.ask, l.tokens_max, [&] { return make(l.ask, l.tokens_max); });
   ++report_.compared;
   ++report_.features["compared with alone"];
   for (std::uint32_t c = 0; c < l.choices; ++c) compare_answer(l, c, alone.answers[c]);

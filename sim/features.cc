@@ -18,7 +18,8 @@ constexpr std::string_view kFeatures[] = {
     "retain with n", "retain in a lossy format", "approximate reuse", "convert", "n", "beams",
     "sampled", "penalties", "logit bias", "logprobs", "prompt_logprobs", "mask", "stop tokens",
     "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt", "no reuse",
-    "write none", "write prompt", "ttl", "lease", "pin", "model with windows", "drawn by the executor",
+    "write none", "write prompt", "ttl", "lease", "pin", "model with windows",
+    "drawn by the executor",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "step ahead", "cancelled",

@@ -1,7 +1,7 @@
 // sim/sim_main.cc - runs the simulators over seeds.
 //
 //   quire_sim [kv] --seeds A:B --steps N [--verbose]           the cache, N turns per seed
-//   quire_sim engine --seed A --steps N [--world-steps N] [--allow-no-room] [--verbose]
+//   quire_sim engine --seed A --steps N [--world-steps N] [--verbose]
 //                                                              the engine, N steps in all
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -38,7 +38,7 @@ int usage() {
   fmt::print(stderr,
              "usage: quire_sim [kv] --seeds FIRST:END --steps TURNS_PER_SEED [--verbose]\n"
              "       quire_sim engine --seed FIRST --steps STEPS [--world-steps STEPS] "
-             "[--allow-no-room] [--verbose]\n");
+             "[--verbose]\n");
   return 2;
 }
 
@@ -51,7 +51,8 @@ constexpr std::uint64_t kStepsToSeeAll = 50'000;
 
 int run_engine(int argc, char** argv) {
   runs_engine = true;
-  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // worlds are small and many: clearing huge pages costs more
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0,
+        0);  // worlds are small and many: clearing huge pages costs more
   std::uint64_t steps = 100'000;
   quire::EngineSimOptions options;
   for (int i = 2; i < argc; ++i) {
@@ -62,8 +63,6 @@ int run_engine(int argc, char** argv) {
       steps = std::strtoull(argv[++i], nullptr, 10);
     else if (!std::strcmp(argv[i], "--world-steps") && more)
       options.steps = static_cast<std::uint32_t>(std::strtoul(argv[++i], nullptr, 10));
-    else if (!std::strcmp(argv[i], "--allow-no-room"))
-      options.allow_no_room = true;
     else if (!std::strcmp(argv[i], "--verbose"))
       options.verbose = true;
     else
@@ -75,10 +74,9 @@ int run_engine(int argc, char** argv) {
   const double seconds = seconds_since(start);
   fmt::print(
       "{} worlds: {} engine steps with {} rows in {:.1f} s, {:.0f} steps/s; {} requests, {} "
-      "compared "
-      "with {} steps alone, {} without room\n",
+      "compared with {} steps alone\n",
       sum.worlds, sum.steps, sum.rows, seconds, static_cast<double>(sum.steps) / seconds,
-      sum.requests, sum.compared, sum.alone_steps, sum.no_room);
+      sum.requests, sum.compared, sum.alone_steps);
   const std::uint32_t missing = quire::print_features(sum.features);
   if (missing > 0) fmt::print("{} features were never seen\n", missing);
   return missing > 0 && sum.steps >= kStepsToSeeAll ? 1 : 0;

@@ -87,11 +87,12 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
     : service_(std::move(service)) {
   const ToyFiles& files = toy_files(options.model);
   auto real = reserve_host_memory(
-      {.bytes = options.cache_bytes, .page_bytes = kPageBytes, .huge_pages = false});
+      {.bytes = 4 * options.cache_bytes, .page_bytes = kPageBytes, .huge_pages = false});
   CHECK(real.ok());
   auto memory = std::make_unique<FailingMemory>(std::move(real.value()));
   memory_ = memory.get();
-  auto executor = std::make_unique<ToyExecutor>(files.source->config(), clock_, files.pages, options.draws);
+  auto executor =
+      std::make_unique<ToyExecutor>(files.source->config(), clock_, files.pages, options.draws);
   executor_ = executor.get();
   clock_.advance(1'000'000'000);
   auto made = Runtime::assemble({.source = files.source,

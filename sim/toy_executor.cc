@@ -19,8 +19,7 @@ Error lost() { return {Code::unavailable, "the toy device does not answer"}; }
 }  // namespace
 
 ToyExecutor::ToyExecutor(const ModelConfig& config, ManualClock& clock,
-                         std::shared_ptr<PageNumbers> pages, bool draws,
-                         std::uint32_t rows_max)
+                         std::shared_ptr<PageNumbers> pages, bool draws, std::uint32_t rows_max)
     : config_(config),
       clock_(clock),
       pages_(std::move(pages)),
