@@ -17,6 +17,8 @@ constexpr std::uint32_t kUses = 16;
 Alone::Alone(const ToyEngineOptions& opened) : opened_(opened) {
   opened_.cache_bytes = kCacheBytes;
   opened_.draws = false;
+  opened_.nodes = ToyEngineOptions{}.nodes;
+  opened_.key_bits = ToyEngineOptions{}.key_bits;
 }
 
 void Alone::empty() {

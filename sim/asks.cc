@@ -160,6 +160,7 @@ Request Asks::make(std::uint64_t ask) const {
     r.choices = 1 + static_cast<std::uint32_t>(random.below(r.beams));
     r.tokens_max = std::min(r.tokens_max, 20u);
   }
+  if (r.kv.retain && r.kv.retain->endless() && random.chance(0.2)) r.tokens_max += 200;
   draw_sampling(random, r);
   if (random.chance(0.1)) r.stop_tokens = {'q', 'z'};
   if (random.chance(0.1)) r.tokens_min = std::min(r.tokens_max, 4u);

@@ -21,13 +21,6 @@ namespace quire {
 
 class Asks {
  public:
-  Asks(std::uint64_t seed, const Runtime& runtime);
-
-  Request make(std::uint64_t ask) const;
-  // What it is made of, counted.
-  static void count(const Request& r, Features& features);
-
- private:
   struct Policy {  // of a request's KV cache
     std::shared_ptr<const StoragePolicy> storage;
     std::shared_ptr<const RetainPolicy> retain;
@@ -35,6 +28,17 @@ class Asks {
     std::optional<double> blend;
     bool convert = false;
   };
+
+  Asks(std::uint64_t seed, const Runtime& runtime);
+
+  Request make(std::uint64_t ask) const;
+  // What it is made of, counted.
+  static void count(const Request& r, Features& features);
+
+  const std::vector<std::vector<TokenId>>& texts() const { return texts_; }
+  const std::vector<Policy>& policies() const { return policies_; }
+
+ private:
   Policy draw_policy(const Runtime& runtime);
   std::shared_ptr<const StoragePolicy> draw_storage();
   std::string draw_retain();

@@ -19,6 +19,8 @@ ToyEngineOptions draw_opened(Random& random) {
   o.evictor = kEvictors[random.below(2)];
   o.cache_bytes = (random.chance(0.25) ? 1500 : 220 + random.below(300)) * 1024;
   o.draws = random.chance(0.3);
+  if (random.chance(0.15)) o.nodes = 64;
+  if (random.chance(0.15)) o.key_bits = 8;
   if (o.model == ToyModel::windows) o.cache_bytes *= 2;
   return o;
 }
@@ -58,6 +60,11 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
       crowd_(opened_, draw_service(random_)),
       asks_(options.seed, crowd_.runtime()),
       alone_(opened_) {
+  if (random_.chance(0.3)) {
+    const Asks::Policy& policy = asks_.policies()[random_.below(asks_.policies().size())];
+    const bool sparse = policy.storage && policy.storage->prefill.way != SparsePrefill::Way::none;
+    guest_.emplace(crowd_, asks_.texts()[0], sparse ? nullptr : policy.storage.get());
+  }
   ToyTrouble& t = crowd_.trouble();
   t.random = Random(random_.next());
   if (random_.chance(0.2)) t.lost = 0.003;
@@ -74,6 +81,11 @@ void EngineWorld::step() {
 
 void EngineWorld::trouble() {
   if (random_.chance(0.03)) leave();
+  if (guest_ && random_.chance(0.3)) guest_->turn(random_, report_.features);
+  if (random_.chance(0.005)) {
+    crowd_.clock().advance(static_cast<Nanoseconds>(random_.below(5'000'000'000)));
+    ++report_.features["clock jumped"];
+  }
   if (random_.chance(0.004)) {
     crowd_.cache().clear(false);
     ++report_.features["cache cleared"];
@@ -99,6 +111,7 @@ void EngineWorld::trouble() {
 void EngineWorld::finish_all() {
   crowd_.trouble().lost = crowd_.trouble().nan = 0;
   crowd_.memory().never_fail();
+  if (guest_) guest_->leave();
   for (int turns = 0; crowd_.engine().has_jobs(); ++turns) {
     step();
     crowd_.clock().advance(1'000'000);

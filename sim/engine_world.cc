@@ -139,6 +139,8 @@ void EngineWorld::judge(const Live& l) {
   if (l.told->result) {
     ++report_.features["finished"];
     for (const LeaseId id : l.told->result->leases) leases_.push_back(id);
+    report_.features["converted"] += l.told->result->converted;
+    report_.features["blended"] += l.told->result->approximate_tokens > 0;
     report_.features["resumed"] += l.told->result->preemptions > 0;
   }
   if (l.told->admission) {
@@ -167,7 +169,7 @@ void EngineWorld::judge_failure(const Live& l) {
       ++report_.features["not finite"];
       return;
     case FailureKind::no_room:
-      if (crowd_.cache().stats().pinned_bytes > 0 || memory_fails_) return;
+      if (crowd_.cache().stats().pinned_bytes > 0 || memory_fails_ || guest_) return;
       wrong(l, "no room, although it fits alone: " + f.message);
     default:
       wrong(l, "failed: " + f.message);

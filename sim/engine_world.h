@@ -8,12 +8,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/random.h"
 #include "sim/alone.h"
 #include "sim/asks.h"
 #include "sim/engine_sim.h"
+#include "sim/guest.h"
 #include "sim/toy_engine.h"
 
 namespace quire {
@@ -62,6 +64,7 @@ class EngineWorld {
   std::uint64_t jobs_ = 0;
   std::deque<std::uint64_t> recent_;  // asks
   Alone alone_;
+  std::optional<Guest> guest_;
   std::vector<LeaseId> leases_;
   EngineSimReport report_;
 };

@@ -24,7 +24,9 @@ constexpr std::string_view kFeatures[] = {
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "step ahead", "cancelled",
     "client finished it", "deadline passed", "device lost", "not finite", "refused", "too large",
-    "cut to what fits", "cache cleared", "memory failed", "snapshots dropped"};
+    "cut to what fits", "cache cleared", "memory failed", "snapshots dropped", "clock jumped",
+    "gate in time", "gate too late", "sealed notices", "guest's draft", "guest's draft rejected",
+    "endless", "converted", "blended"};
 
 }  // namespace
 
@@ -67,6 +69,7 @@ void Asks::count(const Request& r, Features& features) {
     note(p->name.find("ada-") != std::string::npos, "retain ada-");
     note(p->name.starts_with("critical-"), "retain critical-");
     note(r.choices > 1, "retain with n");
+    note(p->endless() && r.tokens_max > 180, "endless");
     note(kv.storage && kv.storage->lossy(), "retain in a lossy format");
   }
   note(kv.select != nullptr, "select quest");

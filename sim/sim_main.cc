@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -21,6 +22,7 @@ bool runs_engine = false;
 
 // check_failed aborts; say which seed to run again.
 void on_abort(int) {
+  std::fflush(stdout);
   if (runs_engine) {
     const quire::EngineSimPlace at = quire::engine_sim_place();
     fmt::print(stderr,

@@ -49,10 +49,10 @@ const ToyFiles& toy_files(ToyModel model) {
   return model == ToyModel::full ? full : windows;
 }
 
-KeySecret fixed_secret() {
+KeySecret fixed_secret(std::uint32_t bits) {
   std::array<std::uint8_t, KeySecret::kBytes> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 7 + 1);
-  return KeySecret(bytes);
+  return KeySecret(bytes, {.keep_bits = bits});
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ void Told::failed(const Failure& f) {
 }
 
 ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
-    : service_(std::move(service)) {
+    : opened_(options), service_(std::move(service)) {
   const ToyFiles& files = toy_files(options.model);
   auto real = reserve_host_memory(
       {.bytes = 4 * options.cache_bytes, .page_bytes = kPageBytes, .huge_pages = false});
@@ -101,8 +101,8 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
                                  .tokenizer = files.tokenizer,
                                  .memory = std::move(memory),
                                  .clock = &clock_,
-                                 .cache = {.secret = fixed_secret(),
-                                           .node_capacity = 2048,
+                                 .cache = {.secret = fixed_secret(options.key_bits),
+                                           .node_capacity = options.nodes,
                                            .sequences_max = 256,
                                            .step_items_max = 64,
                                            .ghost_capacity = 1024,

@@ -48,7 +48,9 @@ struct ToyEngineOptions {
   std::uint64_t cache_bytes = 0;
   std::uint32_t context = 320;
   std::string evictor = "cost";
-  bool draws = false;  // tokens are drawn by the executor
+  bool draws = false;            // tokens are drawn by the executor
+  std::uint32_t nodes = 2048;    // of the prefix index
+  std::uint32_t key_bits = 256;  // fewer: keys of different blocks are equal
 };
 
 inline constexpr std::uint32_t kToyBlock = 16;  // tokens
@@ -61,9 +63,10 @@ class ToyEngine {
   Runtime& runtime() { return *runtime_; }
   KvCache& cache() { return runtime_->cache(); }
   ManualClock& clock() { return clock_; }
+  ToyExecutor& executor() { return *executor_; }
   ToyTrouble& trouble() { return executor_->trouble(); }
   FailingMemory& memory() { return *memory_; }
-  const ServiceOptions& options() const { return service_; }
+  const ToyEngineOptions& opened() const { return opened_; }
 
   struct Submitted {
     Failure failure;           // kind none: it runs
@@ -74,6 +77,7 @@ class ToyEngine {
   bool run();
 
  private:
+  ToyEngineOptions opened_;
   ManualClock clock_;
   ServiceOptions service_;
   RequestLog log_{16};

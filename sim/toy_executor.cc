@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "format/basis.h"
@@ -52,18 +53,41 @@ bool ToyExecutor::is_lost() {
   return now;
 }
 
+void ToyExecutor::Queued::take(const StepPlan& from) {
+  plan = from;
+  groups.assign(from.groups.begin(), from.groups.end());
+  std::size_t count = 0, entries = 0;
+  const auto blocks_of = [](const KvView& group, const KvSequenceView& v) {
+    return (v.past + v.row_count + group.tokens_per_block - 1) / group.tokens_per_block;
+  };
+  for (const KvView& group : groups)
+    for (std::uint32_t i = 0; i < group.sequence_count; ++i, ++count)
+      entries += blocks_of(group, group.sequences[i]);
+  sequences.resize(count);
+  table.resize(entries);
+  KvSequenceView* to = sequences.data();
+  ArenaOffset* entry = table.data();
+  for (KvView& group : groups) {
+    std::copy_n(group.sequences, group.sequence_count, to);
+    group.sequences = to;
+    for (const KvSequenceView* const end = to + group.sequence_count; to < end; ++to)
+      entry = std::copy_n(std::exchange(to->blocks, entry), blocks_of(group, *to), entry);
+  }
+  plan.groups = groups;
+}
+
 Result<StepTicket> ToyExecutor::submit(const StepPlan& plan) {
   CHECK(submitted_ - completed_ < 2 && (traits_.draws || plan.want != StepWant::drawn));
   CHECK(plan.tokens.size() <= traits_.rows_max &&
         plan.groups.size() == plan.geometry->groups.size());
   if (is_lost()) return lost();
-  queue_[submitted_ % 2] = plan;
+  queue_[submitted_ % 2].take(plan);
   return static_cast<StepTicket>(submitted_++);
 }
 
 Result<StepResult> ToyExecutor::complete(StepTicket ticket) {
   CHECK(static_cast<std::uint32_t>(ticket) == completed_ && completed_ < submitted_);
-  StepPlan& plan = queue_[completed_++ % 2];
+  StepPlan& plan = queue_[completed_++ % 2].plan;
   if (is_lost()) return lost();
   tokens_.assign(plan.tokens.begin(), plan.tokens.end());
   for (TokenId& t : tokens_)

@@ -44,6 +44,7 @@ class ToyExecutor final : public Executor, public PageWork {
               bool draws = false, std::uint32_t rows_max = 512);
 
   ToyTrouble& trouble() { return trouble_; }
+  bool busy() const { return submitted_ != completed_; }
 
   const ExecutorTraits& traits() const override { return traits_; }
   const ModelConfig& config() const override { return config_; }
@@ -79,7 +80,16 @@ class ToyExecutor final : public Executor, public PageWork {
   RopeTable rope_;
   ToyTrouble trouble_;
   ToyStep step_;
-  StepPlan queue_[2] = {};
+  // A plan with its block tables as they are when it is submitted: a device copies them then.
+  struct Queued {
+    StepPlan plan;
+    std::vector<KvView> groups;
+    std::vector<KvSequenceView> sequences;
+    std::vector<ArenaOffset> table;
+
+    void take(const StepPlan& from);
+  };
+  Queued queue_[2] = {};
   std::uint32_t submitted_ = 0, completed_ = 0;  // steps, ever
   std::vector<TokenId> tokens_;
   std::vector<float> logits_;

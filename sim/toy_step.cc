@@ -250,9 +250,15 @@ void ToyStep::attend_head(const Layer& at, std::uint32_t sequence, std::uint32_t
   // Rows: sinks [0, sinks), then from `rows_from` on; encoded blocks between them.
   const SealedReach first = reach(v.past), last = reach(end - 1);
   const std::uint32_t table_from = std::max(v.ragged_until, seen_from(v.past));
-  const std::uint32_t sealed_from = std::max(v.ragged_until, first.begin);
+  // Encoded slots that some row reads: where what stays exact is longer than the window, none.
+  std::uint32_t sealed_from = end, sealed_to = 0;
+  for (std::uint32_t slot = v.past; slot < end; ++slot)
+    if (const SealedReach e = reach(slot); e.begin < e.end) {
+      sealed_from = std::min(sealed_from, std::max(v.ragged_until, e.begin));
+      sealed_to = e.end;
+    }
   const std::uint32_t rows_from = g.sealed() ? std::max(first.end, seen_from(v.past)) : table_from;
-  if (g.sealed()) sum_slots(g, in_table, sealed_from, last.end, sealed_sums_);
+  if (g.sealed()) sum_slots(g, in_table, sealed_from, sealed_to, sealed_sums_);
   std::vector<std::uint64_t> sinks(1, 0);
   if (g.sealed() && window == 0) sum_slots(r, in_rows, 0, last.begin, sinks);
   if (g.sealed())
