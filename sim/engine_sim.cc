@@ -95,9 +95,10 @@ void EngineWorld::trouble() {
     ++report_.features["snapshots dropped"];
   }
   if (!leases_.empty() && random_.chance(0.05)) {
-    (void)crowd_.cache().release(leases_.back());  // it may have expired
+    (void)crowd_.cache().release(leases_.back().id);  // it may have expired
     leases_.pop_back();
   }
+  if (random_.chance(0.05)) check_pins();
   if (!memory_fails_ || !random_.chance(0.05)) return;
   if (random_.chance(0.4)) {
     crowd_.memory().fail_after(random_.below(8));
@@ -121,7 +122,8 @@ void EngineWorld::finish_all() {
   }
   CHECK(live_.empty());
   crowd_.engine().drop_snapshots();
-  for (const LeaseId id : leases_) (void)crowd_.cache().release(id);
+  check_pins();
+  for (const Lease& lease : leases_) (void)crowd_.cache().release(lease.id);
   crowd_.clock().advance(1'000'000'000);  // the others end by themselves
   crowd_.cache().poll();
   crowd_.cache().check();

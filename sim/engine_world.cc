@@ -138,7 +138,7 @@ void EngineWorld::judge(const Live& l) {
   if (l.told->failure) judge_failure(l);
   if (l.told->result) {
     ++report_.features["finished"];
-    for (const LeaseId id : l.told->result->leases) leases_.push_back(id);
+    keep_leases(l);
     report_.features["converted"] += l.told->result->converted;
     report_.features["blended"] += l.told->result->approximate_tokens > 0;
     report_.features["resumed"] += l.told->result->preemptions > 0;
@@ -146,6 +146,9 @@ void EngineWorld::judge(const Live& l) {
   if (l.told->admission) {
     report_.features["cached tokens"] += l.told->admission->cached_tokens > 0;
     report_.features["waited for a prefix"] += l.told->admission->waited_tokens > 0;
+    const auto retain = asks_.make(l.ask).kv.retain;
+    report_.features["began with a snapshot"] +=
+        retain && retain->cut > 0 && l.told->admission->cached_tokens >= retain->cut;
   }
   if (l.comparable) compare(l);
 }

@@ -2,6 +2,7 @@
 // they would have been told alone. See sim/engine_sim.h for what is simulated.
 //
 //   engine_sim.cc    the turns of a world, trouble, and the end where everything must finish
+//   engine_pins.cc   leases that requests took: what is pinned stays
 //   engine_world.cc  requests arrive, leave, and are compared
 #pragma once
 
@@ -42,6 +43,11 @@ class EngineWorld {
   void finish_all();
   void count_events();
 
+  // engine_pins.cc
+  void keep_leases(const Live& l);
+  void check_pins();
+  std::uint32_t cached_tokens(std::uint64_t ask);
+
   // engine_world.cc
   void arrive();
   void submit(std::uint64_t ask);
@@ -65,7 +71,12 @@ class EngineWorld {
   std::deque<std::uint64_t> recent_;  // asks
   Alone alone_;
   std::optional<Guest> guest_;
-  std::vector<LeaseId> leases_;
+  struct Lease {
+    LeaseId id;
+    std::uint64_t ask;
+    std::uint32_t tokens;  // that it pins and that are there until it is released
+  };
+  std::vector<Lease> leases_;
   EngineSimReport report_;
 };
 

@@ -25,8 +25,8 @@ constexpr std::string_view kFeatures[] = {
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "step ahead", "cancelled",
     "client finished it", "deadline passed", "device lost", "not finite", "refused", "too large",
     "cut to what fits", "cache cleared", "memory failed", "snapshots dropped", "clock jumped",
-    "gate in time", "gate too late", "sealed notices", "guest's draft", "guest's draft rejected",
-    "endless", "converted", "blended"};
+    "began with a snapshot", "pin checked", "gate in time", "gate too late", "sealed notices",
+    "guest's draft", "guest's draft rejected", "endless", "converted", "blended"};
 
 }  // namespace
 
