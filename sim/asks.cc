@@ -41,14 +41,17 @@ class ToyMask final : public TokenMask {
 
 Asks::Asks(std::uint64_t seed, const Runtime& runtime)
     : seed_(seed), random_(mix64(seed ^ 0x61736b73)), pins_(random_.chance(0.3)) {
+  const double theme = random_.unit();
+  theme_ = theme < 0.15 ? Theme::greedy : theme < 0.25 ? Theme::reading : Theme::mixed;
   for (int i = 0; i < 3; ++i) {
     std::vector<TokenId>& text = texts_.emplace_back();
     while (text.size() < kTextMax) text.push_back(static_cast<TokenId>('a' + random_.below(26)));
   }
   tenants_ = {"", "", "red"};
   salts_ = {"", "", "", "salt"};
-  policies_.resize(2);  // plain
-  for (int i = 0; i < 5; ++i) policies_.push_back(draw_policy(runtime));
+  if (theme_ == Theme::mixed) policies_.resize(2);  // plain
+  for (int i = 0; i < (theme_ == Theme::greedy ? 2 : 5); ++i)
+    policies_.push_back(draw_policy(runtime));
 }
 
 std::shared_ptr<const StoragePolicy> Asks::draw_storage() {
@@ -70,6 +73,7 @@ std::shared_ptr<const StoragePolicy> Asks::draw_storage() {
 std::string Asks::draw_retain() {
   const std::span<const RetainMethod* const> methods = retain_methods();
   std::string text(methods[random_.below(methods.size())]->name);
+  if (theme_ == Theme::reading) text = random_.chance(0.5) ? "kvzip" : "kvzip-uniform";
   if (random_.chance(0.2)) text = "ada-" + text;
   if (random_.chance(0.15)) text = "critical-" + text;
   text += random_.chance(0.5) ? fmt::format(":{}%", 20 + random_.below(50))
@@ -88,7 +92,7 @@ Asks::Policy Asks::draw_policy(const Runtime& runtime) {
     Policy p;
     if (random_.chance(0.5)) p.storage = draw_storage();
     if (p.storage && !runtime.check_storage(*p.storage).ok()) continue;
-    const double kind = random_.unit();
+    const double kind = theme_ == Theme::greedy ? 1 : theme_ == Theme::reading ? 0 : random_.unit();
     if (kind < 0.6) {
       auto policy = parse_retain_policy(draw_retain());
       if (!policy.ok() || !runtime.check_retain(policy.value(), p.storage.get()).ok()) continue;
@@ -140,6 +144,23 @@ void Asks::draw_sampling(Random& random, Request& r) {
   if (random.chance(0.08)) r.mask = std::make_unique<ToyMask>(random.next());
 }
 
+// How many, and how they are drawn.
+void Asks::draw_answers(Random& random, Request& r) const {
+  if (random.chance(theme_ == Theme::reading ? 0.6 : 0.2))
+    r.choices = 2 + static_cast<std::uint32_t>(random.below(2));
+  if (theme_ == Theme::greedy) return;
+  if (!r.kv.retain && !r.kv.select && random.chance(0.12)) {
+    r.beams = 2 + static_cast<std::uint32_t>(random.below(2));
+    r.choices = 1 + static_cast<std::uint32_t>(random.below(r.beams));
+    r.tokens_max = std::min(r.tokens_max, 20u);
+  }
+  if (r.kv.retain && r.kv.retain->endless() && random.chance(0.2)) r.tokens_max += 200;
+  draw_sampling(random, r);
+  if (random.chance(0.1)) r.tokens_min = std::min(r.tokens_max, 4u);
+  if (random.chance(0.1) && !r.kv.blend)
+    r.prompt_logprobs = static_cast<std::int32_t>(random.below(3));
+}
+
 Request Asks::make(std::uint64_t ask) const {
   Random random(mix64(seed_ ^ mix64(ask)));
   const Policy& policy = policies_[random.below(policies_.size())];
@@ -149,24 +170,14 @@ Request Asks::make(std::uint64_t ask) const {
   if (random.chance(0.15)) r.tokens_max += 60;
   r.cut_tokens_max = random.chance(0.3);
   r.ignore_end = random.chance(0.5);
-  if (random.chance(0.2)) r.choices = 2 + static_cast<std::uint32_t>(random.below(2));
   r.kv.storage = policy.storage;
   r.kv.retain = policy.retain;
   r.kv.select = policy.select;
   r.kv.blend = policy.blend;
   r.kv.convert = policy.convert;
-  if (!r.kv.retain && !r.kv.select && random.chance(0.12)) {
-    r.beams = 2 + static_cast<std::uint32_t>(random.below(2));
-    r.choices = 1 + static_cast<std::uint32_t>(random.below(r.beams));
-    r.tokens_max = std::min(r.tokens_max, 20u);
-  }
-  if (r.kv.retain && r.kv.retain->endless() && random.chance(0.2)) r.tokens_max += 200;
-  draw_sampling(random, r);
+  draw_answers(random, r);
   if (random.chance(0.1)) r.stop_tokens = {'q', 'z'};
-  if (random.chance(0.1)) r.tokens_min = std::min(r.tokens_max, 4u);
   if (random.chance(0.15)) r.chunk = 1 + static_cast<std::uint32_t>(random.below(40));
-  if (random.chance(0.1) && !r.kv.blend)
-    r.prompt_logprobs = static_cast<std::int32_t>(random.below(3));
   if (random.chance(0.2)) r.priority = static_cast<std::int32_t>(random.below(201)) - 100;
   if (random.chance(0.05)) r.deadline = 1'000'000 * static_cast<Nanoseconds>(5 + random.below(200));
   r.kv.tenant = tenants_[random.below(tenants_.size())];

@@ -37,16 +37,25 @@ class Asks {
 
   const std::vector<std::vector<TokenId>>& texts() const { return texts_; }
   const std::vector<Policy>& policies() const { return policies_; }
+  bool are_greedy() const { return theme_ == Theme::greedy; }
 
  private:
+  // Most worlds mix everything. Some have more of what happens rarely in a mix.
+  enum class Theme : std::uint8_t {
+    mixed,
+    greedy,   // most likely tokens in two formats: steps are submitted ahead
+    reading,  // methods that read the prompt again, with several answers
+  };
   Policy draw_policy(const Runtime& runtime);
   std::shared_ptr<const StoragePolicy> draw_storage();
   std::string draw_retain();
   std::vector<TokenId> draw_prompt(Random& random) const;
   static void draw_sampling(Random& random, Request& r);
+  void draw_answers(Random& random, Request& r) const;
 
   std::uint64_t seed_;
   Random random_;  // of what the world has
+  Theme theme_;
   std::vector<std::vector<TokenId>> texts_;
   std::vector<Policy> policies_;
   std::vector<std::string> tenants_, salts_;

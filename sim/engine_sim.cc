@@ -18,9 +18,13 @@ ToyEngineOptions draw_opened(Random& random) {
   constexpr const char* kEvictors[] = {"cost", "lru"};
   o.evictor = kEvictors[random.below(2)];
   o.cache_bytes = (random.chance(0.25) ? 1500 : 220 + random.below(300)) * 1024;
+  if (random.chance(0.4)) {  // slabs of several blocks, which must be emptied by moving some
+    o.page_bytes = 16384;
+    o.cache_bytes = o.cache_bytes * 3 / 2;
+  }
   o.draws = random.chance(0.3);
   if (random.chance(0.15)) o.nodes = 64;
-  if (random.chance(0.15)) o.key_bits = 8;
+  if (random.chance(0.15)) o.key_bits = 2;
   if (o.model == ToyModel::windows) o.cache_bytes *= 2;
   return o;
 }
@@ -57,6 +61,7 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
       random_(mix64(options.seed ^ 0x656e67696e65)),
       opened_(draw_opened(random_)),
       memory_fails_(random_.chance(0.15)),
+      resizes_(random_.chance(0.3)),
       crowd_(opened_, draw_service(random_)),
       asks_(options.seed, crowd_.runtime()),
       alone_(opened_) {
@@ -94,11 +99,15 @@ void EngineWorld::trouble() {
     crowd_.engine().drop_snapshots();
     ++report_.features["snapshots dropped"];
   }
-  if (!leases_.empty() && random_.chance(0.05)) {
+  if (!leases_.empty() && random_.chance(0.01)) {
     (void)crowd_.cache().release(leases_.back().id);  // it may have expired
     leases_.pop_back();
   }
   if (random_.chance(0.05)) check_pins();
+  if (resizes_ && random_.chance(0.1)) {
+    crowd_.cache().resize(opened_.cache_bytes * (5 + random_.below(6)) / 10);
+    ++report_.features["cache resized"];
+  }
   if (!memory_fails_ || !random_.chance(0.05)) return;
   if (random_.chance(0.4)) {
     crowd_.memory().fail_after(random_.below(8));
@@ -112,6 +121,7 @@ void EngineWorld::trouble() {
 void EngineWorld::finish_all() {
   crowd_.trouble().lost = crowd_.trouble().nan = 0;
   crowd_.memory().never_fail();
+  crowd_.cache().resize(opened_.cache_bytes);
   if (guest_) guest_->leave();
   for (int turns = 0; crowd_.engine().has_jobs(); ++turns) {
     step();
@@ -145,6 +155,7 @@ void EngineWorld::count_events() {
   report_.features["recomputed"] += s.preemptions_recompute;
   report_.features["step ahead"] += s.steps_ahead;
   report_.features["evicted"] += s.cache.evicted_blocks;
+  report_.features["blocks moved"] += s.cache.blocks_moved;
   report_.steps += s.steps;
   report_.rows += s.step_rows;
   report_.alone_steps += alone_.steps();
@@ -153,7 +164,9 @@ void EngineWorld::count_events() {
 EngineSimReport EngineWorld::run() {
   place = {options_.seed, 0};
   while (place.step < options_.steps) {
-    if (random_.chance(live_.size() < 4 ? 0.5 : 0.1)) arrive();
+    // Steps are submitted ahead while nobody arrives.
+    const double often = live_.size() < 4 ? 0.5 : 0.1;
+    if (random_.chance(asks_.are_greedy() ? often / 8 : often)) arrive();
     trouble();
     step();
   }

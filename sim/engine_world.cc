@@ -172,7 +172,8 @@ void EngineWorld::judge_failure(const Live& l) {
       ++report_.features["not finite"];
       return;
     case FailureKind::no_room:
-      if (crowd_.cache().stats().pinned_bytes > 0 || memory_fails_ || guest_) return;
+      if (crowd_.cache().stats().pinned_bytes > 0 || memory_fails_ || guest_ || resizes_) return;
+      if (opened_.nodes < ToyEngineOptions{}.nodes) return;  // no room for a root
       wrong(l, "no room, although it fits alone: " + f.message);
     default:
       wrong(l, "failed: " + f.message);

@@ -63,7 +63,7 @@ class EngineWorld {
   EngineSimOptions options_;
   Random random_;
   ToyEngineOptions opened_;
-  bool memory_fails_;
+  bool memory_fails_, resizes_;
   ToyEngine crowd_;
   Asks asks_;
   std::map<JobId, Live> live_;

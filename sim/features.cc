@@ -22,11 +22,12 @@ constexpr std::string_view kFeatures[] = {
     "drawn by the executor",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
-    "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "step ahead", "cancelled",
-    "client finished it", "deadline passed", "device lost", "not finite", "refused", "too large",
-    "cut to what fits", "cache cleared", "memory failed", "snapshots dropped", "clock jumped",
-    "began with a snapshot", "pin checked", "gate in time", "gate too late", "sealed notices",
-    "guest's draft", "guest's draft rejected", "endless", "converted", "blended"};
+    "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",
+    "step ahead", "cancelled", "client finished it", "deadline passed", "device lost", "not finite",
+    "refused", "too large", "cut to what fits", "cache cleared", "cache resized", "memory failed",
+    "snapshots dropped", "clock jumped", "began with a snapshot", "pin checked", "gate in time",
+    "gate too late", "sealed notices", "guest's draft", "guest's draft rejected", "endless",
+    "converted", "blended"};
 
 }  // namespace
 

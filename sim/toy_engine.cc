@@ -11,8 +11,6 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
-
 // Configuration and vocabulary come from a tiny model's file. Its weights are looked at by nobody but
 // methods that ask for the norms of outputs.
 struct ToyFiles {
@@ -87,7 +85,7 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
     : opened_(options), service_(std::move(service)) {
   const ToyFiles& files = toy_files(options.model);
   auto real = reserve_host_memory(
-      {.bytes = 4 * options.cache_bytes, .page_bytes = kPageBytes, .huge_pages = false});
+      {.bytes = 4 * options.cache_bytes, .page_bytes = options.page_bytes, .huge_pages = false});
   CHECK(real.ok());
   auto memory = std::make_unique<FailingMemory>(std::move(real.value()));
   memory_ = memory.get();

@@ -48,9 +48,10 @@ struct ToyEngineOptions {
   std::uint64_t cache_bytes = 0;
   std::uint32_t context = 320;
   std::string evictor = "cost";
-  bool draws = false;            // tokens are drawn by the executor
-  std::uint32_t nodes = 2048;    // of the prefix index
-  std::uint32_t key_bits = 256;  // fewer: keys of different blocks are equal
+  bool draws = false;             // tokens are drawn by the executor
+  std::size_t page_bytes = 4096;  // of memory: slabs are whole pages
+  std::uint32_t nodes = 2048;     // of the prefix index
+  std::uint32_t key_bits = 256;   // fewer: keys of different blocks are equal
 };
 
 inline constexpr std::uint32_t kToyBlock = 16;  // tokens

@@ -70,8 +70,14 @@ void ToyExecutor::Queued::take(const StepPlan& from) {
   for (KvView& group : groups) {
     std::copy_n(group.sequences, group.sequence_count, to);
     group.sequences = to;
-    for (const KvSequenceView* const end = to + group.sequence_count; to < end; ++to)
-      entry = std::copy_n(std::exchange(to->blocks, entry), blocks_of(group, *to), entry);
+    const ArenaOffset* before = nullptr;
+    ArenaOffset* start = nullptr;  // of the sequence before
+    for (const KvSequenceView* const end = to + group.sequence_count; to < end; ++to) {
+      // Parts of one item follow each other and have one table; the last is the longest.
+      if (std::exchange(before, to->blocks) == to->blocks) entry = start;
+      start = entry;
+      entry = std::copy_n(std::exchange(to->blocks, start), blocks_of(group, *to), entry);
+    }
   }
   plan.groups = groups;
 }
@@ -88,7 +94,11 @@ Result<StepTicket> ToyExecutor::submit(const StepPlan& plan) {
 Result<StepResult> ToyExecutor::complete(StepTicket ticket) {
   CHECK(static_cast<std::uint32_t>(ticket) == completed_ && completed_ < submitted_);
   StepPlan& plan = queue_[completed_++ % 2].plan;
-  if (is_lost()) return lost();
+  const bool follows = !plan.tokens.empty() && (plan.tokens[0] & kBestOfRow) != 0;
+  if (is_lost() || (follows && best_.empty())) {
+    best_.clear();  // whoever reads them is lost, too
+    return lost();
+  }
   tokens_.assign(plan.tokens.begin(), plan.tokens.end());
   for (TokenId& t : tokens_)
     if ((t & kBestOfRow) != 0) t = best_[t & ~kBestOfRow].token;
