@@ -74,7 +74,8 @@ class Blending final : public Program {
   void attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) override;
   Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
   Status before_step(Stepper&, Sequence&) override { return failed_; }
-  // What was put together cannot be computed again.
+  // What was put together cannot be computed again, so the cache must not drop it while it is parked.
+  void open(SequenceOptions& options) const override { options.recomputable = false; }
   Yield yield(const Sequence&) const override { return laid_ ? Yield::park : Yield::either; }
   // The prompt is read as any other then: more than was promised.
   void reset(Sequence&) override {
