@@ -42,7 +42,10 @@ class ToyMask final : public TokenMask {
 Asks::Asks(std::uint64_t seed, const Runtime& runtime)
     : seed_(seed), random_(mix64(seed ^ 0x61736b73)), pins_(random_.chance(0.3)) {
   const double theme = random_.unit();
-  theme_ = theme < 0.15 ? Theme::greedy : theme < 0.25 ? Theme::reading : Theme::mixed;
+  theme_ = theme < 0.15   ? Theme::greedy
+           : theme < 0.25 ? Theme::reading
+           : theme < 0.32 ? Theme::cuts
+                          : Theme::mixed;
   for (int i = 0; i < 3; ++i) {
     std::vector<TokenId>& text = texts_.emplace_back();
     while (text.size() < kTextMax) text.push_back(static_cast<TokenId>('a' + random_.below(26)));
@@ -80,7 +83,8 @@ std::string Asks::draw_retain() {
                               : fmt::format(":{}", 16 + random_.below(40));
   if (random_.chance(0.2)) text += fmt::format(",sink={}", random_.below(5));
   if (random_.chance(0.3)) text += fmt::format(",every={}", one_of(random_, {0, 1, 16, 24, 32}));
-  if (random_.chance(0.5)) text += fmt::format(",cut={}", one_of(random_, {20, 32, 48, 64, 100}));
+  if (random_.chance(theme_ == Theme::cuts ? 0.9 : 0.5))
+    text += fmt::format(",cut={}", one_of(random_, {20, 32, 48, 64, 100}));
   if (random_.chance(0.15))
     text += fmt::format(",merge={}", one_of(random_, {"value", "d2o", "cam"}));
   return text;
@@ -92,7 +96,7 @@ Asks::Policy Asks::draw_policy(const Runtime& runtime) {
     Policy p;
     if (random_.chance(0.5)) p.storage = draw_storage();
     if (p.storage && !runtime.check_storage(*p.storage).ok()) continue;
-    const double kind = theme_ == Theme::greedy ? 1 : theme_ == Theme::reading ? 0 : random_.unit();
+    const double kind = theme_ == Theme::greedy ? 1 : theme_ != Theme::mixed ? 0 : random_.unit();
     if (kind < 0.6) {
       auto policy = parse_retain_policy(draw_retain());
       if (!policy.ok() || !runtime.check_retain(policy.value(), p.storage.get()).ok()) continue;
@@ -121,7 +125,8 @@ std::vector<TokenId> Asks::draw_prompt(Random& random) const {
     prompt.resize(std::min<std::size_t>(prompt.size(), 20));
     prompt.insert(prompt.end(), other.begin(), other.begin() + 70);
   }
-  for (std::size_t own = random.chance(0.6) ? random.below(8) : 0; own > 0; --own)
+  for (std::size_t own = random.chance(theme_ == Theme::cuts ? 0.1 : 0.6) ? random.below(8) : 0;
+       own > 0; --own)
     prompt.push_back(static_cast<TokenId>('a' + random.below(26)));
   return prompt;
 }

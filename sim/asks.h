@@ -45,6 +45,7 @@ class Asks {
     mixed,
     greedy,   // most likely tokens in two formats: steps are submitted ahead
     reading,  // methods that read the prompt again, with several answers
+    cuts,     // texts that end before and behind the cuts of their budgets
   };
   Policy draw_policy(const Runtime& runtime);
   std::shared_ptr<const StoragePolicy> draw_storage();

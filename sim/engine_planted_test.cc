@@ -35,7 +35,11 @@ class EnginePlantedBug : public ::testing::TestWithParam<int> {};
 
 TEST_P(EnginePlantedBug, IsCaught) { EXPECT_FALSE(passes(static_cast<Bug>(GetParam()))); }
 
-INSTANTIATE_TEST_SUITE_P(All, EnginePlantedBug, ::testing::Range(1, int{kBugCount}));
+// No model that the engine runs has recurrent state, so its bug is the other simulator's to find.
+INSTANTIATE_TEST_SUITE_P(Cache, EnginePlantedBug,
+                         ::testing::Range(1, static_cast<int>(Bug::state_not_restored)));
+INSTANTIATE_TEST_SUITE_P(Engine, EnginePlantedBug,
+                         ::testing::Range(int{kKvBugCount}, int{kBugCount}));
 
 }  // namespace
 }  // namespace quire

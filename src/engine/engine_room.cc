@@ -13,6 +13,7 @@ std::uint64_t Engine::full_bytes(const Job& job) const {
                         .answer = job.request.tokens_max,
                         .width = job.width(),
                         .chunk = options_.step_tokens,
+                        .cache_bytes = runtime_.kv_cache_bytes(),
                         .memory_page = runtime_.memory_page()},
                        job.request.kv.retain.get());
 }

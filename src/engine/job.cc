@@ -102,6 +102,7 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
                           .answer = answer,
                           .width = std::max(r.choices, r.beams),
                           .chunk = options.step_tokens,
+                          .cache_bytes = runtime.kv_cache_bytes(),
                           .memory_page = runtime.memory_page()},
                          r.kv.retain.get());
   };

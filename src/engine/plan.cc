@@ -21,9 +21,10 @@ bool bounded(const LayerGroup& g) { return g.window > 0 || g.kind == GroupKind::
 
 // Bytes the arena commits for so many blocks of a size: whole slabs.
 std::uint64_t slab_bytes_for(std::uint64_t block_bytes, std::uint64_t blocks,
+                             std::uint64_t budget = UINT64_MAX,
                              std::size_t memory_page = kMemoryPage) {
   if (blocks == 0) return 0;
-  const SlabShape slab = slab_shape(block_bytes, UINT64_MAX, memory_page);
+  const SlabShape slab = slab_shape(block_bytes, budget, memory_page);
   return (blocks + slab.capacity - 1) / slab.capacity * slab.bytes;
 }
 
@@ -222,7 +223,7 @@ std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& asked,
   }
   std::uint64_t bytes = 0;
   for (const auto& [block_bytes, count] : blocks)
-    bytes += slab_bytes_for(block_bytes, count, asked.memory_page);
+    bytes += slab_bytes_for(block_bytes, count, asked.cache_bytes, asked.memory_page);
   return bytes;
 }
 
