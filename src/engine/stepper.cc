@@ -66,13 +66,18 @@ Result<Step> Stepper::submit(std::span<const StepItem> items, const StepAsk& ask
     return step;
   }
   step.plan = turn_ ^= 1;
-  TRY(step.ticket,
-      executor().submit(plan(plans_[step.plan], step.room, items, *geometries_[0], ask)));
+  const Result<StepTicket> ticket =
+      executor().submit(plan(plans_[step.plan], step.room, items, *geometries_[0], ask));
   step.queued = true;
+  if (ticket.ok())
+    step.ticket = ticket.value();
+  else
+    step.submission = ticket.error();
   return step;
 }
 
 Result<StepResult> Stepper::complete(Step& step) {
+  TRY_STATUS(step.submission);
   StepResult result;
   if (step.queued) {
     TRY(result, executor().complete(step.ticket));

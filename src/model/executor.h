@@ -61,7 +61,8 @@ struct LayerGate {
 
 // One step: rows of all sequences one after the other. `groups` has one view per layer group of the
 // geometry; their sequences lie in the same order and cover the same rows. Everything that a plan
-// points to stays as it is until the step is completed.
+// points to stays as it is until the step is completed, except that an entry of a block table may
+// change to a block with equal contents. The block that it named before stays, too.
 struct StepPlan {
   const Geometry* geometry = nullptr;
   std::uint64_t serial = 0;  // of the geometry: another one may come to lie at its address
