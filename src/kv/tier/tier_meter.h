@@ -1,0 +1,50 @@
+// kv/tier/tier_meter.h - what a tier measures about itself, written by its own thread and read by
+// any other.
+//
+//   meter.queue(bytes);                      // the engine thread asked for this much
+//   meter.served(seconds, bytes);            // a batch of reads took this long ...
+//   meter.unqueue(bytes);                    // ... and these bytes have ended
+//   TierCost c = meter.cost();
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "kv/tier/tier.h"
+
+namespace quire {
+
+class TierMeter {
+ public:
+  void queue(std::uint64_t bytes) { queued_.fetch_add(bytes, std::memory_order_relaxed); }
+  void unqueue(std::uint64_t bytes) { queued_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  // A batch took `first_s` until its first byte was usable and `all_s` until its last. A batch
+  // weighs an eighth of the average; the first one is the average.
+  void served(double first_s, double all_s, std::uint64_t bytes) {
+    average(first_byte_s_, first_s);
+    if (all_s > 0 && bytes > 0) average(seconds_per_byte_, all_s / static_cast<double>(bytes));
+  }
+
+  TierCost cost() const {
+    const double per_byte = seconds_per_byte_.load(std::memory_order_relaxed);
+    return {.first_byte_s = first_byte_s_.load(std::memory_order_relaxed),
+            .bytes_per_s = per_byte > 0 ? 1 / per_byte : 0,
+            .queued_bytes = queued_.load(std::memory_order_relaxed)};
+  }
+  void restore(const TierCost& cost) {  // from before a restart
+    first_byte_s_ = cost.first_byte_s;
+    seconds_per_byte_ = cost.bytes_per_s > 0 ? 1 / cost.bytes_per_s : 0;
+  }
+
+ private:
+  static void average(std::atomic<double>& of, double value) {
+    const double before = of.load(std::memory_order_relaxed);
+    of.store(before == 0 ? value : before + (value - before) / 8, std::memory_order_relaxed);
+  }
+  std::atomic<double> first_byte_s_{0}, seconds_per_byte_{0};
+  std::atomic<std::uint64_t> queued_{0};
+};
+
+}  // namespace quire
