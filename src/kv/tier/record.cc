@@ -257,9 +257,12 @@ std::size_t record_claim(std::span<const std::byte> bytes) {
   return check_fixed(fixed, kRecordHeadMax).ok() ? fixed.head_bytes : 0;
 }
 
-void mark_erased(std::span<std::byte> record) {
-  CHECK(record.size() >= sizeof kErasedMagic);
+bool mark_erased(std::span<std::byte> record) {
+  if (record.size() < sizeof kRecordMagic ||
+      std::memcmp(record.data(), &kRecordMagic, sizeof kRecordMagic) != 0)
+    return false;
   std::memcpy(record.data(), &kErasedMagic, sizeof kErasedMagic);
+  return true;
 }
 
 Result<RecordView> read_erased(std::span<const std::byte> bytes) {

@@ -114,10 +114,10 @@ Result<RecordView> read_record(std::span<const std::byte> bytes, const Seal* sea
 // kRecordHeadMax. Needs kRecordFixedBytes.
 std::size_t record_claim(std::span<const std::byte> bytes);
 
-// A record can be erased in place: mark_erased() changes its first four bytes, and read_record()
-// then answers `not_found`. read_erased() still reads lengths and checks of such a record; the
+// A record can be erased in place: mark_erased() changes its first four bytes (false: no record
+// begins here), and read_record() then answers `not_found`. read_erased() still reads lengths and checks of such a record; the
 // tokens of a sealed one stay sealed.
-void mark_erased(std::span<std::byte> record);
+bool mark_erased(std::span<std::byte> record);
 Result<RecordView> read_erased(std::span<const std::byte> bytes);
 
 }  // namespace quire

@@ -94,7 +94,8 @@ TEST(Record, AnotherVersionIsNamed) {
 TEST(Record, AnErasedRecordIsAbsentButStillHasALength) {
   const TestBlock block(1);
   auto bytes = block.encoded();
-  mark_erased(bytes);
+  EXPECT_TRUE(mark_erased(bytes));
+  EXPECT_FALSE(mark_erased(bytes));
   const auto gone = read_record(bytes);
   ASSERT_FALSE(gone.ok());
   EXPECT_EQ(gone.error().code, Code::not_found);

@@ -78,7 +78,7 @@ struct TierCost {
 };
 
 struct TierStats {
-  bool open = true;
+  std::uint64_t open = 1;                           // 0: it closed itself
   std::uint64_t records = 0, stored_bytes = 0;      // now
   std::uint64_t read_segments = 0, read_bytes = 0;  // since the start, as all below
   std::uint64_t written_records = 0, written_bytes = 0;

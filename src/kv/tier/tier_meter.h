@@ -4,11 +4,13 @@
 //   meter.queue(bytes);                      // the engine thread asked for this much
 //   meter.served(seconds, bytes);            // a batch of reads took this long ...
 //   meter.unqueue(bytes);                    // ... and these bytes have ended
+//   meter.publish(stats);                    // now and then
 //   TierCost c = meter.cost();
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 #include "kv/tier/tier.h"
@@ -38,13 +40,28 @@ class TierMeter {
     seconds_per_byte_ = cost.bytes_per_s > 0 ? 1 / cost.bytes_per_s : 0;
   }
 
+  void publish(const TierStats& stats) {
+    const auto words = std::bit_cast<Words>(stats);
+    for (std::size_t i = 0; i < words.size(); ++i)
+      stats_[i].store(words[i], std::memory_order_relaxed);
+  }
+  TierStats stats() const {
+    Words words;
+    for (std::size_t i = 0; i < words.size(); ++i)
+      words[i] = stats_[i].load(std::memory_order_relaxed);
+    return std::bit_cast<TierStats>(words);
+  }
+
  private:
+  using Words = std::array<std::uint64_t, sizeof(TierStats) / sizeof(std::uint64_t)>;
+
   static void average(std::atomic<double>& of, double value) {
     const double before = of.load(std::memory_order_relaxed);
     of.store(before == 0 ? value : before + (value - before) / 8, std::memory_order_relaxed);
   }
   std::atomic<double> first_byte_s_{0}, seconds_per_byte_{0};
   std::atomic<std::uint64_t> queued_{0};
+  std::array<std::atomic<std::uint64_t>, std::tuple_size_v<Words>> stats_{};
 };
 
 }  // namespace quire
