@@ -49,6 +49,7 @@ struct SegmentRead {
   std::shared_ptr<const RecordIdentity> of;  // compared with the record's head
   std::uint32_t segment = 0;                 // number in the record
   std::span<std::byte> to = {};
+  std::string tenant = {};  // for tiers that seal; as it was written
 };
 
 // A whole block. The memory is only read; it may not change until WriteDone.

@@ -2,7 +2,7 @@
 // any other.
 //
 //   meter.queue(bytes);                      // the engine thread asked for this much
-//   meter.served(seconds, bytes);            // a batch of reads took this long ...
+//   meter.served(first_s, rest_s, bytes);    // a batch of reads took this long ...
 //   meter.unqueue(bytes);                    // ... and these bytes have ended
 //   meter.publish(stats);                    // now and then
 //   TierCost c = meter.cost();
@@ -22,11 +22,12 @@ class TierMeter {
   void queue(std::uint64_t bytes) { queued_.fetch_add(bytes, std::memory_order_relaxed); }
   void unqueue(std::uint64_t bytes) { queued_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  // A batch took `first_s` until its first byte was usable and `all_s` until its last. A batch
-  // weighs an eighth of the average; the first one is the average.
-  void served(double first_s, double all_s, std::uint64_t bytes) {
+  // A batch took `first_s` until its first part was usable, and `rest_s` for the bytes after it. A
+  // batch weighs an eighth of the average; the first one is the average. Small ones tell no rate.
+  void served(double first_s, double rest_s, std::uint64_t rest_bytes) {
     average(first_byte_s_, first_s);
-    if (all_s > 0 && bytes > 0) average(seconds_per_byte_, all_s / static_cast<double>(bytes));
+    if (rest_s > 0 && rest_bytes >= kMeasuredBytes)
+      average(seconds_per_byte_, rest_s / static_cast<double>(rest_bytes));
   }
 
   TierCost cost() const {
@@ -53,6 +54,7 @@ class TierMeter {
   }
 
  private:
+  static constexpr std::uint64_t kMeasuredBytes = 256 << 10;
   using Words = std::array<std::uint64_t, sizeof(TierStats) / sizeof(std::uint64_t)>;
 
   static void average(std::atomic<double>& of, double value) {
