@@ -58,6 +58,7 @@ class DiskStore {
   void read(std::span<const SegmentRead> reads, const std::function<void(ReadEnd)>& ended);
   void write(std::span<const RecordWrite> writes, std::span<TierOutcome> outcomes);
   void erase(std::span<const RecordName> names);
+  Status clear();  // removes all records, and their bytes
   // Writes the snapshot; `durable` also syncs volumes and snapshot.
   Status save(bool durable);
 

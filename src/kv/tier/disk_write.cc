@@ -221,6 +221,12 @@ void DiskStore::remove_volume(std::uint32_t number) {
   volumes_.erase(number);
 }
 
+Status DiskStore::clear() {
+  while (!volumes_.empty() && !broken_) remove_volume(volumes_.begin()->first);
+  if (broken_) return *broken_;
+  return {};
+}
+
 Status DiskStore::repair(std::span<const VolumeDamage> damage) {
   // New volumes only: the current one may be damaged itself.
   if (current_ != 0) offer(std::exchange(current_, 0));
