@@ -85,24 +85,28 @@ TEST(DiskStore, WhatIsErasedStaysAway) {
 
 TEST(DiskStore, TheBoundIsHardAndUsedRecordsStay) {
   constexpr std::uint64_t kCapacity = 1 << 20;
-  FaultyFiles disk;
-  TestStore store(disk, {.capacity_bytes = kCapacity}, {.segments = 2, .segment_bytes = 2000});
-  for (std::uint64_t n = 0; n < 2000; ++n) {
-    EXPECT_EQ(store.write(n), TierOutcome::ok);
-    EXPECT_LE(disk.bytes(), kCapacity) << n;
-    if (n >= 5 && n % 5 == 0) {
-      EXPECT_EQ(store.read(1), TierOutcome::ok) << n;  // hot
-    }
-    if (n % 97 == 0) {
+  for (const std::size_t segment_bytes : {16u, 2000u}) {  // many records, or few
+    FaultyFiles disk;
+    TestStore store(disk, {.capacity_bytes = kCapacity},
+                    {.segments = 2, .segment_bytes = segment_bytes});
+    std::uint64_t next = 0;
+    for (int batch = 0; batch < 300; ++batch) {
+      std::vector<TestBlock> blocks;
+      std::vector<RecordWrite> writes;
+      for (int i = 0; i < 40; ++i) blocks.push_back(store.block(next++));
+      for (const TestBlock& b : blocks) writes.push_back(write_of(b));
+      std::vector<TierOutcome> outcomes(writes.size());
+      store.store().write(writes, outcomes);
+      EXPECT_EQ(std::ranges::count(outcomes, TierOutcome::ok), 40);
+      EXPECT_EQ(store.read(1), TierOutcome::ok) << batch;  // hot
       ASSERT_TRUE(store.store().save(false).ok());
-      EXPECT_LE(disk.bytes(), kCapacity) << n;
+      ASSERT_LE(disk.bytes_max(), kCapacity) << batch;
     }
+    EXPECT_GT(disk.bytes(), kCapacity * 3 / 5);
+    EXPECT_GT(store.store().stats().reclaimed_records, 1000u);
+    const TestBlock huge(1 << 20, {.segments = 1, .segment_bytes = kCapacity / 2});
+    EXPECT_EQ(store.write(huge), TierOutcome::full);
   }
-  EXPECT_GT(store.store().stats().records, 100u);
-  EXPECT_GT(disk.bytes(), kCapacity / 2);
-  EXPECT_GT(store.store().stats().reclaimed_records, 1000u);
-  const TestBlock huge(5000, {.segments = 1, .segment_bytes = kCapacity / 2});
-  EXPECT_EQ(store.write(huge), TierOutcome::full);
 }
 
 TEST(DiskStore, ASmallerBoundHoldsAfterTheStart) {

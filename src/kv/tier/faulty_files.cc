@@ -68,7 +68,7 @@ void FaultyFiles::reboot(Crash crash, std::uint64_t seed) {
   open_.clear();
   locked_.clear();
   plan = {};
-  calls_ = write_calls_ = 0;
+  calls_ = write_calls_ = bytes_max_ = 0;
   dead_ = dying_ = false;
 }
 
@@ -146,6 +146,7 @@ void FaultyFiles::run_one(IoRequest& r) {
       return;
     }
     put(node, r.at, bytes.substr(0, count));
+    bytes_max_ = std::max(bytes_max_, this->bytes());
   } else {
     count = r.at >= node.bytes.size() ? 0 : std::min<std::size_t>(count, node.bytes.size() - r.at);
     std::memcpy(r.bytes.data(), node.bytes.data() + r.at, count);
@@ -180,6 +181,7 @@ Status FaultyFiles::write_whole(const std::string& path, std::string_view bytes,
     return faulty_error(path, EIO);
   }
   put(fresh, 0, bytes);
+  bytes_max_ = std::max(bytes_max_, this->bytes() + bytes.size());
   if (durable) {
     fresh.synced = fresh.bytes;
     fresh.pending.clear();

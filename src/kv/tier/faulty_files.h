@@ -48,7 +48,8 @@ class FaultyFiles final : public Files {
   bool dead() const { return dead_; }            // kill_at has come
   std::uint64_t write_calls() const { return write_calls_; }
   std::uint64_t calls() const { return calls_; }
-  std::uint64_t bytes() const;  // of all files
+  std::uint64_t bytes() const;                            // of all files
+  std::uint64_t bytes_max() const { return bytes_max_; }  // that there ever were, since a reboot
 
   // For tests that damage files.
   std::vector<std::string> paths() const;
@@ -86,7 +87,7 @@ class FaultyFiles final : public Files {
   std::map<std::uint32_t, std::string> open_;
   std::string locked_;
   std::uint32_t next_id_ = 0;
-  std::uint64_t calls_ = 0, write_calls_ = 0;
+  std::uint64_t calls_ = 0, write_calls_ = 0, bytes_max_ = 0;
   bool dead_ = false, dying_ = false;
   Random random_;
 };
