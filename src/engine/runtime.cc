@@ -170,6 +170,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                      .evictor = options.evictor,
                                                      .secret = r->secret_,
                                                      .pin_budget = options.pin_budget,
+                                                     .tenant_pin_share = options.tenant_pin_share,
                                                      .sequences_max = std::max(4096u, 4 * rows),
                                                      .step_items_max = std::max(1024u, rows)},
                                         std::move(memory), r->clock_);
@@ -181,6 +182,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                   .numerics = std::to_string(r->executor_->traits().numerics),
                   .tenant = {}};
   TRY(r->root_, r->cache_->root(r->identity_, geometry));
+  r->root_hold_ = RootHold(*r->cache_, r->root_);
   r->geometry_ = r->cache_->geometry(r->root_);
   return r;
 }
@@ -235,6 +237,11 @@ RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* sto
 
 Result<RootId> Runtime::tenant_root(std::string_view tenant, const StoragePolicy* storage) {
   return cache_->root(identity(tenant, storage), geometry(storage));
+}
+
+std::optional<RootId> Runtime::find_root(std::string_view tenant,
+                                         const StoragePolicy* storage) const {
+  return cache_->find_root(identity(tenant, storage), geometry(storage));
 }
 
 BlockKey Runtime::tenant_key(std::string_view tenant, const StoragePolicy* storage) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/broken_rows.h"
+#include "model/lacks.h"
 
 namespace quire {
 namespace {
@@ -20,6 +22,7 @@ StepRows rows_of_plan(const StepPlan& plan) {
 
 Result<std::unique_ptr<CudaExecutor>> CudaExecutor::load(const ModelSource& source,
                                                          const ModelOptions& options) {
+  TRY_STATUS(check_layers(source, DeviceKind::cuda));
   TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
   return std::unique_ptr<CudaExecutor>(new CudaExecutor(std::move(device)));
 }
@@ -53,7 +56,7 @@ Result<StepTicket> CudaExecutor::submit(const StepPlan& plan) {
     StepRows rows = rows_of_plan(plan);
     rows.greedy = best_.data();
     rows.ticket = &queued.ticket;
-    TRY_STATUS(device_->forward(*plan.geometry, rows, nullptr));
+    TRY_STATUS(device_->forward(*plan.geometry, plan.serial, rows, nullptr));
   }
   return static_cast<StepTicket>(submitted_++);
 }
@@ -66,7 +69,8 @@ Result<StepResult> CudaExecutor::complete(StepTicket ticket) {
   if (plan.want == StepWant::best) {
     if (best_.size() < wanted) best_.resize(wanted);
     TRY_STATUS(device_->finish(queued.ticket, {best_.data(), wanted}));
-    return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}};
+    mark(plan, device_->broken(queued.ticket));
+    return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}, .broken = broken_};
   }
   const std::size_t floats = wanted * config().vocabulary;
   if (logits_size_ < floats)
@@ -76,8 +80,15 @@ Result<StepResult> CudaExecutor::complete(StepTicket ticket) {
     drawn_.assign(wanted, {});
     rows.drawn = drawn_.data();
   }
-  TRY_STATUS(device_->forward(*plan.geometry, rows, logits_.get()));
-  return StepResult{.logits = {logits_.get(), floats}, .best = {}, .drawn = drawn_};
+  TRY_STATUS(device_->forward(*plan.geometry, plan.serial, rows, logits_.get()));
+  mark(plan, device_->broken());
+  return StepResult{
+      .logits = {logits_.get(), floats}, .best = {}, .drawn = drawn_, .broken = broken_};
+}
+
+void CudaExecutor::mark(const StepPlan& plan, std::span<const std::uint32_t> rows) {
+  broken_.clear();
+  if (!rows.empty()) mark_broken(plan.groups[0], rows, broken_);
 }
 
 void CudaExecutor::copy_block(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -44,11 +44,12 @@ void DeviceModel::plan(const Geometry& geometry, const StepRows& step) {
     Group& group = groups_[g];
     group.attended = shape.kind != GroupKind::recent;
     group.format = shape.sealed() ? cuda_kv_format(*shape.format).value() : CudaKvFormat::bf16;
-    CudaPlanShape how{.query_heads = config_.query_heads,
-                      .kv_heads = config_.kv_heads,
-                      .head_dim = config_.head_dim,
+    const Attention& attn = config_.per_layer[shape.layers[0]].attn;
+    CudaPlanShape how{.query_heads = attn.query_heads,
+                      .kv_heads = attn.kv_heads,
+                      .head_dim = attn.key_dim,
                       .multiprocessors = static_cast<std::uint32_t>(device_.info.multiprocessors),
-                      .tiles = config_.head_dim <= 128};
+                      .tiles = attn.key_dim <= 128};
     KvView view = step.groups[g];
     if (!group.attended) view.sequence_count = 0;
     if (shape.sealed()) {
@@ -70,8 +71,9 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     tables = std::max(tables, group.plan.tables.size());
     partials = std::max<std::size_t>(partials, group.plan.partials);
   }
-  TRY_STATUS(grow(partials_, partials * config_.query_heads * (config_.head_dim + 2) * 4,
-                  "attention partials"));
+  const std::uint32_t partial_floats =
+      config_.widest([](const LayerSpec& l) { return l.attn.query_heads * (l.attn.key_dim + 2); });
+  TRY_STATUS(grow(partials_, partials * partial_floats * 4, "attention partials"));
   // Items and tables stand at fixed places behind the largest front, until they outgrow them.
   const std::size_t largest_front =
       Front(std::max(row_class(options_.rows_max), kLibraryRows), groups_.size()).end;
@@ -88,13 +90,11 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     forget_graphs();  // things lie elsewhere now, even if the memory is the same
     TRY_STATUS(grow(meta_, meta_bytes_, "the plan of a step"));
     for (Slot& slot : slots_) {
-      if (slot.host) device_.api->free_host(std::exchange(slot.host, nullptr));
-      void* pinned = nullptr;
-      TRY_STATUS(check(device_.api->allocate_host(meta_bytes_, &pinned), "pinned memory"));
-      slot.host = static_cast<std::byte*>(pinned);
+      slot.host = {};
+      TRY(slot.host, DeviceBuffer::pinned(device_, meta_bytes_));
     }
   }
-  std::byte* const host = slots_[turn_].host;
+  std::byte* const host = slots_[turn_].host.data();
   std::memset(host, 0, front.end);
   std::memcpy(host + front.tokens, step.tokens.data(), step.tokens.size_bytes());
   std::memcpy(host + front.positions, step.positions.data(), step.positions.size_bytes());

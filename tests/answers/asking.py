@@ -10,11 +10,12 @@ from serving import Server, Wire, events, in_threads, unchunk  # noqa: E402,F401
 
 serving.HURRY = 900  # seconds that an answer may take; they are compared, not timed
 
+DEFAULTS = {"model": "m", "top_p": 1}  # a server's own default for top_p is no part of an answer
 KEPT = ("text", "token_ids", "prompt_token_ids", "logprobs", "prompt_logprobs", "finish_reason")
 
 
 def post(server, path, body):
-    status, _, answer = server.call("POST", path, {**body, "model": "m"})
+    status, _, answer = server.call("POST", path, {**DEFAULTS, **body})
     return status, answer
 
 
@@ -22,7 +23,7 @@ def stream(server, path, body):
     """The same answer, put together from its pieces."""
     wire = Wire(server)
     try:
-        wire.post(path, {**body, "model": "m", "stream": True}, headers="Connection: close\r\n")
+        wire.post(path, {**DEFAULTS, **body, "stream": True}, headers="Connection: close\r\n")
         head = wire.until(b"\r\n\r\n")
         status = int(head.split()[1])
         if status != 200:

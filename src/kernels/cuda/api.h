@@ -28,7 +28,7 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 5;
+inline constexpr std::uint32_t kCudaApiVersion = 6;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
@@ -221,6 +221,8 @@ struct RopeStoreArgs {
   float query_scale, epsilon;
   std::uint64_t layer_offset, page_bytes;
   bool rotate = false;  // queries, keys and values into the Hadamard basis
+  // Set to 1 for rows with a key or a value that is not finite; pinned, or null.
+  std::uint32_t* broken = nullptr;
 };
 
 struct GateArgs {

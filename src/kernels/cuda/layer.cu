@@ -189,14 +189,19 @@ __global__ void rope_store_kernel(const RopeStoreArgs a) {
   const std::uint32_t kv_head = (head - a.query_heads) % a.kv_heads, slot = position % kCudaPage;
   std::byte* page = a.arena + std::size_t{place} * 256 + a.layer_offset + kv_head * a.page_bytes +
                     (is_value ? Page<D>::kHalf : 0);
+  bool finite = true;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const std::uint32_t d = h * (D / 2) + lane * kEach;
     Together<kEach> some;
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) some.x[j] = __float2bfloat16_rn(x[h][j]);
+    for (int j = 0; j < kEach; ++j) {
+      some.x[j] = __float2bfloat16_rn(x[h][j]);
+      finite = finite && fabsf(x[h][j]) <= 0x1.fep127f;  // no NaN is
+    }
     *reinterpret_cast<Together<kEach>*>(page + Page<D>::at(slot, d / 8) + d % 8 * 2) = some;
   }
+  if (a.broken && !finite) a.broken[row] = 1;
 }
 
 __global__ void gate_kernel(const GateArgs a) {
