@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::uint64_t kStagingBytes = 32 << 20;     // read ahead of verification
 constexpr std::uint64_t kReadWholeBytes = 128 << 10;  // smaller records are read in one piece
+constexpr std::size_t kHeadsMax = 4096;               // about a kilobyte each
 constexpr std::size_t kGroupsAtOnce = 200;            // as many files may be open
 
 struct StagedRange {
@@ -122,6 +123,7 @@ void DiskStore::read_window(std::span<const SegmentRead> reads, std::span<ReadGr
   staging_.grow(std::max(total, kStagingBytes));
   std::vector<IoRequest> requests;
   std::vector<ReadGroup*> owners;
+  std::vector<ReadGroup*> second;  // their heads are known
   std::uint64_t used = 0;
   for (ReadGroup& g : groups) {
     const auto file = volume_file(g.entry.volume);
@@ -129,6 +131,14 @@ void DiskStore::read_window(std::span<const SegmentRead> reads, std::span<ReadGr
       counts_.failed += 1;
       forget(g.of->name);
       end_group(g, TierOutcome::failed, ended);
+      continue;
+    }
+    if (const auto known = heads_.find(g.of->name); !g.whole && known != heads_.end()) {
+      g.head = known->second;
+      if (const TierOutcome outcome = read_head(g, g.head, 0); outcome == TierOutcome::ok)
+        second.push_back(&g);
+      else
+        end_group(g, outcome, ended);
       continue;
     }
     g.staged = staging_.span().subspan(used, g.range.bytes);
@@ -158,7 +168,6 @@ void DiskStore::read_window(std::span<const SegmentRead> reads, std::span<ReadGr
     return bytes.subspan(at, g.view->head.segments[s].bytes);
   };
 
-  std::vector<ReadGroup*> second;  // their heads are known now
   transfer(files_, requests, [&](std::size_t k) {
     ReadGroup& g = *owners[k];
     const auto bytes = std::span<const std::byte>(g.staged).first(requests[k].done);
@@ -175,6 +184,8 @@ void DiskStore::read_window(std::span<const SegmentRead> reads, std::span<ReadGr
       for (std::size_t i = g.first; i < g.end; ++i)
         segment_end(g, i, staged_segment(g, i, g.range, bytes), requests[k].error);
     } else {
+      if (heads_.size() >= kHeadsMax) heads_.clear();
+      heads_[g.of->name] = g.head;
       second.push_back(&g);
     }
   });

@@ -142,6 +142,7 @@ void DiskStore::forget(const RecordName& name) {
   volume.hits -= std::min<std::uint64_t>(volume.hits, entry->hits);
   volume.recompute_us -= entry->recompute_us;
   index_.erase(name);
+  heads_.erase(name);
 }
 
 void DiskStore::touch(DiskEntry& entry) {

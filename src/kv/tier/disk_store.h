@@ -151,7 +151,8 @@ class DiskStore {
   AlignedBuffer staging_, batch_;
   std::uint64_t batch_bytes_ = 0;
   std::vector<Staged> staged_;
-  std::span<TierOutcome> outcomes_;  // of the write() that is running
+  std::span<TierOutcome> outcomes_;                     // of the write() that is running
+  std::map<RecordName, std::vector<std::byte>> heads_;  // of records that are read part by part
   std::vector<Lost> lost_;
   std::vector<std::string> problems_;
   std::optional<Error> broken_;

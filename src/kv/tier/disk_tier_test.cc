@@ -93,15 +93,12 @@ TEST_F(DiskTierTest, ADiskThatSaysNoClosesItAndItOpensAgain) {
   const auto tier = open(std::move(owned));
   TierUser user(*tier, mailbox_, nap);
   EXPECT_EQ(user.write(1), TierOutcome::ok);
-  // The plan is the tier's thread's to read: a flush orders our writes to it.
-  user.flush();
-  disk.plan.every_write = ENOSPC;
+  disk.fail_writes(ENOSPC);
   EXPECT_EQ(user.write(2), TierOutcome::failed);
   EXPECT_EQ(user.write(3), TierOutcome::failed);
   EXPECT_EQ(user.read(1), TierOutcome::failed);
   EXPECT_FALSE(user.find(1));
-  user.flush();
-  disk.plan.every_write = 0;
+  disk.fail_writes(0);
   while (!user.find(1)) nap();
   EXPECT_EQ(user.read(1), TierOutcome::ok);
   EXPECT_EQ(user.write(2), TierOutcome::ok);

@@ -26,7 +26,8 @@ int FaultyFiles::trouble(bool write) {
   const std::uint64_t call = calls_++;
   if (write && write_calls_++ == plan.kill_at) dead_ = dying_ = true;
   if (call == plan.error_at) return plan.error;
-  return write ? plan.every_write : plan.every_read;
+  return write ? std::atomic_ref(plan.every_write).load(std::memory_order_relaxed)
+               : plan.every_read;
 }
 
 void FaultyFiles::put(Node& node, std::uint64_t at, std::string_view bytes) {

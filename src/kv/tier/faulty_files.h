@@ -16,6 +16,7 @@
 //   }
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -44,6 +45,10 @@ class FaultyFiles final : public Files {
   explicit FaultyFiles(std::uint64_t seed = 1) : random_(seed) {}
 
   FaultPlan plan;
+  // plan.every_write, while another thread uses the files.
+  void fail_writes(int error) {
+    std::atomic_ref(plan.every_write).store(error, std::memory_order_relaxed);
+  }
   void reboot(Crash crash, std::uint64_t seed);  // forgets open files, the lock and the plan
   bool dead() const { return dead_; }            // kill_at has come
   std::uint64_t write_calls() const { return write_calls_; }
