@@ -71,6 +71,7 @@ void check_after(FaultyFiles& disk, const Workload& workload,
   TestStore store(disk, workload.options, kShape);
   EXPECT_TRUE(store.store().problems().empty());
   EXPECT_TRUE(store.store().check().empty());
+  for (const std::string& path : disk.paths()) EXPECT_FALSE(path.ends_with(".tmp")) << path;
 }
 
 void kill_once(const Workload& workload, std::uint64_t seed, std::uint64_t call,

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "kv/tier/disk_volume.h"
+#include "kv/tier/record.h"
 
 namespace quire {
 namespace {
@@ -74,6 +75,10 @@ Result<DiskFolder> DiskFolder::open(Files& files, const DiskFolderOptions& optio
   TRY_STATUS(folder.read_manifest());
   TRY_STATUS(folder.read_secret());
   if (options.read_only) return folder;
+  TRY(const auto entries, files.list(folder.path_));
+  for (const FileEntry& e : entries)  // what a killed process left
+    if (e.name.ends_with(".tmp") || e.name == "probe")
+      TRY_STATUS(files.remove(folder.path_ + '/' + e.name));
   for (const char* inside : {"/segments", "/sessions"})
     TRY_STATUS(files.make_folder(folder.path_ + inside));
   const std::string stated = folder.secret_.fingerprint();
@@ -83,6 +88,7 @@ Result<DiskFolder> DiskFolder::open(Files& files, const DiskFolderOptions& optio
     TRY_STATUS(files.write_whole(folder.path_ + "/manifest.json",
                                  manifest_text({{"format", kFolderFormat},
                                                 {"version", kFolderVersion},
+                                                {"records", kRecordVersion},
                                                 {"created", folder.created_},
                                                 {"secret", stated}}),
                                  true));
@@ -168,10 +174,11 @@ Status DiskFolder::read_secret() {
 
 Status DiskFolder::probe() const {
   const std::string path = path_ + "/probe";
-  TRY_STATUS(files_->write_whole(path, "probe", false));
+  const std::string written(4096, 'p');
+  TRY_STATUS(files_->write_whole(path, written, false));
   TRY(const std::string text, files_->read_whole(path));
   TRY_STATUS(files_->remove(path));
-  if (text != "probe") return Error{Code::unavailable, path_ + ": does not give back what it took"};
+  if (text != written) return Error{Code::unavailable, path_ + ": does not give back what it took"};
   return {};
 }
 

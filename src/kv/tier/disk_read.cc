@@ -1,5 +1,6 @@
 // Reading, verifying and erasing records of a DiskStore.
 #include <algorithm>
+#include <cerrno>
 
 #include "kv/tier/disk_store.h"
 
@@ -29,6 +30,7 @@ struct DiskStore::ReadGroup {
   std::size_t first = 0, end = 0;  // of the batch
   DiskEntry entry = {};
   bool whole = false;
+  FileId file = {};
   StagedRange range = {};
   std::span<std::byte> staged = {};
   std::vector<std::byte> head = {};  // what `view` points into
@@ -51,7 +53,7 @@ void DiskStore::read(std::span<const SegmentRead> reads,
       end_group(group, TierOutcome::absent, ended);
       continue;
     }
-    touch(*entry);
+    if (reads[group.first].segment == 0) touch(*entry);  // read layer by layer, it is used once
     group.entry = *entry;
     group.whole = entry->bytes() <= kReadWholeBytes || wanted * 2 >= entry->bytes();
     group.range = pages_of(entry->first_byte(), group.whole ? entry->bytes() : entry->head_bytes());
@@ -115,6 +117,28 @@ TierOutcome DiskStore::read_head(ReadGroup& group, std::span<const std::byte> by
   return lose(group, 0, erased ? TierOutcome::absent : TierOutcome::corrupt);
 }
 
+// What is staged of a segment; nothing if the record has no such segment, or it is not all there.
+std::span<const std::byte> DiskStore::staged_segment(const ReadGroup& group, std::uint32_t segment,
+                                                     std::uint64_t staged_at,
+                                                     std::span<const std::byte> staged) {
+  const std::vector<RecordSegment>& segments = group.view->head.segments;
+  if (segment >= segments.size()) return {};
+  const std::uint64_t at = group.entry.first_byte() + group.view->segment_at[segment] - staged_at;
+  if (at > staged.size() || segments[segment].bytes > staged.size() - at) return {};
+  return staged.subspan(at, segments[segment].bytes);
+}
+
+TierOutcome DiskStore::read_segment(const ReadGroup& group, const SegmentRead& read,
+                                    std::span<const std::byte> stored, int error) {
+  if (error != 0) return lose(group, error, TierOutcome::failed);
+  if (!group.view->read_segment(read.segment, stored, read.to))
+    return lose(group, 0, TierOutcome::corrupt);
+  counts_.read_segments += 1;
+  counts_.read_bytes += stored.size();
+  return TierOutcome::ok;
+}
+
+// Records that are wanted whole, and heads of the others, in one batch; then read_parts().
 void DiskStore::read_window(std::span<const SegmentRead> reads, std::span<ReadGroup> groups,
                             const std::function<void(ReadEnd)>& ended) {
   trim_files();
@@ -122,110 +146,92 @@ void DiskStore::read_window(std::span<const SegmentRead> reads, std::span<ReadGr
   for (const ReadGroup& g : groups) total += g.range.bytes;
   staging_.grow(std::max(total, kStagingBytes));
   std::vector<IoRequest> requests;
-  std::vector<ReadGroup*> owners;
-  std::vector<ReadGroup*> second;  // their heads are known
+  std::vector<ReadGroup*> owners, parts;
+  const auto head_known = [&](ReadGroup& g, TierOutcome outcome) {
+    if (outcome == TierOutcome::ok)
+      parts.push_back(&g);
+    else
+      end_group(g, outcome, ended);
+  };
   std::uint64_t used = 0;
   for (ReadGroup& g : groups) {
     const auto file = volume_file(g.entry.volume);
     if (!file.ok()) {
-      counts_.failed += 1;
-      forget(g.of->name);
-      end_group(g, TierOutcome::failed, ended);
+      end_group(g, lose(g, EIO, TierOutcome::failed), ended);
       continue;
     }
+    g.file = file.value();
     if (const auto known = heads_.find(g.of->name); !g.whole && known != heads_.end()) {
       g.head = known->second;
-      if (const TierOutcome outcome = read_head(g, g.head, 0); outcome == TierOutcome::ok)
-        second.push_back(&g);
-      else
-        end_group(g, outcome, ended);
+      head_known(g, read_head(g, g.head, 0));
       continue;
     }
     g.staged = staging_.span().subspan(used, g.range.bytes);
     used += g.range.bytes;
-    requests.push_back({.file = file.value(), .at = g.range.at, .bytes = g.staged});
+    requests.push_back({.file = g.file, .at = g.range.at, .bytes = g.staged});
     owners.push_back(&g);
   }
-  const auto segment_end = [&](ReadGroup& g, std::size_t i, std::span<const std::byte> stored,
-                               int error) {
-    TierOutcome outcome = TierOutcome::ok;
-    if (error != 0)
-      outcome = lose(g, error, TierOutcome::failed);
-    else if (!g.view->read_segment(reads[i].segment, stored, reads[i].to))
-      outcome = lose(g, 0, TierOutcome::corrupt);
-    counts_.read_segments += outcome == TierOutcome::ok;
-    counts_.read_bytes += outcome == TierOutcome::ok ? stored.size() : 0;
-    ended({static_cast<std::uint32_t>(i), outcome});
-  };
-  // The bytes of a segment within a staged range; fewer if the record has no such segment.
-  const auto staged_segment = [&](const ReadGroup& g, std::size_t i, const StagedRange& range,
-                                  std::span<const std::byte> bytes) {
-    const std::uint32_t s = reads[i].segment;
-    if (s >= g.view->head.segments.size()) return std::span<const std::byte>();
-    const std::uint64_t at = g.entry.first_byte() + g.view->segment_at[s] - range.at;
-    if (at > bytes.size() || g.view->head.segments[s].bytes > bytes.size() - at)
-      return std::span<const std::byte>();
-    return bytes.subspan(at, g.view->head.segments[s].bytes);
-  };
-
   transfer(files_, requests, [&](std::size_t k) {
     ReadGroup& g = *owners[k];
+    const int error = requests[k].error;
     const auto bytes = std::span<const std::byte>(g.staged).first(requests[k].done);
     const std::uint64_t skip = g.entry.first_byte() - g.range.at;
-    const auto record = bytes.size() > skip ? bytes.subspan(skip) : std::span<const std::byte>();
-    if (!g.whole && requests[k].error == 0 && record.size() >= g.entry.head_bytes())
-      g.head.assign(record.begin(),
-                    record.begin() + static_cast<std::ptrdiff_t>(g.entry.head_bytes()));
-    const TierOutcome outcome =
-        read_head(g, g.whole ? record : std::span<const std::byte>(g.head), requests[k].error);
-    if (outcome != TierOutcome::ok) {
-      end_group(g, outcome, ended);
-    } else if (g.whole) {
-      for (std::size_t i = g.first; i < g.end; ++i)
-        segment_end(g, i, staged_segment(g, i, g.range, bytes), requests[k].error);
-    } else {
+    const auto record = bytes.subspan(std::min<std::uint64_t>(skip, bytes.size()));
+    if (!g.whole) {
+      const auto head = record.first(std::min<std::uint64_t>(record.size(), g.entry.head_bytes()));
+      g.head.assign(head.begin(), head.end());
+      const TierOutcome outcome = read_head(g, g.head, error);
       if (heads_.size() >= kHeadsMax) heads_.clear();
-      heads_[g.of->name] = g.head;
-      second.push_back(&g);
+      if (outcome == TierOutcome::ok) heads_[g.of->name] = g.head;
+      return head_known(g, outcome);
+    }
+    if (const TierOutcome outcome = read_head(g, record, error); outcome != TierOutcome::ok)
+      return end_group(g, outcome, ended);
+    for (std::size_t i = g.first; i < g.end; ++i) {
+      const auto stored = staged_segment(g, reads[i].segment, g.range.at, bytes);
+      ended({static_cast<std::uint32_t>(i), read_segment(g, reads[i], stored, error)});
     }
   });
+  read_parts(reads, parts, ended);
+}
 
-  // The second round: one request per segment.
-  struct SegmentPlace {
+// Single segments of records whose heads are known.
+void DiskStore::read_parts(std::span<const SegmentRead> reads, std::span<ReadGroup* const> groups,
+                           const std::function<void(ReadEnd)>& ended) {
+  struct Part {
     ReadGroup* group;
     std::size_t read;
     StagedRange range;
   };
-  std::vector<SegmentPlace> places;
+  std::vector<Part> parts;
   std::uint64_t needed = 0;
-  for (ReadGroup* g : second)
+  for (ReadGroup* g : groups)
     for (std::size_t i = g->first; i < g->end; ++i) {
       const std::uint32_t s = reads[i].segment;
-      if (s >= g->view->head.segments.size() ||
-          g->view->head.segments[s].bytes != reads[i].to.size()) {
-        segment_end(*g, i, {}, 0);
+      const std::vector<RecordSegment>& segments = g->view->head.segments;
+      if (s >= segments.size() || segments[s].bytes != reads[i].to.size()) {
+        ended({static_cast<std::uint32_t>(i), read_segment(*g, reads[i], {}, 0)});
         continue;
       }
-      const StagedRange range =
-          pages_of(g->entry.first_byte() + g->view->segment_at[s], g->view->head.segments[s].bytes);
-      places.push_back({g, i, range});
-      needed += range.bytes;
+      parts.push_back(
+          {g, i, pages_of(g->entry.first_byte() + g->view->segment_at[s], segments[s].bytes)});
+      needed += parts.back().range.bytes;
     }
-  if (places.empty()) return;
   staging_.grow(needed);
-  requests.clear();
-  used = 0;
-  for (const SegmentPlace& p : places) {
-    requests.push_back({.file = *volumes_[p.group->entry.volume].file,
+  std::vector<IoRequest> requests;
+  std::uint64_t used = 0;
+  for (const Part& p : parts) {
+    requests.push_back({.file = p.group->file,
                         .at = p.range.at,
                         .bytes = staging_.span().subspan(used, p.range.bytes)});
     used += p.range.bytes;
   }
   transfer(files_, requests, [&](std::size_t k) {
-    const SegmentPlace& p = places[k];
+    const Part& p = parts[k];
     const auto bytes = std::span<const std::byte>(requests[k].bytes).first(requests[k].done);
-    segment_end(*p.group, p.read, staged_segment(*p.group, p.read, p.range, bytes),
-                requests[k].error);
+    const auto stored = staged_segment(*p.group, reads[p.read].segment, p.range.at, bytes);
+    ended({static_cast<std::uint32_t>(p.read),
+           read_segment(*p.group, reads[p.read], stored, requests[k].error)});
   });
 }
 

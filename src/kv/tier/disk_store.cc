@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kOpenFilesMax = 256;
 constexpr std::uint32_t kVolumesMax = 1 << 18;
-constexpr std::uint64_t kSmallFilesBytes = 16 << 10;  // manifest, secret, lock
+constexpr std::uint64_t kSmallFilesBytes = 24 << 10;  // manifest, secret, lock, probe
 
 }  // namespace
 

@@ -115,6 +115,13 @@ class DiskStore {
   // disk_read.cc
   void read_window(std::span<const SegmentRead> reads, std::span<ReadGroup> groups,
                    const std::function<void(ReadEnd)>& ended);
+  void read_parts(std::span<const SegmentRead> reads, std::span<ReadGroup* const> groups,
+                  const std::function<void(ReadEnd)>& ended);
+  static std::span<const std::byte> staged_segment(const ReadGroup& group, std::uint32_t segment,
+                                                   std::uint64_t staged_at,
+                                                   std::span<const std::byte> staged);
+  TierOutcome read_segment(const ReadGroup& group, const SegmentRead& read,
+                           std::span<const std::byte> stored, int error);
   TierOutcome read_head(ReadGroup& group, std::span<const std::byte> bytes, int error);
   void end_group(const ReadGroup& group, TierOutcome outcome,
                  const std::function<void(ReadEnd)>& ended);

@@ -194,25 +194,29 @@ bool DiskTier::write_some() {
 
 void DiskTier::close_if_broken() {
   if (!store_ || store_->broken() == nullptr) return;
-  if (options_.log)
+  const Nanoseconds now = clock_.now();
+  quiet_ = before_.closings > 0 && now - opened_at_ < kReopenMax;
+  reopen_wait_ = quiet_ ? reopen_wait_ * 2 : options_.reopen_ns;
+  reopen_at_ = now + std::min(reopen_wait_, kReopenMax);
+  if (options_.log && !quiet_)
     options_.log(store_->broken()->message + "; the disk tier is closed until this works again");
   before_ = counted_since(before_, store_->stats());
   before_.closings += 1;
   store_.reset();
-  reopen_wait_ = options_.reopen_ns;
-  reopen_at_ = clock_.now() + reopen_wait_;
 }
 
 void DiskTier::reopen_if_due() {
   if (store_ || clock_.now() < reopen_at_) return;
   auto store = DiskStore::open(*files_, options_.store);
+  opened_at_ = clock_.now();
   if (store.ok() && store.value()->folder().probe().ok()) {
     store_ = std::move(store.value());
-    if (options_.log) options_.log(store_->folder().path() + ": the disk tier is open again");
+    if (options_.log && !quiet_)
+      options_.log(store_->folder().path() + ": the disk tier is open again");
     return;
   }
-  reopen_wait_ = std::min(reopen_wait_ * 2, std::max(kReopenMax, options_.reopen_ns));
-  reopen_at_ = clock_.now() + reopen_wait_;
+  reopen_wait_ = std::min(reopen_wait_ * 2, kReopenMax);
+  reopen_at_ = opened_at_ + reopen_wait_;
 }
 
 // The more the snapshot costs, the less often it is written.
@@ -269,7 +273,7 @@ extern const TierKind kDiskTierKind = {
       DiskTierOptions options;
       options.store.folder.path = rest;
       options.store.folder.secret = settings.secret;
-      options.store.capacity_bytes = settings.capacity_bytes;
+      if (settings.capacity_bytes != 0) options.store.capacity_bytes = settings.capacity_bytes;
       options.mailbox = settings.mailbox;
       options.log = settings.log;
       TRY(std::unique_ptr<DiskTier> tier, DiskTier::open(std::move(options)));

@@ -2,7 +2,8 @@
 //
 // Reads are served before writes; at most 4 MiB are written between two looks at the inbox. When
 // the disk says no (full, broken, read-only, gone) the tier closes itself: everything is a miss,
-// one line is logged, and it tries to open again after a second, then less and less often.
+// one line is logged, and it tries to open again after a second, then less and less often. A tier
+// that closes again within a minute says nothing more.
 //
 //   TRY(auto tier, DiskTier::open({.store = {.folder = {.path = dir}, .capacity_bytes = bytes},
 //                                  .mailbox = &mailbox}));       // a folder in use is an error
@@ -87,7 +88,8 @@ class DiskTier final : public Tier {
   std::unique_ptr<DiskStore> store_;  // null: closed
   TierStats before_;                  // counts of stores that were closed
   std::deque<WriteJob> writes_;
-  Nanoseconds reopen_at_ = 0, reopen_wait_ = 0, save_at_ = 0;
+  Nanoseconds reopen_at_ = 0, reopen_wait_ = 0, opened_at_ = 0, save_at_ = 0;
+  bool quiet_ = false;  // it opens and closes again and again
   std::uint64_t saved_writes_ = 0;
   std::thread thread_;
 };

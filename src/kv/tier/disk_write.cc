@@ -9,6 +9,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint64_t kBatchBytes = 4 << 20;
+constexpr std::size_t kBatchRecords = 1024;
 constexpr std::uint64_t kPieceBytes = 1 << 20;  // of a batch; the disk works on several at once
 
 std::uint64_t padded_record(std::uint64_t bytes) { return align_up(bytes, kDiskUnit); }
@@ -57,7 +58,8 @@ std::span<std::byte> DiskStore::stage(const DiskEntry& entry, std::size_t number
   const std::uint64_t bytes = entry.bytes();
   const std::uint64_t end = current_ != 0 ? volumes_[current_].bytes : kVolumeHeadBytes;
   if (batch_bytes_ != 0 &&
-      (batch_bytes_ + bytes > kBatchBytes || end + batch_bytes_ + bytes > volume_limit_))
+      (batch_bytes_ + bytes > kBatchBytes || end + batch_bytes_ + bytes > volume_limit_ ||
+       staged_.size() == kBatchRecords))
     append_batch();
   if (batch_bytes_ == 0) batch_.grow(std::max(kBatchBytes, align_up(bytes)));
   Staged& staged = staged_.emplace_back(Staged{entry, number});

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::uint32_t kRecordMagic = 0x52564b51;  // "QKVR"
 constexpr std::uint32_t kErasedMagic = 0x45564b51;  // "QKVE"
-constexpr std::uint32_t kRecordVersion = 2;
 constexpr std::uint32_t kSealedFlag = 1;
 constexpr std::size_t kCheckBytes = 16;
 

@@ -95,6 +95,7 @@ struct RecordView {
   [[nodiscard]] bool segment_ok(std::uint32_t segment, std::span<const std::byte> stored) const;
 };
 
+inline constexpr std::uint32_t kRecordVersion = 2;
 inline constexpr std::uint32_t kRecordSegmentsMax = 4096, kRecordTokensMax = 4096;
 inline constexpr std::uint64_t kRecordSegmentMax = std::uint64_t{1} << 32;
 inline constexpr std::size_t kRecordFixedBytes = 160;  // enough for record_claim()

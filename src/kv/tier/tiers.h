@@ -20,10 +20,10 @@
 namespace quire {
 
 struct TierSettings {
-  std::string place;  // KIND:REST; what REST means is the kind's affair
-  std::uint64_t capacity_bytes = 0;
-  Mailbox* mailbox = nullptr;                        // outlives the tier
-  std::optional<DeploymentSecret> secret = {};       // shared tiers need one
+  std::string place;                            // KIND:REST; what REST means is the kind's affair
+  std::uint64_t capacity_bytes = 0;             // 0: no bound
+  Mailbox* mailbox = nullptr;                   // outlives the tier
+  std::optional<DeploymentSecret> secret = {};  // shared tiers need one
   std::function<void(const std::string&)> log = {};  // one line each, from the tier's thread
 };
 
