@@ -34,7 +34,7 @@ class PlantedBug : public ::testing::TestWithParam<int> {};
 
 TEST_P(PlantedBug, IsCaught) { EXPECT_FALSE(passes(static_cast<Bug>(GetParam()))); }
 
-INSTANTIATE_TEST_SUITE_P(All, PlantedBug, ::testing::Range(1, int{kBugCount}));
+INSTANTIATE_TEST_SUITE_P(All, PlantedBug, ::testing::Range(1, int{kKvBugCount}));
 
 }  // namespace
 }  // namespace quire

@@ -21,13 +21,16 @@ struct SelftestOptions {
 };
 
 int run_selftest(const SelftestOptions& o) {
-  const auto path = find_model(o.model);
+  const bool made_up = !o.model.random_weights.empty();
+  const auto path = made_up ? Result<std::string>(o.model.random_weights) : find_model(o.model);
   if (!path.ok()) return fail(path.error());
   auto base = runtime_options(o.model);
   if (!base.ok()) return fail(base.error());
-  auto calibrations = stored_calibrations(path.value());
-  if (!calibrations.ok()) return fail(calibrations.error());
-  base.value().calibrations = std::move(calibrations.value());
+  if (!made_up) {
+    auto calibrations = stored_calibrations(path.value());
+    if (!calibrations.ok()) return fail(calibrations.error());
+    base.value().calibrations = std::move(calibrations.value());
+  }
   const auto started = std::chrono::steady_clock::now();
   Json checks = Json::array();
   std::size_t left_out = 0;

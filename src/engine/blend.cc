@@ -209,8 +209,8 @@ void Blending::attached(Stepper& stepper, Sequence& s, const SequenceOptions& op
 
 Program::Work Blending::work(Stepper& stepper, Sequence&, std::uint32_t rows) {
   if (!blend_) return Work::none;
-  CHECK(blend_->advance(stepper, rows).ok());  // exact rows, and page_work: nothing can fail
-  if (!blend_->done()) return Work::unfinished;
+  failed_ = blend_->advance(stepper, rows);
+  if (failed_.ok() && !blend_->done()) return Work::unfinished;
   reused_ = blend_->reused();
   blend_.reset();
   return Work::done;

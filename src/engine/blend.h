@@ -73,7 +73,9 @@ class Blending final : public Program {
   std::unique_ptr<Program> fork() const override;
   void attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) override;
   Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
-  // What was put together cannot be computed again.
+  Status before_step(Stepper&, Sequence&) override { return failed_; }
+  // What was put together cannot be computed again, so the cache must not drop it while it is parked.
+  void open(SequenceOptions& options) const override { options.recomputable = false; }
   Yield yield(const Sequence&) const override { return laid_ ? Yield::park : Yield::either; }
   // The prompt is read as any other then: more than was promised.
   void reset(Sequence&) override {
@@ -88,6 +90,7 @@ class Blending final : public Program {
   double recompute_;
   std::optional<Blend> blend_;  // until it is done
   bool laid_ = false;
+  Status failed_;  // a device that was lost in work(): the next step says so
   std::uint32_t reused_ = 0;
 };
 

@@ -171,6 +171,13 @@ TEST(BlendEngine, AnswersAndStaysPrivate) {
   e.expect_empty();
 }
 
+// The cache may drop what is parked and can be computed again. A prompt that was put together cannot.
+TEST(BlendEngine, TheCacheKeepsWhatIsParked) {
+  SequenceOptions options;
+  Blending(0.2).open(options);
+  EXPECT_FALSE(options.recomputable);
+}
+
 TEST(BlendEngine, OthersTextsAreNotFound) {
   TinyEngine e(llama());
   Request salted = request(joined({printable_of(11, 1), printable_of(117, 5)}), 0);

@@ -108,6 +108,8 @@ class Engine {
   std::uint32_t prompt_tokens() const;
   void add_row(Job& job, std::uint32_t branch, std::uint32_t rows);
   void resume_branches(Job& job);
+  bool shares_by_forks(Job& job, std::uint32_t branch);
+  void fork_again(Job& job, std::uint32_t branch);
   std::uint32_t collect(Job& job);
   void place(Job& job);
   SequenceOptions sequence_options(const Job& job) const;
@@ -118,6 +120,7 @@ class Engine {
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
   bool restart_parked();
+  bool hold_back(Job& job);
   void preempt(Job& job);
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
@@ -131,6 +134,7 @@ class Engine {
   // engine_draw.cc
   Status submit_step();
   bool best_will_do() const;
+  static bool logprobs_wanted(std::span<const Row> rows);
   void describe_draws();
   bool describe_draw(const Row& row, DrawRow& draw);
 

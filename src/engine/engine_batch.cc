@@ -66,14 +66,16 @@ std::uint32_t Engine::collect(Job& job) {
     if (b.done || b.unread() == 0) continue;
     lagging = true;
     const bool sparse = geometry(job).sparse();
+    const std::uint32_t together = sparse ? geometry(job).tokens_per_block : 1;
     const std::uint32_t prompt = b.sequence->prompt_length(), past = b.sequence->length();
     const bool scored = job.state == Job::State::reading && job.request.prompt_logprobs >= 0;
     readings_.push_back(
         {.remaining = b.unread(),
-         .rows_max = std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
-                               job.request.chunk ? job.request.chunk : 0xffffffffu}),
+         .rows_max =
+             std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
+                       job.request.chunk ? std::max(job.request.chunk, together) : 0xffffffffu}),
          .steps = job.read_steps,
-         .together = sparse ? geometry(job).tokens_per_block : 1,
+         .together = together,
          .loose = past < prompt ? b.unread() - (prompt - past) : b.unread()});
     reading_of_.emplace_back(&job, i);
   }
@@ -184,12 +186,35 @@ void Engine::choose_rows(bool admitting) {
 void Engine::resume_branches(Job& job) {
   while (job.attached < job.branch_count()) {
     const Branch b = job.branch(job.attached);
-    if (!b.done) {
+    if (!b.done && job.one_by_one && job.attached != job.first_open()) return;
+    if (!b.done && shares_by_forks(job, job.attached)) {
+      if (job.branch(job.first_open()).unread() > 0) return;
+      fork_again(job, job.attached);
+    } else if (!b.done) {
       if (follows(job, runtime_.cache().peek(*b.sequence))) return;
       runtime_.cache().attach(*b.sequence);
     }
     ++job.attached;
   }
+}
+
+// Whether a branch that is computed again would compute what it shared with the first one, too: the
+// job leaves nothing in the index.
+bool Engine::shares_by_forks(Job& job, std::uint32_t branch) {
+  return job.request.kv.write == KvWrite::none && branch != job.first_open() &&
+         job.answers[0].programs.empty() && job.branch(branch).sequence->length() == 0 &&
+         !geometry(job).sparse();
+}
+
+// The branch starts from the prompt of the first one, as it did at first.
+void Engine::fork_again(Job& job, std::uint32_t branch) {
+  Sequence& s = *job.branch(branch).sequence;
+  const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
+  Result<Sequence> fork = runtime_.cache().fork(*job.branch(job.first_open()).sequence);
+  if (!fork.ok() || runtime_.cache().truncate(fork.value(), prompt) < prompt)
+    return static_cast<void>(runtime_.cache().attach(s));
+  runtime_.cache().extend(fork.value(), s.tokens().subspan(prompt));
+  s = std::move(fork.value());
 }
 
 SequenceOptions Engine::sequence_options(const Job& job) const {

@@ -3,6 +3,7 @@
 
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "kv/planted.h"
 
 namespace quire {
 
@@ -11,7 +12,9 @@ std::uint64_t Engine::full_bytes(const Job& job) const {
                        {.prompt = job.request.prompt.size(),
                         .answer = job.request.tokens_max,
                         .width = job.width(),
-                        .chunk = options_.step_tokens},
+                        .chunk = options_.step_tokens,
+                        .cache_bytes = runtime_.kv_cache_bytes(),
+                        .memory_page = runtime_.memory_page()},
                        job.request.kv.retain.get());
 }
 
@@ -54,7 +57,8 @@ bool Engine::make_room() {
     preempt(*running_[*victim]);
     return true;
   }
-  if (restart_parked() || runtime_.cache().waive_shares()) return true;
+  if (restart_parked() || hold_back(*running_.back()) || runtime_.cache().waive_shares())
+    return true;
   fail(*running_.back(), FailureKind::no_room,
        runtime_.cache().stats().pinned_bytes > 0
            ? "the KV cache has no room left to go on: pinned prefixes hold it; release some or "
@@ -67,6 +71,7 @@ bool Engine::make_room() {
 // A waiting job may hold memory that is never dropped: what its programs made cannot be had back by
 // attaching. The last of them starts over. False: there is none.
 bool Engine::restart_parked() {
+  if (planted(Bug::parked_never_restart)) return false;
   Job* last = nullptr;
   for (const auto& [id, job] : jobs_) {
     if (job->state != Job::State::waiting || !job->placed) continue;
@@ -86,6 +91,24 @@ bool Engine::restart_parked() {
     ++stats_.preemptions_recompute;
   }
   return true;
+}
+
+// Answers of a job that are computed again may share less than they did as forks, and need more memory
+// together than it was admitted with. Its last one waits until those before it are done. False: there
+// is but one, or they are beams, which go on together.
+bool Engine::hold_back(Job& job) {
+  if (job.beams) return false;
+  for (std::uint32_t i = job.attached; i-- > job.first_open() + 1;) {
+    const Branch b = job.branch(i);
+    if (b.done) continue;
+    runtime_.cache().preempt(*b.sequence, Preempt::recompute);
+    b.program->reset(*b.sequence);
+    ++stats_.preemptions_recompute;
+    job.attached = i;
+    job.one_by_one = true;
+    return true;
+  }
+  return false;
 }
 
 void Engine::preempt(Job& job) {

@@ -9,15 +9,18 @@ namespace quire {
 void Engine::use_logits(std::span<float> logits) {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   tasks_.clear();
+  const auto is_over = [](const Row& row) {
+    return !row.job || row.job->state == Job::State::over;
+  };
+  // First of all: one branch that is not finite ends the others of its job.
+  for (const Row& row : rows_)
+    if (!is_over(row) && row.job->branch(row.branch).sequence->faulted())
+      fail(*row.job, FailureKind::numeric,
+           "the model's output is not finite; nothing of this request was kept");
   for (const Row& row : rows_) {
-    if (!row.job || row.job->state == Job::State::over) continue;
+    if (is_over(row)) continue;
     Job& job = *row.job;
     const Branch b = job.branch(row.branch);
-    if (b.sequence->faulted()) {
-      fail(job, FailureKind::numeric,
-           "the model's output is not finite; nothing of this request was kept");
-      continue;
-    }
     const bool reading = job.state == Job::State::reading;
     if (reading && job.request.prompt_logprobs >= 0) score_prompt(row, logits);
     if (b.unread() > 0) {
@@ -125,8 +128,10 @@ void Engine::advance_beams(Job& job, std::span<const float> logits) {
 void Engine::sample(std::span<float> logits) {
   if (tasks_.empty()) return;
   if (!best_.empty()) {
-    for (Task& task : tasks_)
-      task.choice = {best_[task.logit].token, best_[task.logit].logprob, {}};
+    for (Task& task : tasks_) {
+      const bool told = task.job->request.sampling.logprob;
+      task.choice = {best_[task.logit].token, told ? best_[task.logit].logprob : 0, {}};
+    }
   } else if (few_to_sample()) {
     for (Task& task : tasks_) sample_one(task, logits, lanes_[0]);
   } else {

@@ -101,7 +101,9 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
                          {.prompt = prompt,
                           .answer = answer,
                           .width = std::max(r.choices, r.beams),
-                          .chunk = options.step_tokens},
+                          .chunk = options.step_tokens,
+                          .cache_bytes = runtime.kv_cache_bytes(),
+                          .memory_page = runtime.memory_page()},
                          r.kv.retain.get());
   };
   if (bytes(r.tokens_max) <= budget) return {};

@@ -71,6 +71,7 @@ struct Job {
   std::vector<Answer> answers;
   std::optional<BeamSearch> beams;
   std::uint32_t attached = 0;  // branches before it hold blocks; those after are placed or parked
+  bool one_by_one = false;  // its answers find no room together: a branch waits for those before it
   bool placed = false;
   std::uint32_t preemptions = 0;
   bool snapshot_kept = false;    // what its programs left at their cut was offered to others

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/runtime.h"
+#include "kv/planted.h"
 #include "kv/retain/observe.h"
 #include "kv/retain/retain.h"
 
@@ -110,9 +111,9 @@ class Observer {
   // A fork reads for itself, from the beginning.
   struct OwnRereading {
     OwnRereading() = default;
-    OwnRereading(const OwnRereading&) {}
-    OwnRereading& operator=(const OwnRereading&) {
-      at.reset();
+    OwnRereading(const OwnRereading& o) { *this = o; }
+    OwnRereading& operator=(const OwnRereading& o) {
+      at = planted(Bug::share_rereading) ? o.at : nullptr;
       return *this;
     }
     std::shared_ptr<Rereading> at;

@@ -20,9 +20,11 @@ std::uint64_t blocks_for(const Geometry& g, std::uint64_t tokens) {
 bool bounded(const LayerGroup& g) { return g.window > 0 || g.kind == GroupKind::recent; }
 
 // Bytes the arena commits for so many blocks of a size: whole slabs.
-std::uint64_t slab_bytes_for(std::uint64_t block_bytes, std::uint64_t blocks) {
+std::uint64_t slab_bytes_for(std::uint64_t block_bytes, std::uint64_t blocks,
+                             std::uint64_t budget = UINT64_MAX,
+                             std::size_t memory_page = kMemoryPage) {
   if (blocks == 0) return 0;
-  const SlabShape slab = slab_shape(block_bytes);
+  const SlabShape slab = slab_shape(block_bytes, budget, memory_page);
   return (blocks + slab.capacity - 1) / slab.capacity * slab.bytes;
 }
 
@@ -220,7 +222,8 @@ std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& asked,
                                               (retain->every > 0 ? shape.width + 1 : 1);
   }
   std::uint64_t bytes = 0;
-  for (const auto& [block_bytes, count] : blocks) bytes += slab_bytes_for(block_bytes, count);
+  for (const auto& [block_bytes, count] : blocks)
+    bytes += slab_bytes_for(block_bytes, count, asked.cache_bytes, asked.memory_page);
   return bytes;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/geometry.h"
+#include "kv/memory.h"
 
 namespace quire {
 
@@ -57,6 +58,9 @@ std::uint64_t resident_blocks(const Geometry& geometry, const LayerGroup& group,
 // chunks.
 struct RequestShape {
   std::uint64_t prompt = 0, answer = 0, width = 1, chunk = 512;
+  // Of the cache: its budget, and the pages that its memory comes in. Slabs depend on both.
+  std::uint64_t cache_bytes = UINT64_MAX;
+  std::size_t memory_page = kMemoryPage;
 };
 // Bytes of whole slabs that it may need at its worst moment.
 struct RetainPolicy;

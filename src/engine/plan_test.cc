@@ -402,5 +402,23 @@ TEST_F(PlanAndCache, ChunkHoldsMoreWhileItIsComputed) {
   expect_blocks_as_planned(make_plan(geometry_, {.context = 1300, .concurrency = 1}));
 }
 
+// With a small budget the arena makes slabs of fewer pages, whose tails hold no block. What a request
+// takes is counted in the slabs that there will be.
+TEST(Plan, RequestsAreCountedInTheSlabsOfTheirCache) {
+  Geometry g;
+  g.tokens_per_block = 16;
+  g.groups = {{.kind = GroupKind::full,
+               .layers = {0, 1, 2},
+               .kv_heads = 2,
+               .key_dim = 32,
+               .value_dim = 32,
+               .format = find_format("f16").value()}};
+  ASSERT_EQ(g.block_bytes(g.groups[0]), 12288u);
+  RequestShape shape{.prompt = 100, .answer = 28, .memory_page = 16384};  // eight blocks
+  EXPECT_EQ(request_bytes(g, shape, nullptr), 8u * 12288);  // four in three pages, nothing lost
+  shape.cache_bytes = 300'000;                              // slabs of at most two pages
+  EXPECT_EQ(request_bytes(g, shape, nullptr), 8u * 16384);
+}
+
 }  // namespace
 }  // namespace quire

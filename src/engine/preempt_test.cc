@@ -102,5 +102,53 @@ TEST(Preempt, ParksWhatWouldBeComputedAgainForNothing) {
   EXPECT_EQ(rows({}), parked);
 }
 
+// A job with three answers gives way to one that needs most of the memory, and loses its blocks. Its
+// prompt fits once besides its answers, and not three times.
+void expect_three_answers_again(std::shared_ptr<const RetainPolicy> retain, std::uint32_t beams) {
+  const std::uint32_t times = retain ? 2 : 1;  // a budget's pages take a slab of their own
+  TinyEngine e(tiny(), {.kv_cache_bytes = times * (2 << 20)},
+               {.step_tokens = 256, .preempt = Preempt::recompute});
+  const auto low = [&] {
+    Request r = request(text_of(retain ? 2500 : 1500, 1), 400);
+    r.choices = 3;
+    r.beams = beams;
+    r.ignore_end = true;
+    if (beams == 0) r.sampling = {.temperature = 1, .seed = 7};
+    r.kv.write = KvWrite::none;  // nothing in the index that its answers could share
+    r.kv.retain = retain;
+    return r;
+  };
+  const auto sink = e.submit(low());
+  for (int i = 0; i < 40; ++i) EXPECT_TRUE(e.engine->step());
+  EXPECT_FALSE(sink->over());
+  std::vector<std::shared_ptr<MemorySink>> others;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    Request high = request(text_of(retain ? 2500 : 2000, 2 + i), 900);
+    high.priority = 1'000'000;
+    others.push_back(e.submit(std::move(high)));
+  }
+  e.run();
+  for (const auto& other : others) EXPECT_TRUE(other->result);
+  ASSERT_TRUE(sink->result) << (sink->failure ? sink->failure->message : "not over");
+  EXPECT_GT(sink->result->preemptions, 0u);
+
+  TinyEngine large(tiny(), {.kv_cache_bytes = 16 << 20}, {});
+  const auto alone = large.submit(low());
+  large.run();
+  for (std::size_t c = 0; c < 3; ++c) EXPECT_EQ(sink->told[c].ids(), alone->told[c].ids()) << c;
+  e.expect_empty();
+}
+
+TEST(Preempt, AnswersThatLeaveNothingShareTheirPromptAgain) {
+  expect_three_answers_again(nullptr, 0);
+  expect_three_answers_again(nullptr, 3);
+}
+
+TEST(Preempt, AnswersThatCannotShareFinishOneByOne) {
+  // A budget that drops nothing: the program looks at the prompt, and each answer has its own.
+  expect_three_answers_again(
+      std::make_shared<const RetainPolicy>(parse_retain_policy("snapkv:3200").value()), 0);
+}
+
 }  // namespace
 }  // namespace quire

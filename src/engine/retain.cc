@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "engine/lane_rows.h"
 #include "engine/stepper.h"
+#include "kv/planted.h"
 
 namespace quire {
 namespace {
@@ -43,7 +44,7 @@ void Retaining::open(SequenceOptions& options) const {
 // A step ends wherever the program acts: at the cut, and from there on at every `every` tokens.
 std::uint32_t Retaining::rows_max(std::uint32_t past) const {
   if (past < prompt_length_) return prompt_length_ - past;
-  if (policy_->every == 0) return 0xffffffffu;
+  if (policy_->every == 0 || planted(Bug::cut_ignores_every)) return 0xffffffffu;
   const std::uint32_t next = std::max(last_ + policy_->every, past + 1);
   return (next + tokens_per_block_ - 1) / tokens_per_block_ * tokens_per_block_ - past;
 }
@@ -88,7 +89,8 @@ void Retaining::after_step(Stepper& stepper, Sequence& s) {
 // What stands at a cut depends on the tokens before it alone. A prompt that ends before its cut is
 // judged by its own length, so nobody else can start from there.
 std::optional<std::string> Retaining::wanted_snapshot() const {
-  if (!policy_->snapshots() || prompt_length_ != policy_->cut) return {};
+  const bool at_cut = prompt_length_ == policy_->cut || planted(Bug::snapshot_short_of_cut);
+  if (!policy_->snapshots() || !at_cut) return {};
   return policy_->text();
 }
 

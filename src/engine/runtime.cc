@@ -88,30 +88,49 @@ Digest file_identity(const std::string& path) {
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                const RuntimeOptions& options) {
-  std::unique_ptr<Runtime> r(new Runtime());
-  TRY(r->source_,
+  TRY(ModelSource opened,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
-  if (options.loading) r->source_.watch(options.loading);
-  const bool on_device = options.device == DeviceKind::cuda;
-  if (on_device && options.tokens_per_block != kCudaPage)
+  if (options.loading) opened.watch(options.loading);
+  RuntimeParts parts;
+  parts.source = std::make_shared<const ModelSource>(std::move(opened));
+  if (options.device == DeviceKind::cuda && options.tokens_per_block != kCudaPage)
     return Error{
         Code::unsupported,
         fmt::format("blocks of {} tokens on a GPU; there they have {}: leave --block-size out",
                     options.tokens_per_block, kCudaPage)};
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
-  r->pool_ = std::make_unique<ThreadPool>(options.threads ? options.threads : cores);
+  parts.pool = std::make_unique<ThreadPool>(options.threads ? options.threads : cores);
 
   // The vocabulary is read while the weights are packed: both take a noticeable part of starting
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
-  std::thread reader([&] { text = read_text_parts(r->source_); });
-  Result<std::unique_ptr<Executor>> executor = load_executor(r->source_, *r->pool_, options);
+  std::thread reader([&] { text = read_text_parts(*parts.source); });
+  Result<std::unique_ptr<Executor>> executor = load_executor(*parts.source, *parts.pool, options);
   reader.join();
   if (!executor.ok()) return executor.error();
   if (!text.ok()) return text.error();
-  r->executor_ = std::move(executor.value());
-  r->tokenizer_ = std::make_unique<Tokenizer>(std::move(text.value().tokenizer));
-  r->template_ = std::move(text.value().chat_template);
+  parts.executor = std::move(executor.value());
+  parts.tokenizer = std::make_shared<const Tokenizer>(std::move(text.value().tokenizer));
+  parts.chat_template = std::move(text.value().chat_template);
+  parts.weights = file_identity(path);
+  // A step has at most a sequence per row, and as many again may wait with a cursor or be parked.
+  const std::uint32_t rows = parts.executor->traits().rows_max;
+  parts.cache.sequences_max = std::max(4096u, 4 * rows);
+  parts.cache.step_items_max = std::max(1024u, rows);
+  return assemble(std::move(parts), options);
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
+                                                   const RuntimeOptions& options) {
+  std::unique_ptr<Runtime> r(new Runtime());
+  const bool on_device = options.device == DeviceKind::cuda;
+  r->source_ = std::move(parts.source);
+  r->pool_ = std::move(parts.pool);
+  r->executor_ = std::move(parts.executor);
+  r->tokenizer_ = std::move(parts.tokenizer);
+  r->template_ = std::move(parts.chat_template);
+  r->secret_ = parts.cache.secret;
+  if (parts.clock) r->clock_ = parts.clock;
   r->isa_ = options.isa;
   r->vector_ = &vector_kernels(options.isa);
   r->sampler_ = std::make_unique<Sampler>(*r->vector_, r->config().vocabulary);
@@ -122,7 +141,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   r->kv_format_ = options.kv_format;
   if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
   if (r->kv_format_ == "auto") {
-    TRY(const TensorView q, r->source_.tensor("blk.0.attn_q.weight"));
+    TRY(const TensorView q, r->source_->tensor("blk.0.attn_q.weight"));
     r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
   }
   if (!options.kv_plan.empty() && options.kv_plan.size() == r->config().layers) {
@@ -161,20 +180,19 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                              "free on the GPU; leave it out to take 80 % of that",
                              static_cast<double>(budget) / 0x1p30,
                              static_cast<double>(device_memory_left(*r->executor_)) / 0x1p30)};
-  TRY(std::unique_ptr<Memory> memory,
-      on_device ? reserve_on_device(*r->executor_, budget) : reserve_to_grow(budget));
-  // A step has at most a sequence per row, and as many again may wait with a cursor or be parked.
-  const std::uint32_t rows = r->executor_->traits().rows_max;
-  r->cache_ = std::make_unique<KvCache>(CacheOptions{.budget_bytes = budget,
-                                                     .tokens_per_block = options.tokens_per_block,
-                                                     .evictor = options.evictor,
-                                                     .secret = r->secret_,
-                                                     .pin_budget = options.pin_budget,
-                                                     .tenant_pin_share = options.tenant_pin_share,
-                                                     .sequences_max = std::max(4096u, 4 * rows),
-                                                     .step_items_max = std::max(1024u, rows)},
-                                        std::move(memory), r->clock_);
-  r->identity_ = {.weights = file_identity(path),
+  std::unique_ptr<Memory> memory = std::move(parts.memory);
+  if (!memory) {
+    TRY(memory, on_device ? reserve_on_device(*r->executor_, budget) : reserve_to_grow(budget));
+  }
+  r->memory_page_ = memory->page_bytes();
+  CacheOptions& cache = parts.cache;
+  cache.budget_bytes = budget;
+  cache.tokens_per_block = options.tokens_per_block;
+  cache.evictor = options.evictor;
+  cache.pin_budget = options.pin_budget;
+  cache.tenant_pin_share = options.tenant_pin_share;
+  r->cache_ = std::make_unique<KvCache>(cache, std::move(memory), *r->clock_);
+  r->identity_ = {.weights = parts.weights,
                   .adapter = {},
                   .layout = layout_digest(geometry),
                   .position_scheme = "rope",

@@ -26,6 +26,7 @@
 #include "base/token.h"
 #include "engine/sampler.h"
 #include "kv/cache.h"
+#include "kv/memory.h"
 #include "kv/retain/policy.h"
 #include "kv/select/policy.h"
 #include "model/executor.h"
@@ -63,16 +64,31 @@ struct RuntimeOptions {
   ModelSource::Progress loading = {};  // told how many bytes of the weights are loaded
 };
 
+// What a runtime is made of. Runtime::open loads them from files; the simulator brings its own.
+struct RuntimeParts {
+  std::shared_ptr<const ModelSource> source;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Executor> executor;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template = {};
+  Digest weights = {};                  // identifies the model in keys of blocks
+  std::unique_ptr<Memory> memory = {};  // none: reserved where the executor computes
+  const Clock* clock = nullptr;         // none: the machine's
+  CacheOptions cache = {};              // budgets, block size and evictor are RuntimeOptions'
+};
+
 class Runtime {
  public:
   static Result<std::unique_ptr<Runtime>> open(const std::string& path,
                                                const RuntimeOptions& options);
+  static Result<std::unique_ptr<Runtime>> assemble(RuntimeParts parts,
+                                                   const RuntimeOptions& options);
 
   Executor& executor() const { return *executor_; }
   KvCache& cache() { return *cache_; }
   const KvCache& cache() const { return *cache_; }
   const ModelConfig& config() const { return executor_->config(); }
-  const ModelSource& source() const { return source_; }
+  const ModelSource& source() const { return *source_; }
   const Geometry& geometry() const { return geometry_; }  // for all threads
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
@@ -89,6 +105,8 @@ class Runtime {
   // Of answers, likewise; what is selected of prompts is in storage().
   const std::shared_ptr<const SelectPolicy>& select() const { return select_; }
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
+  std::size_t memory_page() const { return memory_page_; }  // that its memory comes in, in bytes
+  const Clock& clock() const { return *clock_; }            // of the cache and of steps
 
   // Bytes from one block of the cache to another, wherever they lie.
   void copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes);
@@ -118,12 +136,13 @@ class Runtime {
   Runtime() = default;
   RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
-  ModelSource source_;
-  SteadyClock clock_;
+  std::shared_ptr<const ModelSource> source_;
+  SteadyClock steady_;
+  const Clock* clock_ = &steady_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<KvCache> cache_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
   std::string kv_format_;
   std::optional<StoragePolicy> storage_, plan_;
@@ -131,6 +150,7 @@ class Runtime {
   std::shared_ptr<const SelectPolicy> select_;
   std::vector<Calibration> calibrations_;  // never grows: geometries point to them
   std::uint64_t kv_cache_bytes_ = 0;
+  std::size_t memory_page_ = kMemoryPage;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;
   Isa isa_ = best_isa();

@@ -72,7 +72,8 @@ class Selftest {
           done = one_configuration();
         }
         // A device has no kernels for some formats of wide heads.
-        if (device && !opened_ && done.error().code == Code::unsupported && format != "bf16") {
+        if (device && all_ && !opened_ && done.error().code == Code::unsupported &&
+            format != "bf16") {
           not_tried(format, done.error().message);
           continue;
         }

@@ -66,13 +66,18 @@ Result<Step> Stepper::submit(std::span<const StepItem> items, const StepAsk& ask
     return step;
   }
   step.plan = turn_ ^= 1;
-  TRY(step.ticket,
-      executor().submit(plan(plans_[step.plan], step.room, items, *geometries_[0], ask)));
+  const Result<StepTicket> ticket =
+      executor().submit(plan(plans_[step.plan], step.room, items, *geometries_[0], ask));
   step.queued = true;
+  if (ticket.ok())
+    step.ticket = ticket.value();
+  else
+    step.submission = ticket.error();
   return step;
 }
 
 Result<StepResult> Stepper::complete(Step& step) {
+  TRY_STATUS(step.submission);
   StepResult result;
   if (step.queued) {
     TRY(result, executor().complete(step.ticket));
@@ -162,7 +167,7 @@ Result<std::span<float>> Stepper::run(std::span<const StepItem> items) {
 }
 
 Result<std::span<const BestToken>> Stepper::run_best(std::span<const StepItem> items) {
-  TRY(Step step, submit(items, {.want = StepWant::best}));
+  TRY(Step step, submit(items, {.want = StepWant::best, .logprobs = false}));
   TRY(const StepResult result, complete(step));
   commit(step, items);
   return result.best;
@@ -185,6 +190,7 @@ StepPlan Stepper::plan(Plan& to, const Reservation& room, std::span<const StepIt
                 .groups = to.views,
                 .wanted = to.wanted,
                 .want = ask.want,
+                .logprobs = ask.logprobs,
                 .draws = ask.draws};
   if (to.tapped) made.taps = to.taps;
   if (!to.page_reads.empty()) made.reads = to.reads;

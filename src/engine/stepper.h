@@ -46,6 +46,7 @@ struct StepItem {
 // What is wanted of the rows, and whose best tokens they read.
 struct StepAsk {
   StepWant want = StepWant::logits;
+  bool logprobs = true;  // of the best tokens
   Draws draws = {};
   // By item: which item's best token of the step before it reads, instead of its own token. Items
   // have one token each then, and that step is submitted and not completed.
@@ -67,7 +68,8 @@ class Step {
   Nanoseconds submitted;
   std::span<const StepItem> items;  // until it is completed
   std::size_t wanted = 0;
-  bool queued = false;  // submitted to the executor; else run when it is completed
+  bool queued = false;     // submitted to the executor; else run when it is completed
+  Status submission = {};  // an executor that refused it: completing the step says so, in its turn
   StepTicket ticket{};
   std::size_t plan = 0;  // which of the stepper's plans
   Draws draws;
@@ -75,7 +77,7 @@ class Step {
 
 class Stepper {
  public:
-  explicit Stepper(Runtime& runtime) : runtime_(runtime) {}
+  explicit Stepper(Runtime& runtime) : runtime_(runtime), clock_(runtime.clock()) {}
   Stepper(const Stepper&) = delete;
 
   Runtime& runtime() { return runtime_; }
@@ -83,8 +85,8 @@ class Stepper {
   KvCache& cache() { return runtime_.cache(); }
   std::uint32_t rows_max() const { return runtime_.executor().traits().rows_max; }
 
-  // Does what programs have due, reserves room and submits. Items must stay until complete().
-  // Exhausted: there is no room, and nothing changed.
+  // Does what programs have due, reserves room and submits. Items must stay until complete(), which
+  // tells of a lost device, too. Exhausted: there is no room, and nothing changed.
   Result<Step> submit(std::span<const StepItem> items, const StepAsk& ask = {});
   // Results of the wanted rows, in the order of the items. Steps complete in the order they were
   // submitted. A sequence whose numbers are not finite is marked as faulted. Valid until the next.
@@ -146,7 +148,7 @@ class Stepper {
   void mark_faulted(const Step& step, const StepResult& result) const;
 
   Runtime& runtime_;
-  SteadyClock clock_;
+  const Clock& clock_;
   Nanoseconds forward_time_ = 0, completed_ = 0;  // when the last step was
   std::uint32_t turn_ = 0;
   Plan plans_[3];  // of two steps on their way, and of compute_again

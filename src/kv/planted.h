@@ -49,8 +49,14 @@ enum class Bug : std::uint8_t {
   forget_group,            // a hit does not look at window groups
   window_too_short,        // a window frees one block too early
   state_not_restored,      // a rejected step leaves its state behind
+  // engine: for the simulator of the whole engine
+  cut_ignores_every,      // behind a cut, steps go on past the places where the program acts
+  snapshot_short_of_cut,  // the state of a prompt that ends before its cut is kept for longer ones
+  share_rereading,        // answers that fork share how far the context was read again
+  parked_never_restart,   // what a parked budget holds stays, whoever runs out of memory
 };
-inline constexpr std::uint8_t kBugCount = static_cast<std::uint8_t>(Bug::state_not_restored) + 1;
+inline constexpr std::uint8_t kKvBugCount = static_cast<std::uint8_t>(Bug::state_not_restored) + 1;
+inline constexpr std::uint8_t kBugCount = static_cast<std::uint8_t>(Bug::parked_never_restart) + 1;
 
 #ifdef QUIRE_PLANTED_BUGS
 inline Bug planted_bug = Bug::none;

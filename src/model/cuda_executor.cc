@@ -13,7 +13,8 @@ StepRows rows_of_plan(const StepPlan& plan) {
   StepRows rows{.tokens = plan.tokens,
                 .positions = plan.positions,
                 .groups = plan.groups,
-                .logit_rows = plan.wanted};
+                .logit_rows = plan.wanted,
+                .logprobs = plan.logprobs};
   if (plan.want == StepWant::drawn) rows.draws = &plan.draws;
   return rows;
 }
@@ -34,7 +35,7 @@ CudaExecutor::CudaExecutor(std::unique_ptr<DeviceModel> device)
               .rows_max = device_->options().rows_max,
               .in_flight = 2,
               .ahead = true,
-              .draws = device_->config().logit_softcap == 0} {}
+              .draws = true} {}
 
 // A device has no scratch for rows: with one block kept, all of them have a place in the cache.
 Geometry CudaExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {

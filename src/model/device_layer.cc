@@ -62,7 +62,7 @@ Status DeviceModel::run(const Geometry& geometry, const Step& step) {
   const Front front(step.rows, groups_.size());
   TRY_STATUS(check(cuda.embed({.table = rows_of(weights_.embedding),
                                .tokens = uploaded(front.tokens),
-                               .best = best_.as<BestToken>(),
+                               .best = best_.as<CudaBest>(),
                                .x = x_.as<float>(),
                                .rows = step.rows,
                                .width = c.hidden,
@@ -77,10 +77,10 @@ Status DeviceModel::run(const Geometry& geometry, const Step& step) {
       linear(head(), head_in_.data(), logits_.data(), step.logit_rows, LinearOutput::rows_f32));
   if (!step.greedy) return {};
   return check(cuda.argmax({.logits = logits_.as<float>(),
-                            .best = best_.as<BestToken>(),
+                            .best = best_.as<CudaBest>(),
                             .rows = step.logit_rows,
                             .vocabulary = c.vocabulary,
-                            .softcap = c.logit_softcap},
+                            .sums = step.logprobs},
                            stream_));
 }
 

@@ -78,11 +78,11 @@ Status DeviceModel::size_buffers() {
   TRY_STATUS(take(inner_, inner, 2));
   TRY_STATUS(take(gate_up_, 2 * inner, 2));
   TRY_STATUS(take(head_in_, config_.hidden, 2));
-  TRY_STATUS(take(best_, 1, sizeof(BestToken)));
+  TRY_STATUS(take(best_, 1, sizeof(CudaBest)));
   if (options_.rows_max > kPackedRowsMax)
     TRY_STATUS(grow(unpacked_, weights_.unpacked_bytes, "the largest packed matrix as bf16"));
   for (Slot& slot : slots_) {
-    TRY(slot.best, DeviceBuffer::pinned(device_, rows * sizeof(BestToken)));
+    TRY(slot.best, DeviceBuffer::pinned(device_, rows * sizeof(CudaBest)));
     TRY_STATUS(check(device_.api->make_event(&slot.done)));
   }
   TRY_STATUS(grow(logits_, std::size_t{kLibraryRows} * config_.vocabulary * 4, "logits"));
@@ -140,8 +140,8 @@ Status DeviceModel::cover(std::uint32_t positions) {
 
 Status DeviceModel::run_or_replay(const Geometry& geometry, std::uint64_t serial,
                                   const Step& step) {
-  const GraphKey key{serial,      &geometry,  step.rows, step.logit_rows,
-                     step.greedy, step.merge, step.tiles};
+  const GraphKey key{serial,      &geometry,     step.rows,  step.logit_rows,
+                     step.greedy, step.logprobs, step.merge, step.tiles};
   if (const auto found = graphs_.find(key); found != graphs_.end())
     return check(device_.api->launch(found->second, stream_));
   if (graphs_.size() >= kGraphsMax) {
@@ -180,6 +180,7 @@ Status DeviceModel::forward(const Geometry& geometry, std::uint64_t serial, cons
   Step as{.rows = rows,
           .logit_rows = wanted,
           .greedy = step.greedy != nullptr,
+          .logprobs = step.logprobs,
           .merge = false,
           .decode_only = true,
           .tiles = 0};
@@ -212,7 +213,7 @@ Status DeviceModel::forward(const Geometry& geometry, std::uint64_t serial, cons
   if (step.greedy) {
     if (wanted > 0)
       TRY_STATUS(check(device_.api->copy_to_host(slot.best.data(), best_.data(),
-                                                 wanted * sizeof(BestToken), stream_)));
+                                                 wanted * sizeof(CudaBest), stream_)));
     TRY_STATUS(check(device_.api->record(slot.done, stream_)));
     if (step.ticket) *step.ticket = turn_;
     return step.ticket ? Status() : finish(turn_, {step.greedy, wanted});
@@ -221,15 +222,16 @@ Status DeviceModel::forward(const Geometry& geometry, std::uint64_t serial, cons
     TRY_STATUS(check(device_.api->copy_to_host(
         logits, logits_.data(), std::size_t{wanted} * config_.vocabulary * 4, stream_)));
   TRY_STATUS(check(device_.api->wait(stream_)));
-  if (config_.logit_softcap != 0)
-    for (std::size_t i = 0; i < std::size_t{wanted} * config_.vocabulary; ++i)
-      logits[i] = config_.logit_softcap * std::tanh(logits[i] / config_.logit_softcap);
   return {};
 }
 
 Status DeviceModel::finish(std::uint32_t ticket, std::span<BestToken> best) {
   TRY_STATUS(check(device_.api->wait_for(slots_[ticket].done)));
-  std::copy_n(slots_[ticket].best.as<BestToken>(), best.size(), best.data());
+  const CudaBest* const found = slots_[ticket].best.as<CudaBest>();
+  for (std::size_t i = 0; i < best.size(); ++i) {  // as the Sampler computes it
+    const double max = found[i].max, sum = found[i].sum;
+    best[i] = {found[i].token, static_cast<float>(max - (max + std::log(sum)))};
+  }
   return {};
 }
 

@@ -70,14 +70,14 @@ class DeviceModel {
   };
   struct Step {
     std::uint32_t rows, logit_rows;  // as run, padding included
-    bool greedy, merge, decode_only;
+    bool greedy, logprobs, merge, decode_only;
     std::uint32_t tiles;  // of the group with the most, rounded up where a graph is to serve others
     // Not of steps whose rows all have logits: these tell. Pinned.
     std::uint32_t* broken = nullptr;
   };
   // A geometry by its serial and its place: those that no cache keeps have no serial.
   using GraphKey = std::tuple<std::uint64_t, const Geometry*, std::uint32_t, std::uint32_t, bool,
-                              bool, std::uint32_t>;
+                              bool, bool, std::uint32_t>;
 
   // One layer of a step: what it computes, and where its pages lie within a block.
   struct Layer {

@@ -61,7 +61,8 @@ struct LayerGate {
 
 // One step: rows of all sequences one after the other. `groups` has one view per layer group of the
 // geometry; their sequences lie in the same order and cover the same rows. Everything that a plan
-// points to stays as it is until the step is completed.
+// points to stays as it is until the step is completed, except that an entry of a block table may
+// change to a block with equal contents. The block that it named before stays, too.
 struct StepPlan {
   const Geometry* geometry = nullptr;
   std::uint64_t serial = 0;  // of the geometry: another one may come to lie at its address
@@ -71,7 +72,8 @@ struct StepPlan {
   std::span<const KvView> groups;
   std::span<const std::uint32_t> wanted;  // rows whose result is wanted, ascending
   StepWant want = StepWant::logits;
-  Draws draws = {};                        // for StepWant::drawn: one for each wanted row
+  bool logprobs = true;  // StepWant::best: BestToken::logprob is wanted, else it may be 0
+  Draws draws = {};      // for StepWant::drawn: one for each wanted row
   std::uint32_t last_layer = 0xffffffffu;  // keys and values up to this layer, and nothing else
   std::span<Tap* const> taps = {};         // by sequence, null where nobody asks; or empty
   std::span<const PageReads* const> reads = {};  // by sequence, null: reads everything; or empty

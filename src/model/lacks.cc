@@ -26,6 +26,7 @@ const char* cuda_lacks(const LayerSpec& l, const ModelConfig& c) {
   if (!l.pre_a || !l.pre_f) return "no norm before attention or feed-forward";
   for (const Norm& norm : {l.pre_a, l.post_a, l.pre_f, l.post_f})
     if (norm && norm.epsilon != c.output_norm.epsilon) return "norms of different epsilons";
+  if (c.logit_softcap != 0) return "a soft cap of logits";
   if (c.hidden % 64 != 0 || c.hidden > 8192) return "a width of no multiple of 64, or over 8192";
   if (l.ffn.width % 64 != 0) return "an inner width of no multiple of 64";
   if (c.vocabulary % 16 != 0) return "a vocabulary of no multiple of 16";

@@ -35,6 +35,13 @@ const float* Tap::query(std::uint32_t layer, std::uint32_t token) const {
          (std::size_t{layer} * count_ + (token - first_)) * query_heads_ * head_dim_;
 }
 
+void Tap::put(std::uint32_t layer, std::uint32_t token, const float* queries) {
+  if (token < first_ || token - first_ >= count_) return;
+  const std::size_t width = std::size_t{query_heads_} * head_dim_;
+  std::copy_n(queries, width,
+              queries_.data() + (std::size_t{layer} * count_ + (token - first_)) * width);
+}
+
 void Tap::sum_moments(std::uint32_t first, std::uint32_t end) {
   moments_first_ = first;
   moments_end_ = end;
@@ -44,6 +51,20 @@ void Tap::sum_moments(std::uint32_t first, std::uint32_t end) {
                      .sums = std::vector<double>(head_dim_),
                      .products = std::vector<double>(squared)};
   moments_.assign(std::size_t{layers_} * query_heads_, none);
+}
+
+void Tap::add_moments(const MassKernels& kernels, std::uint32_t layer, std::uint32_t head,
+                      std::uint32_t token, std::uint32_t count, const float* rows) {
+  const std::uint32_t end = std::min(token + count, moments_end_);
+  for (std::uint32_t t = std::max(token, moments_first_); t < end;) {
+    const std::uint32_t stop = std::min(end, (t / kRun + 1) * kRun);
+    Moments& m = moments(layer, head);
+    kernels.moments(rows + std::size_t{t - token} * head_dim_, head_dim_, stop - t, head_dim_,
+                    m.run_sums.data(), m.run_products.data());
+    m.count += stop - t;
+    if (stop % kRun == 0) close_run(m);
+    t = stop;
+  }
 }
 
 void Tap::close_run(Moments& m) {

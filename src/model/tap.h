@@ -40,8 +40,15 @@ class Tap {
   // [query_heads][head_dim], rotated to its position; layer counts within the group.
   const float* query(std::uint32_t layer, std::uint32_t token) const;
 
+  // A row's queries, if its token is watched: [query_heads][head_dim].
+  void put(std::uint32_t layer, std::uint32_t token, const float* queries);
+
   // Queries of the tokens [first, end) are added up, before rotation, by layer and query head.
   void sum_moments(std::uint32_t first, std::uint32_t end);
+  // Queries of one head before rotation, [count][head_dim], of the tokens from `token` on. Those that
+  // are not wanted are left out.
+  void add_moments(const MassKernels& kernels, std::uint32_t layer, std::uint32_t head,
+                   std::uint32_t token, std::uint32_t count, const float* rows);
   std::uint64_t moment_count() const;                                         // tokens added
   std::span<const double> sums(std::uint32_t layer, std::uint32_t head);      // [head_dim]
   std::span<const double> products(std::uint32_t layer, std::uint32_t head);  // [head_dim]^2

@@ -1,0 +1,53 @@
+#include "sim/alone.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "base/check.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kCacheBytes = std::uint64_t{4} << 20;
+constexpr std::uint32_t kUses = 16;
+
+}  // namespace
+
+Alone::Alone(const ToyEngineOptions& opened) : opened_(opened) {
+  opened_.cache_bytes = kCacheBytes;
+  opened_.draws = false;
+  opened_.nodes = ToyEngineOptions{}.nodes;
+  opened_.key_bits = ToyEngineOptions{}.key_bits;
+}
+
+void Alone::empty() {
+  if (!engine_ || uses_ == kUses) {
+    engine_ = std::make_unique<ToyEngine>(opened_, ServiceOptions{});
+    uses_ = 0;
+  }
+  engine_->engine().drop_snapshots();
+  engine_->cache().clear(true);
+  const CacheStats left = engine_->cache().stats();
+  CHECK(left.sequences == 0 && left.cached_blocks == 0 && left.nodes == 0);
+}
+
+const Told& Alone::told(std::uint64_t ask, std::uint32_t tokens_max,
+                        const std::function<Request()>& make) {
+  std::shared_ptr<Told>& told = answers_[{ask, tokens_max}];
+  if (told) return *told;
+  empty();
+  Request r = make();
+  told = std::make_shared<Told>(r.choices);
+  const std::uint64_t before = engine_->engine().counters().steps;
+  const ToyEngine::Submitted made = engine_->submit(std::move(r), told, JobId{++uses_});
+  if (made.failure.kind != FailureKind::none || !engine_->run() || !told->result) {
+    fmt::print(stderr, "ask {} does not finish alone: {}\n", ask,
+               told->failure ? told->failure->message : made.failure.message);
+    std::abort();
+  }
+  steps_ += engine_->engine().counters().steps - before;
+  return *told;
+}
+
+}  // namespace quire

@@ -1,0 +1,83 @@
+// sim/engine_world.h - one world of the engine's simulation: who is here, what they were told, and what
+// they would have been told alone. See sim/engine_sim.h for what is simulated.
+//
+//   engine_sim.cc    the turns of a world, trouble, and the end where everything must finish
+//   engine_pins.cc   leases that requests took: what is pinned stays
+//   engine_world.cc  requests arrive, leave, and are compared
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/random.h"
+#include "sim/alone.h"
+#include "sim/asks.h"
+#include "sim/engine_sim.h"
+#include "sim/guest.h"
+#include "sim/toy_engine.h"
+
+namespace quire {
+
+class EngineWorld {
+ public:
+  explicit EngineWorld(const EngineSimOptions& options);
+  EngineSimReport run();
+
+ private:
+  struct Live {
+    std::uint64_t ask;
+    std::uint32_t tokens_max, choices;
+    bool comparable, timed;  // its answer depends on nothing that is cached; it has a deadline
+    std::shared_ptr<Told> told;
+    bool cancelled = false;
+    std::vector<bool> finished;  // by the client, by choice
+    std::uint64_t losses, nans;  // that there were when it came
+  };
+
+  // engine_sim.cc
+  void step();
+  void trouble();
+  void finish_all();
+  void count_events();
+
+  // engine_pins.cc
+  void keep_leases(const Live& l);
+  void check_pins();
+  std::uint32_t cached_tokens(std::uint64_t ask);
+
+  // engine_world.cc
+  void arrive();
+  void submit(std::uint64_t ask);
+  void leave();
+  void collect();
+  void judge(const Live& l);
+  void judge_failure(const Live& l);
+  void compare(const Live& l);
+  void compare_answer(const Live& l, std::uint32_t choice, const Told::Answer& alone);
+  [[noreturn]] void wrong(const Live& l, const std::string& what);
+  Request make(std::uint64_t ask, std::uint32_t tokens_max) const;
+
+  EngineSimOptions options_;
+  Random random_;
+  ToyEngineOptions opened_;
+  bool memory_fails_, resizes_;
+  ToyEngine crowd_;
+  Asks asks_;
+  std::map<JobId, Live> live_;
+  std::uint64_t jobs_ = 0;
+  std::deque<std::uint64_t> recent_;  // asks
+  Alone alone_;
+  std::optional<Guest> guest_;
+  struct Lease {
+    LeaseId id;
+    std::uint64_t ask;
+    std::uint32_t tokens;  // that it pins and that are there until it is released
+  };
+  std::vector<Lease> leases_;
+  EngineSimReport report_;
+};
+
+}  // namespace quire
