@@ -12,6 +12,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(edit REQUIRED IMPORTED_TARGET libedit)
+pkg_check_modules(uring IMPORTED_TARGET liburing)  # without it the disk tier reads and writes with threads
 if(QUIRE_TESTS)
   find_package(GTest REQUIRED)
 endif()

@@ -22,6 +22,10 @@ QUIRE_COMMAND(EvalFormats);
 QUIRE_COMMAND(Selftest);
 QUIRE_COMMAND(KvFormats);
 QUIRE_COMMAND(KvMethods);
+QUIRE_COMMAND(KvLs);
+QUIRE_COMMAND(KvStats);
+QUIRE_COMMAND(KvFsck);
+QUIRE_COMMAND(KvRm);
 QUIRE_COMMAND(Leaderboard);
 QUIRE_COMMAND(Probe);
 QUIRE_COMMAND(Calibrate);
@@ -33,11 +37,11 @@ QUIRE_COMMAND(Completion);
 #undef QUIRE_COMMAND
 
 std::span<const Command> commands() {
-  static const Command all[] = {kServe,      kRun,         kChat,        kBench,    kBenchServe,
-                                kBenchKv,    kBenchRetain, kShow,        kPlan,     kSelftest,
-                                kEval,       kTokenize,    kDetokenize,  kTemplate, kEvalFormats,
-                                kKvFormats,  kKvMethods,   kLeaderboard, kProbe,    kCalibrate,
-                                kCompletion, kVersion};
+  static const Command all[] = {
+      kServe,       kRun,       kChat,      kBench,      kBenchServe, kBenchKv,    kBenchRetain,
+      kShow,        kPlan,      kSelftest,  kEval,       kTokenize,   kDetokenize, kTemplate,
+      kEvalFormats, kKvFormats, kKvMethods, kKvLs,       kKvStats,    kKvFsck,     kKvRm,
+      kLeaderboard, kProbe,     kCalibrate, kCompletion, kVersion};
   return all;
 }
 

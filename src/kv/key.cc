@@ -4,6 +4,7 @@
 //   root   version u8, 'R', fields in ascending order of tag
 //   block  version u8, 'B', change count u16, token count u32, parent key (32), tokens u32 each,
 //          then per change: kind u8, offset of its token in the block u32, length u32, bytes
+//   stored version u8, 'N', zero u16, group u32, part u32, key (32)
 #define OPENSSL_SUPPRESS_DEPRECATED  // SHA256_CTX is the one interface whose state can be kept
 #include "kv/key.h"
 
@@ -12,6 +13,8 @@
 
 #include <algorithm>
 #include <bit>
+
+#include "base/hex.h"
 
 namespace quire {
 
@@ -65,14 +68,7 @@ class KeyHasher {
   const KeyOptions& options_;
 };
 
-std::string BlockKey::hex() const {
-  std::string out;
-  for (const std::uint8_t b : bytes) {
-    out += "0123456789abcdef"[b >> 4];
-    out += "0123456789abcdef"[b & 15];
-  }
-  return out;
-}
+std::string BlockKey::hex() const { return to_hex(bytes); }
 
 Digest sha256(std::span<const std::byte> bytes) {
   Digest out;
@@ -135,6 +131,20 @@ BlockKey block_key(const KeySecret& secret, const BlockKey& parent,
     hasher.add(out.data(), out.size());
     hasher.add(change.value.data(), change.value.size());
   }
+  return hasher.finish();
+}
+
+BlockKey stored_key(const KeySecret& secret, const BlockKey& key, std::uint32_t group,
+                    std::uint32_t part) {
+  const struct {
+    std::uint8_t version = kKeyVersion, kind = 'N';
+    std::uint16_t zero = 0;
+    std::uint32_t group, part;
+    Digest key;
+  } named{.group = group, .part = part, .key = key.bytes};
+  static_assert(sizeof named == 44);
+  KeyHasher hasher(secret);
+  hasher.add(&named, sizeof named);
   return hasher.finish();
 }
 

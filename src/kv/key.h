@@ -102,6 +102,11 @@ BlockKey block_key(const KeySecret& secret, const BlockKey& parent,
                    std::span<const std::uint32_t> tokens, std::uint32_t first_position,
                    std::span<const KeyChange> changes);
 
+// What the bytes of a block are stored under outside memory: one name per block and layer group.
+// `part` tells lane ranges apart where several ranks hold one block; 0 is the whole group.
+BlockKey stored_key(const KeySecret& secret, const BlockKey& key, std::uint32_t group,
+                    std::uint32_t part = 0);
+
 class KeyChain {
  public:
   KeyChain(const KeySecret& secret, const BlockKey& root, std::uint32_t tokens_per_block);

@@ -2,102 +2,161 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include "kv/tier/record_testing.h"
 
 namespace quire {
 namespace {
 
-struct Sample {
-  RecordHead head;
-  std::vector<std::byte> block, bytes;
-};
+const DeploymentSecret kSecret = DeploymentSecret::random();
 
-Sample sample(std::uint32_t tokens = 32, std::uint32_t layers = 5, std::uint64_t segment = 96) {
-  Sample s;
-  s.head = {.key = {sha256("key")},
-            .layout = sha256("layout"),
-            .group = 1,
-            .first_layer = 2,
-            .layers = layers,
-            .segment_bytes = segment};
-  s.head.tokens.resize(tokens);
-  std::iota(s.head.tokens.begin(), s.head.tokens.end(), 7u);
-  s.block.resize(layers * segment);
-  for (std::size_t i = 0; i < s.block.size(); ++i) s.block[i] = static_cast<std::byte>(i * 31 + 5);
-  s.bytes = encode_record(s.head, s.block);
-  return s;
-}
-
-std::span<const std::byte> segment(const Sample& s, const RecordView& view, std::uint32_t layer) {
-  return std::span(s.bytes).subspan(view.segment_at(layer), view.head.segment_bytes);
+// Whether everything in `bytes` is accepted. What is accepted must be what `block` holds.
+bool reads_as(const TestBlock& block, std::span<const std::byte> bytes, const Seal* seal) {
+  const auto view = read_record(bytes, seal);
+  if (!view.ok()) return false;
+  EXPECT_EQ(view.value().head, block.head());
+  for (std::uint32_t i = 0; i < block.segments().size(); ++i) {
+    const auto& expected = block.segments()[i];
+    std::vector<std::byte> to(expected.size());
+    const auto stored = bytes.subspan(view.value().segment_at[i], to.size());
+    if (!view.value().read_segment(i, stored, to)) return false;
+    EXPECT_EQ(to, expected);
+  }
+  return true;
 }
 
 TEST(Record, ReadsBackWhatWasWritten) {
-  for (const std::uint32_t tokens : {0u, 1u, 31u, 32u})
-    for (const std::uint32_t layers : {0u, 1u, 30u}) {
-      const Sample s = sample(tokens, layers);
-      const auto view = read_record(s.bytes);
-      ASSERT_TRUE(view.ok()) << view.error().message;
-      EXPECT_EQ(view.value().head, s.head);
-      EXPECT_EQ(view.value().record_bytes(), s.bytes.size());
-      for (std::uint32_t layer = 0; layer < layers; ++layer)
-        EXPECT_TRUE(view.value().segment_ok(layer, segment(s, view.value(), layer)));
-    }
+  const Seal seal(kSecret, "tenant");
+  for (const Seal* s : {static_cast<const Seal*>(nullptr), &seal})
+    for (const std::uint32_t tokens : {0u, 1u, 31u, 32u})
+      for (const std::uint32_t segments : {0u, 1u, 30u}) {
+        const TestBlock block(1, {.tokens = tokens, .segments = segments, .segment_bytes = 100});
+        EXPECT_TRUE(reads_as(block, block.encoded(s), s));
+      }
 }
 
 TEST(Record, TheHeadAloneIsEnoughToBegin) {
-  const Sample s = sample();
-  const std::size_t head = record_head_bytes(s.head);
-  EXPECT_TRUE(read_record(std::span(s.bytes).first(head)).ok());
-  EXPECT_FALSE(read_record(std::span(s.bytes).first(head - 1)).ok());
+  const TestBlock block(1);
+  const auto bytes = block.encoded();
+  const std::size_t head = record_head_bytes(block.head());
+  EXPECT_EQ(record_claim(bytes), head);
+  EXPECT_TRUE(read_record(std::span(bytes).first(head)).ok());
+  EXPECT_FALSE(read_record(std::span(bytes).first(head - 1)).ok());
 }
 
 TEST(Record, EveryFlippedBitIsNoticed) {
-  const Sample s = sample(3, 2, 16);
-  for (std::size_t bit = 0; bit < s.bytes.size() * 8; ++bit) {
-    Sample broken = s;
-    broken.bytes[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
-    const auto view = read_record(broken.bytes);
-    if (bit / 8 < record_head_bytes(s.head)) {
-      EXPECT_FALSE(view.ok()) << bit;
-      continue;
+  const Seal seal(kSecret, "tenant");
+  const TestBlock block(1, {.tokens = 3, .segments = 2, .segment_bytes = 24});
+  for (const Seal* s : {static_cast<const Seal*>(nullptr), &seal}) {
+    auto bytes = block.encoded(s);
+    for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+      const std::byte mask = static_cast<std::byte>(1u << (bit % 8));
+      bytes[bit / 8] ^= mask;
+      EXPECT_FALSE(reads_as(block, bytes, s)) << bit;
+      bytes[bit / 8] ^= mask;
     }
-    ASSERT_TRUE(view.ok());
-    const auto damaged =
-        static_cast<std::uint32_t>((bit / 8 - view.value().head_bytes) / s.head.segment_bytes);
-    for (std::uint32_t layer = 0; layer < s.head.layers; ++layer)
-      EXPECT_EQ(view.value().segment_ok(layer, segment(broken, view.value(), layer)),
-                layer != damaged);
+    EXPECT_TRUE(reads_as(block, bytes, s));
   }
+}
+
+TEST(Record, OneDamagedSegmentLeavesTheOthersUsable) {
+  const TestBlock block(1);
+  auto bytes = block.encoded();
+  const auto view = read_record(bytes);
+  ASSERT_TRUE(view.ok());
+  bytes[view.value().segment_at[1]] ^= std::byte{1};
+  const auto stored = [&](std::uint32_t i) {
+    return std::span(bytes).subspan(view.value().segment_at[i], 96);
+  };
+  EXPECT_TRUE(view.value().segment_ok(0, stored(0)));
+  EXPECT_FALSE(view.value().segment_ok(1, stored(1)));
+  EXPECT_FALSE(view.value().segment_ok(1, stored(0)));            // of another place
+  EXPECT_FALSE(view.value().segment_ok(2, stored(0)));            // there is none
+  EXPECT_FALSE(view.value().segment_ok(0, stored(0).first(95)));  // a part of it
 }
 
 TEST(Record, ClaimedSizesAllocateNothing) {
-  Sample s = sample(0, 0, 0);
-  for (const std::size_t at : {20u, 24u, 36u}) {  // layers, tokens, the upper half of segment bytes
-    Sample lying = s;
-    std::memset(lying.bytes.data() + at, 0xff, 4);
-    const auto view = read_record(lying.bytes);
-    ASSERT_FALSE(view.ok());
-    EXPECT_NE(view.error().message.find("claims"), std::string::npos) << view.error().message;
+  const auto bytes = TestBlock(1, {.tokens = 0, .segments = 0}).encoded();
+  for (const std::size_t at : {16u, 20u, 8u, 32u}) {  // tokens, segments, head bytes, record bytes
+    auto lying = bytes;
+    std::memset(lying.data() + at, 0xff, 4);
+    EXPECT_FALSE(read_record(lying).ok()) << at;
+    EXPECT_EQ(record_claim(lying), at == 32u ? bytes.size() : 0u) << at;
   }
 }
 
-TEST(Record, ASegmentOfAnotherPlaceIsRefused) {
-  const Sample s = sample();
-  const auto view = read_record(s.bytes);
-  ASSERT_TRUE(view.ok());
-  EXPECT_FALSE(view.value().segment_ok(0, segment(s, view.value(), 1)));
-  EXPECT_FALSE(view.value().segment_ok(5, segment(s, view.value(), 0)));
-  EXPECT_FALSE(view.value().segment_ok(0, segment(s, view.value(), 0).first(95)));
-}
-
 TEST(Record, AnotherVersionIsNamed) {
-  Sample s = sample();
-  s.bytes[4] = std::byte{9};
-  const auto view = read_record(s.bytes);
+  auto bytes = TestBlock(1).encoded();
+  bytes[4] = std::byte{9};
+  const auto view = read_record(bytes);
   ASSERT_FALSE(view.ok());
   EXPECT_EQ(view.error().code, Code::unsupported);
   EXPECT_NE(view.error().message.find("version 9"), std::string::npos);
+}
+
+TEST(Record, AnErasedRecordIsAbsentButStillHasALength) {
+  const TestBlock block(1);
+  auto bytes = block.encoded();
+  EXPECT_TRUE(mark_erased(bytes));
+  EXPECT_FALSE(mark_erased(bytes));
+  const auto gone = read_record(bytes);
+  ASSERT_FALSE(gone.ok());
+  EXPECT_EQ(gone.error().code, Code::not_found);
+  const auto erased = read_erased(bytes);
+  ASSERT_TRUE(erased.ok());
+  EXPECT_EQ(erased.value().record_bytes, bytes.size());
+  EXPECT_TRUE(
+      erased.value().segment_ok(1, std::span(bytes).subspan(erased.value().segment_at[1], 96)));
+}
+
+TEST(SealedRecord, NobodyElseCanReadOrForgeIt) {
+  const TestBlock block(1);
+  const Seal ours(kSecret, "a"), other_tenant(kSecret, "b"),
+      stranger(DeploymentSecret::random(), "a");
+  const auto bytes = block.encoded(&ours);
+  EXPECT_TRUE(reads_as(block, bytes, &ours));
+  EXPECT_FALSE(read_record(bytes, &other_tenant).ok());
+  EXPECT_FALSE(read_record(bytes, &stranger).ok());
+  EXPECT_FALSE(read_record(bytes).ok());
+  EXPECT_FALSE(read_record(block.encoded(&stranger), &ours).ok());
+  EXPECT_FALSE(read_record(block.encoded(), &ours).ok());  // not sealed at all
+  // Neither tokens nor segments can be seen in it.
+  for (const auto& s : block.segments())
+    EXPECT_EQ(std::search(bytes.begin(), bytes.end(), s.begin(), s.begin() + 16), bytes.end());
+}
+
+TEST(SealedRecord, PartsOfTwoRecordsDoNotMix) {
+  const Seal seal(kSecret, "a");
+  const TestBlock block(1);
+  const auto one = block.encoded(&seal), two = block.encoded(&seal);
+  EXPECT_NE(one, two);  // another salt
+  const std::size_t head = record_head_bytes(block.head());
+  auto mixed = one;
+  std::copy(two.begin() + static_cast<std::ptrdiff_t>(head), two.end(),
+            mixed.begin() + static_cast<std::ptrdiff_t>(head));
+  EXPECT_TRUE(read_record(mixed, &seal).ok());
+  EXPECT_FALSE(reads_as(block, mixed, &seal));
+}
+
+TEST(Secret, ReadsItsOwnTextAndNothingElse) {
+  const auto again = DeploymentSecret::parse(kSecret.text(), "secret");
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again.value(), kSecret);
+  EXPECT_EQ(again.value().fingerprint(), kSecret.fingerprint());
+  EXPECT_NE(DeploymentSecret::random().fingerprint(), kSecret.fingerprint());
+  EXPECT_FALSE(DeploymentSecret::parse("", "secret").ok());
+  EXPECT_FALSE(DeploymentSecret::parse(kSecret.text().substr(1), "secret").ok());
+  EXPECT_FALSE(DeploymentSecret::parse("g" + kSecret.text().substr(1), "secret").ok());
+}
+
+TEST(Secret, NamesDependOnSecretKeyGroupAndPart) {
+  const KeySecret secret = kSecret.key_secret();
+  const BlockKey key{sha256("key")};
+  const BlockKey name = stored_key(secret, key, 0);
+  EXPECT_EQ(name, stored_key(secret, key, 0));
+  EXPECT_NE(name, stored_key(secret, key, 1));
+  EXPECT_NE(name, stored_key(secret, key, 0, 1));
+  EXPECT_NE(name, stored_key(secret, BlockKey{sha256("other")}, 0));
+  EXPECT_NE(name, stored_key(DeploymentSecret::random().key_secret(), key, 0));
 }
 
 }  // namespace
