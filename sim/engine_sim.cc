@@ -103,7 +103,7 @@ void EngineWorld::trouble() {
     (void)crowd_.cache().release(leases_.back().id);  // it may have expired
     leases_.pop_back();
   }
-  if (random_.chance(0.05)) check_pins();
+  if (random_.chance(0.1)) check_pins();
   if (resizes_ && random_.chance(0.1)) {
     crowd_.cache().resize(opened_.cache_bytes * (5 + random_.below(6)) / 10);
     ++report_.features["cache resized"];
