@@ -16,18 +16,6 @@ if(QUIRE_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# Answers of a given shape; scripts/xgrammar builds the library into the cache folder and knows its version.
-execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/xgrammar --folder OUTPUT_VARIABLE XGRAMMAR_FOLDER
-                OUTPUT_STRIP_TRAILING_WHITESPACE)
-if(EXISTS ${XGRAMMAR_FOLDER}/lib/libxgrammar.a)
-  add_library(xgrammar STATIC IMPORTED)
-  set_target_properties(xgrammar PROPERTIES IMPORTED_LOCATION ${XGRAMMAR_FOLDER}/lib/libxgrammar.a
-                                            INTERFACE_INCLUDE_DIRECTORIES ${XGRAMMAR_FOLDER}/include)
-else()
-  message(STATUS "Without xgrammar: requests for JSON schemas, regexes and forced tool calls will be refused (501). "
-                 "scripts/xgrammar builds it")
-endif()
-
 find_program(CCACHE ccache)
 if(CCACHE)
   # Paths relative to the checkout, so that every clone of it shares the compiler cache.

@@ -37,10 +37,13 @@ void Simulator::learn(Live& l) {
 }
 
 void Simulator::arrive() {
+  const std::size_t tree = random_.below(trees_.size());
+  const std::optional<RootId> root = root_of(tree);
+  if (!root) return;
   auto made = std::make_unique<Live>();
   Live& l = *made;
   l.id = next_id_++;
-  l.root = random_.below(trees_.size());
+  l.root = tree;
   const std::vector<TokenId>& family = families_[random_.below(families_.size())];
   const std::size_t shared = random_.below(kTokensMax - 12);
   l.script.assign(family.begin(), family.begin() + static_cast<std::ptrdiff_t>(shared));
@@ -59,7 +62,7 @@ void Simulator::arrive() {
   l.reuse = !random_.chance(0.05);
   learn(l);
   SequenceOptions o;
-  o.root = trees_[l.root].id;
+  o.root = *root;
   o.token_capacity = kTokensMax;
   o.reuse = l.reuse;
   o.publish = l.publish;

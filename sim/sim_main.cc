@@ -119,9 +119,10 @@ int main(int argc, char** argv) {
       "requests {} finished {} cancelled {} preempted {} steps refused {}\n"
       "tokens appended {} hit {} ({} partial hits), waited {}, blocks evicted {} moved {} "
       "deduplicated {}, forks {}\n"
-      "rows checked {}, resizes {}, leases {}, snapshots {}, compactions {}\n",
+      "rows checked {}, resizes {}, leases {}, snapshots {}, compactions {}, limits changed {}, "
+      "visitors {}\n",
       end - first, sum.steps, sum.turns, seconds, sum.requests, sum.finished, sum.cancelled,
       sum.preempted, sum.refused_steps, sum.appended_tokens, sum.hit_tokens, sum.partial_hits,
       sum.waited, sum.evicted_blocks, sum.moves, sum.deduplicated, sum.forks, sum.rows_checked,
-      sum.resizes, sum.pins, sum.snapshots, sum.compactions);
+      sum.resizes, sum.pins, sum.snapshots, sum.compactions, sum.limits, sum.visits);
 }

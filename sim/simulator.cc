@@ -36,6 +36,9 @@ Simulator::Simulator(const SimOptions& o)
   c.sequences_max = 64;
   c.ghost_capacity = 256;
   c.journal_capacity = 4096;
+  c.roots_max = 5;  // trees and a visitor
+  c.tenant_roots_max = 2;
+  c.size_classes_max = 16;
   c.poison = true;
   auto memory = std::make_unique<FailingMemory>(toy_memory(4 * 24 * kPage, kPage));
   memory_ = memory.get();
@@ -59,9 +62,9 @@ Simulator::Simulator(const SimOptions& o)
     const Geometry& g =
         shapes[i < 2 ? o.seed % std::size(shapes) : random_.below(std::size(shapes))];
     RootIdentity identity;
-    identity.tenant = "tenant " + std::to_string(i);
+    identity.tenant = tenant_name(i);
     const RootId id = cache_->root(identity, g).value();
-    trees_.push_back({id, g, mix64(o.seed * 31 + i), cache_->root_key(id)});
+    trees_.push_back({g, mix64(o.seed * 31 + i), cache_->root_key(id)});
   }
   for (int i = 0; i < 3; ++i) {
     std::vector<TokenId> f;
@@ -123,11 +126,14 @@ void Simulator::turn(bool faults) {
     if (dice >= 32 && dice < 36) leases();
     if (dice >= 36 && dice < 39) memory_events();
     if (dice == 39) compact();
+    if (dice == 40) limit_tenant();
+    if (dice == 41) visit();
   }
   admit(true);
   if (pending_.size() < 2) start_step(faults);
   if (pending_.size() == 2 || !faults || random_.chance(0.7)) finish_step();
   balance();
+  check_limits();
   if (random_.chance(1.0 / 32)) cache_->check();
   ++report_.turns;
   place_now.turn = report_.turns;
@@ -185,6 +191,8 @@ void SimReport::add(const SimReport& o) {
   rows_checked += o.rows_checked;
   resizes += o.resizes;
   pins += o.pins;
+  limits += o.limits;
+  visits += o.visits;
   snapshots += o.snapshots;
   compactions += o.compactions;
   deduplicated += o.deduplicated;

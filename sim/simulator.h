@@ -26,7 +26,7 @@ struct SimReport {
   std::uint64_t requests = 0, finished = 0, cancelled = 0, preempted = 0, refused_steps = 0,
                 partial_hits = 0;
   std::uint64_t waited = 0, rows_checked = 0, resizes = 0, pins = 0, snapshots = 0,
-                deduplicated = 0, compactions = 0;
+                deduplicated = 0, compactions = 0, limits = 0, visits = 0;
 
   void add(const SimReport& o);
 };

@@ -62,7 +62,11 @@ void Simulator::start_step(bool faults) {
   if (pending_.empty())
     for (const PendingItem& i : step.items) check_reads(*find(i.id), i.past);
   const CacheStats before = cache_->stats();
+  const std::vector<TenantInfo> had = holdings();
   Result<Reservation> room = cache_->reserve(needs);
+  // A cache that has just shrunk takes from everybody.
+  if (!waived_ && before.slab_bytes <= before.budget_bytes) check_shares(had, step.items);
+  waived_ = waived_ && !room.ok();
   if (!room.ok()) {
     CHECK(room.error().code == Code::exhausted);
     CHECK(cache_->stats().referenced_blocks <= before.referenced_blocks);
@@ -120,6 +124,7 @@ void Simulator::finish_step() {
   pending_.pop_front();
   const bool failed = random_.chance(0.03);
   for (const PendingItem& item : step.items) work(item);
+  const std::vector<TenantInfo> had = holdings();
   for (std::size_t i = 0; i < step.items.size(); ++i) {
     const PendingItem& item = step.items[i];
     Live* l = find(item.id);
@@ -148,6 +153,7 @@ void Simulator::finish_step() {
     report_.appended_tokens += length - before;
   }
   step.room.reset();
+  check_shares(had, step.items);
   for (const PendingItem& item : step.items) {
     Live* l = find(item.id);
     if (!l) continue;

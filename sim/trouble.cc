@@ -16,7 +16,10 @@ void Simulator::relieve(bool faults) {
   }
   if (!victim) return;
   if (faults && random_.chance(0.3)) victim = pick(false);
-  if (running == 1 && pending_.empty() && !faults) return;
+  if (running == 1 && pending_.empty() && !faults) {
+    waived_ = waived_ || cache_->waive_shares();
+    return;
+  }
   ++report_.preempted;
   cache_->preempt(victim->sequence,
                   random_.chance(0.5) && faults ? Preempt::park : Preempt::recompute);
@@ -153,12 +156,15 @@ void Simulator::leases() {
   Result<LeaseId> id = cache_->lease(l->sequence, r);
   if (!id.ok()) return;
   ++report_.pins;
+  const TenantInfo tenant = cache_->tenant(tenant_name(l->root));
+  if (tenant.limits.leases > 0) CHECK(tenant.leases <= tenant.limits.leases);
+  if (tenant.limits.pin_bytes > 0 && r.pin) CHECK(tenant.pinned_bytes <= tenant.limits.pin_bytes);
   const LeaseInfo info = cache_->lease_info(id.value()).value();
   Pin pin{id.value(), {}, r.pin, info.expires};
   for (std::uint32_t b = r.first_token / kBlock; b < r.first_token / kBlock + info.tokens / kBlock;
        ++b)
     pin.keys.push_back(l->keys[b].prefix());
-  CHECK(pin.keys.back() == info.node.prefix());
+  CHECK(pin.keys.back() == info.node.prefix() && info.tenant == tenant_name(l->root));
   pins_.push_back(std::move(pin));
 }
 

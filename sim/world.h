@@ -3,6 +3,7 @@
 //
 //   requests.cc   requests arrive, wait and are attached
 //   steps.cc      steps start, the device works, steps end
+//   tenants.cc    limits, roots that come and go, and rules between tenants
 //   trouble.cc    forks, rollbacks, cancels, preemptions, leases, memory that shrinks and fails
 //   simulator.cc  turns, the books, and the end where everything must finish
 #pragma once
@@ -62,7 +63,6 @@ class Simulator {
 
  private:
   struct Tree {
-    RootId id;
     Geometry geometry;
     std::uint64_t identity;
     BlockKey key;
@@ -83,6 +83,14 @@ class Simulator {
   void preempt_random();
   void leases();
   void memory_events();
+  std::string tenant_name(std::size_t tree) const;
+  void limit_tenant();
+  void visit();
+  std::optional<RootId> root_of(std::size_t tree);
+  std::vector<TenantInfo> holdings() const;
+  void check_shares(const std::vector<TenantInfo>& had,
+                    const std::vector<PendingItem>& acting) const;
+  void check_limits();
   void check_reads(const Live& l, std::uint32_t past);
   void check_attached(const Live& l, const Attached& got, std::uint32_t limit);
   void follow_journal();
@@ -115,6 +123,8 @@ class Simulator {
     Nanoseconds expires;
   };
   std::vector<Pin> pins_;
+  std::vector<std::uint64_t> before_;  // bytes of each tenant when limits were checked last
+  bool waived_ = false;                // the next step may take from anybody's share
   std::uint64_t next_id_ = 1, journal_seen_ = 0;
   SimReport report_;
 };

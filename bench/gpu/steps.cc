@@ -260,7 +260,7 @@ int speed(const std::string& config) {
   requests(r, 512, "greedy", {});
   requests(r, 512, "greedy, no step ahead", {}, false);
   requests(r, 512, "temperature 1, top-k 40", {.temperature = 1, .top_k = 40});
-  for (const char* format : {"fp8-e4m3", "int8", "hadamard-int4", "hadamard-int2"}) {
+  for (const char* format : {"fp8-e4m3", "int8", "hadamard-int4-head", "hadamard-int2-head"}) {
     runtime = {};  // there is room for one
     runtime = open(config, format);
     decode(*runtime, 64, 8192);

@@ -200,7 +200,9 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
                    .kv_skip_layers = o.kv.skip_layers,
                    .tokens_per_block = o.block_size,
                    .context = o.context,
-                   .rows_max = o.batch_rows};
+                   .rows_max = o.batch_rows,
+                   .pin_budget = o.pin_budget,
+                   .tenant_pin_share = o.tenant_pin_share};
   if (o.threads > 1024) return Error{Code::invalid, "--threads must be at most 1024"};
   if (!o.isa.empty()) {
     const auto isa = find_isa(o.isa);
@@ -208,7 +210,6 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
     if (!cpu_has(isa.value())) return Error{Code::invalid, "this processor has no " + o.isa};
     r.isa = isa.value();
   }
-  r.pin_budget = o.pin_budget;
   if (!o.kv_cache_memory.empty()) {
     TRY(r.kv_cache_bytes, parse_size(o.kv_cache_memory));
   }

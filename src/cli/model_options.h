@@ -29,7 +29,7 @@ struct ModelOptionsCli {
   std::string device = "cpu", weights = "auto", random_weights;
   bool fast = false;
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
-  double pin_budget = 0.5;
+  double pin_budget = 0.5, tenant_pin_share = 1;  // RuntimeOptions
   KvStorageCli kv;
 };
 

@@ -157,7 +157,9 @@ int serve(const ServeOptions& o) {
   }
 
   const auto began = std::chrono::steady_clock::now();
-  auto runtime = open_runtime(o.model);
+  ModelOptionsCli model = o.model;
+  if (!o.api_key_file.empty()) model.tenant_pin_share = 0.5;
+  auto runtime = open_runtime(model);
   if (!runtime.ok()) return fail(runtime.error());
   ServiceOptions service_options = o.service;
   if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())

@@ -107,10 +107,11 @@ void Blend::copy(Runtime& runtime, const Run& run, std::span<const KvSequenceVie
     for (std::uint32_t head = 0; head < kv_heads; ++head) {
       const LayerPlace place = geometry.places[layer];
       const LayerGroup& g = geometry.groups[place.group];
-      LaneRows rows =
-          lane_rows(runtime, run.source, layer, head, {.values = true}, run.from + run.count);
-      float* const keys = rows.keys.data() + std::size_t{run.from} * g.key_dim;
-      const float* const values = rows.values.data() + std::size_t{run.from} * g.value_dim;
+      LaneRows rows = lane_rows(runtime, run.source, layer, head, {.values = true},
+                                {run.from, run.from + run.count});
+      const std::size_t first = run.from - rows.tokens[0];
+      float* const keys = rows.keys.data() + first * g.key_dim;
+      const float* const values = rows.values.data() + first * g.value_dim;
       runtime.executor().page_work()->rotate_keys(layer, delta, run.count, keys);
       const std::size_t page_bytes = geometry.page_bytes(g);
       std::vector<std::byte> page(page_bytes);
@@ -137,12 +138,12 @@ std::vector<float> Blend::check_values(const Runtime& runtime) const {
   const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;
   std::vector<float> all(std::size_t{end_ - begin_} * kv_heads * dim);
   for (std::uint32_t head = 0; head < kv_heads; ++head) {
-    const LaneRows rows =
-        lane_rows(runtime, *s_, check_layer(runtime), head, {.keys = false, .values = true}, end_);
-    for (std::uint32_t t = begin_; t < end_; ++t)
-      std::copy_n(rows.values.begin() + static_cast<std::ptrdiff_t>(std::size_t{t} * dim), dim,
-                  all.begin() + static_cast<std::ptrdiff_t>(
-                                    (std::size_t{t - begin_} * kv_heads + head) * dim));
+    const LaneRows rows = lane_rows(runtime, *s_, check_layer(runtime), head,
+                                    {.keys = false, .values = true}, {begin_, end_});
+    const float* const values = rows.values.data() + std::size_t{begin_ - rows.tokens[0]} * dim;
+    for (std::uint32_t t = 0; t < end_ - begin_; ++t)
+      std::copy_n(values + std::size_t{t} * dim, dim,
+                  all.data() + (std::size_t{t} * kv_heads + head) * dim);
   }
   return all;
 }

@@ -87,6 +87,20 @@ TEST(Blend, FindsTextsWhereverTheyStand) {
   EXPECT_EQ(got.end, 50u + 100 + 13 + 21 + 96);
 }
 
+// A text far behind in a long source costs what it is long, not what comes before it.
+TEST(Blend, ReadsTheBlocksOfATextAlone) {
+  TinyRuntime runtime(llama());
+  Sequence s = std::move(runtime->open_sequence(200).value());
+  runtime->cache().attach(s, printable_of(200, 5));
+  ASSERT_TRUE(Stepper(*runtime).read(s).ok());
+  const LaneRows all = lane_rows(*runtime, s, 1, 0, {.values = true});
+  const LaneRows some = lane_rows(*runtime, s, 1, 0, {.values = true}, {100, 164});
+  ASSERT_EQ(some.tokens.size(), 164u - 96);
+  EXPECT_EQ(some.tokens.front(), 96u);
+  EXPECT_TRUE(std::equal(some.keys.begin(), some.keys.end(), all.keys.begin() + 96 * 32));
+  EXPECT_TRUE(std::equal(some.values.begin(), some.values.end(), all.values.begin() + 96 * 32));
+}
+
 TEST(Blend, ComputingEverythingAgainIsReadingThePrompt) {
   World w;
   const Told want = run(*w.runtime, w.prompt, -1);

@@ -16,6 +16,7 @@ Error error_of(const Failure& failure) {
   switch (failure.kind) {
     case FailureKind::no_room:
     case FailureKind::kv_capacity:
+    case FailureKind::quota:
       return {Code::exhausted, failure.message};
     case FailureKind::cancelled:
       return {Code::cancelled, failure.message};

@@ -77,8 +77,8 @@ void Compaction::merge(Runtime& runtime, const Sequence& s, const Merger& merger
   std::atomic<std::uint32_t> next{0};
   runtime.pool().run([&](ThreadPool::Lane) {
     for (std::uint32_t lane; (lane = next.fetch_add(1)) < tokens_.size();) {
-      LaneRows rows =
-          lane_rows(runtime, s, layers_[lane / kv_heads], lane % kv_heads, {.values = true}, end_);
+      LaneRows rows = lane_rows(runtime, s, layers_[lane / kv_heads], lane % kv_heads,
+                                {.values = true}, {0, end_});
       std::vector<std::uint32_t> keep;
       for (const std::uint32_t t : tokens_[lane])
         keep.push_back(static_cast<std::uint32_t>(std::ranges::lower_bound(rows.tokens, t) -

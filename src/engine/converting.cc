@@ -11,12 +11,12 @@ std::optional<Attached> Converting::attach(Stepper& stepper, Sequence& s,
   const StoragePolicy& storage = storage_ ? *storage_ : runtime.storage();
   if (!storage.lossy() || !options.reuse) return {};
   const StoragePolicy rows = storage.rows();
-  const auto root = runtime.tenant_root(tenant_, &rows);
-  if (!root.ok()) return {};
+  const auto root = runtime.find_root(tenant_, &rows);
+  if (!root) return {};
   const std::vector<TokenId> prompt(s.tokens().begin(), s.tokens().end());
   std::vector<KeyChange> changes;
   if (!salt_.empty()) changes.push_back({.kind = ChangeKind::salt, .value = salt_});
-  auto exact = runtime.cache().open({.root = root.value(),
+  auto exact = runtime.cache().open({.root = *root,
                                      .token_capacity = static_cast<std::uint32_t>(prompt.size()),
                                      .publish = false,
                                      .changes = changes});

@@ -134,5 +134,29 @@ TEST(Crowd, EndlessAnswersHaveAnEnd) {
   EXPECT_EQ(refused.failure.kind, FailureKind::invalid);
 }
 
+// A token whose numbers are not finite ends its request wherever it stands, also where its chunk wants
+// no logits and its format would have encoded NaN as 0, and nothing of the request stays.
+TEST(Crowd, NumbersThatAreNotFiniteEndTheirRequestAlone) {
+  for (const char* format : {"f16", "f32", "int8", "hadamard-int4"}) {
+    SCOPED_TRACE(format);
+    const TinyOptions model{.layers = 2, .head_dim = 32, .tied_head = false, .broken = true};
+    TinyEngine e(model, {.kv_format = format}, {.step_tokens = 64});
+    const auto good = printable_of(200, 5);
+    auto bad = printable_of(200, 6);
+    bad[70] = 7;
+    const auto first = e.submit(request(bad, 8)), other = e.submit(request(good, 8));
+    e.run();
+    ASSERT_TRUE(first->failure);
+    EXPECT_EQ(first->failure->kind, FailureKind::numeric);
+    ASSERT_TRUE(other->result);
+    EXPECT_EQ(other->told[0].ids().size(), 8u);
+    // What came before the chunk with the token may stay; the chunk and what comes after may not.
+    Sequence s = std::move(e.runtime->open_sequence(200).value());
+    EXPECT_LE(e.runtime->cache().attach(s, bad).tokens, 64u);
+    s.close();
+    e.expect_empty();
+  }
+}
+
 }  // namespace
 }  // namespace quire

@@ -1,11 +1,18 @@
 #include "engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
 #include "engine/plan.h"
 
 namespace quire {
+namespace {
+
+constexpr std::size_t kRootNamesMax = 4096;  // then they are looked up again
+
+}  // namespace
 
 Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log, const Clock& clock)
     : runtime_(runtime),
@@ -40,13 +47,14 @@ Result<RootId> Engine::root_of(const Job& job) {
   std::string name = kv.tenant;
   if (kv.storage) name += '\0' + kv.storage->name();
   const auto it = roots_.find(name);
-  if (it != roots_.end()) return it->second;
+  if (it != roots_.end() && runtime_.cache().alive(it->second)) return it->second;
   TRY(const RootId root, runtime_.tenant_root(kv.tenant, kv.storage.get()));
-  roots_.emplace(std::move(name), root);
-  if (!kv.storage && tenant_roots_.size() < ServiceStats::kTenantsMax) {
-    tenant_roots_.push_back(root);
+  if (roots_.size() >= kRootNamesMax) roots_.clear();
+  roots_.insert_or_assign(std::move(name), root);
+  if (std::ranges::find(*stats_.tenants, kv.tenant) == stats_.tenants->end() &&
+      stats_.tenants->size() < ServiceStats::kTenantsMax) {
     auto names = *stats_.tenants;
-    names.push_back(job.request.kv.tenant);
+    names.push_back(kv.tenant);
     stats_.tenants = std::make_shared<const std::vector<std::string>>(std::move(names));
   }
   return root;
@@ -57,7 +65,10 @@ void Engine::submit(std::unique_ptr<Job> owned) {
   CHECK(jobs_.emplace(job.id, std::move(owned)).second);
   now_ = clock_.now();
   const Result<RootId> root = root_of(job);
-  if (root.ok()) job.root = root.value();
+  if (root.ok()) {
+    job.root = root.value();
+    job.root_hold = RootHold(runtime_.cache(), job.root);
+  }
   job.entry = {line_.tenant(job.request.kv.tenant), job.request.priority, job.submitted};
   job.record.number = static_cast<std::uint64_t>(job.id);
   job.record.submitted = job.submitted;
@@ -71,8 +82,16 @@ void Engine::submit(std::unique_ptr<Job> owned) {
   ++stats_.requests_submitted;
   stats_.request_choices.add(job.request.choices);
   stats_.request_tokens_max.add(job.request.tokens_max);
-  if (root.ok()) return;
-  fail(job, FailureKind::no_room, root.error().message);
+  if (!root.ok()) {
+    fail(job, FailureKind::no_room, root.error().message);
+  } else if (const std::uint64_t quota =
+                 runtime_.cache().tenant(job.request.kv.tenant).limits.bytes,
+             need = sequence_bytes(geometry(job), job.request.prompt.size());
+             quota > 0 && need > quota) {
+    fail(job, FailureKind::quota,
+         fmt::format("the prompt takes {} bytes of KV cache, the quota of its tenant is {} bytes",
+                     need, quota));
+  }
   sweep();
 }
 
@@ -177,7 +196,8 @@ void Engine::prompt_read(Job& job) {
                                                        .end_token = keep.end_token,
                                                        .ttl = keep.ttl,
                                                        .priority = keep.priority,
-                                                       .pin = keep.pin});
+                                                       .pin = keep.pin,
+                                                       .label = keep.label});
     if (lease.ok())
       job.leases.push_back(lease.value());
     else

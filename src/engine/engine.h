@@ -134,6 +134,7 @@ class Engine {
   // engine_draw.cc
   Status submit_step();
   bool best_will_do() const;
+  static bool logprobs_wanted(std::span<const Row> rows);
   void describe_draws();
   bool describe_draw(const Row& row, DrawRow& draw);
 
@@ -158,10 +159,9 @@ class Engine {
   std::unordered_map<JobId, std::unique_ptr<Job>> jobs_;
   std::vector<Job*> running_;  // in order of admission
   std::set<std::pair<Nanoseconds, JobId>> deadlines_;
-  std::unordered_map<std::string, RootId> roots_;
-  std::vector<RootId> tenant_roots_;  // in the order of ServiceStats::tenants
-  std::vector<JobId> over_;           // to be swept
-  std::uint32_t placed_ = 0;          // waiting jobs with a cursor in the index
+  std::unordered_map<std::string, RootId> roots_;  // as last found; some may be gone
+  std::vector<JobId> over_;                        // to be swept
+  std::uint32_t placed_ = 0;                       // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   bool told_ = false;
   bool worked_ = false;  // for a job that has no rows in the step yet

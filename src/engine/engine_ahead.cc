@@ -45,8 +45,10 @@ void Engine::go_ahead() {
     ahead_.items.push_back(items_[i]);
   }
   if (ahead_.items.empty()) return;
-  Result<Step> next =
-      stepper_.submit(ahead_.items, {.want = StepWant::best, .draws = {}, .from = ahead_.from});
+  Result<Step> next = stepper_.submit(ahead_.items, {.want = StepWant::best,
+                                                     .logprobs = logprobs_wanted(ahead_.rows),
+                                                     .draws = {},
+                                                     .from = ahead_.from});
   if (next.ok()) ahead_.step.emplace(std::move(next.value()));
 }
 

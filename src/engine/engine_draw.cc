@@ -12,6 +12,7 @@ Status Engine::submit_step() {
   StepAsk ask;
   if ((traits.draws || traits.ahead || steady()) && best_will_do()) {
     ask.want = StepWant::best;
+    ask.logprobs = logprobs_wanted(rows_);
   } else if (traits.draws) {
     describe_draws();
     ask.want = StepWant::drawn;
@@ -21,6 +22,11 @@ Status Engine::submit_step() {
   step_.emplace(std::move(step));
   may_go_ahead_ = ask.want == StepWant::best && steady();
   return {};
+}
+
+bool Engine::logprobs_wanted(std::span<const Row> rows) {
+  return std::ranges::any_of(
+      rows, [](const Row& row) { return row.job && row.job->request.sampling.logprob; });
 }
 
 // Whether all rows of the step want their most likely token and nothing else.

@@ -108,8 +108,11 @@ const ServiceStats& Engine::stats() {
   const CacheStats& c = stats_.cache;
   stats_.kv_usage = std::min(1.0, static_cast<double>(c.referenced_bytes + c.pinned_bytes) /
                                       static_cast<double>(c.budget_bytes));
-  for (std::size_t i = 0; i < tenant_roots_.size(); ++i)
-    stats_.tenant_bytes[i] = runtime_.cache().cached_bytes(tenant_roots_[i]);
+  for (std::size_t i = 0; i < stats_.tenants->size(); ++i) {
+    const TenantInfo tenant = runtime_.cache().tenant((*stats_.tenants)[i]);
+    stats_.tenant_bytes[i] = tenant.bytes;
+    stats_.tenant_quotas[i] = tenant.limits.bytes;
+  }
   return stats_;
 }
 

@@ -37,7 +37,7 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
   if (running_.empty()) return true;  // there is nobody to wait for
   if (job.preemptions >= options_.preemptions_max)
     return reserved_bytes_ + full_bytes(job) <= runtime_.kv_cache_bytes();
-  return job.need_bytes <= room_bytes_;
+  return job.need_bytes + runtime_.cache().sheltered_bytes(job.root) <= room_bytes_;
 }
 
 // The step found no room: somebody gives way. False: what could not go on alone has failed, and
@@ -57,7 +57,8 @@ bool Engine::make_room() {
     preempt(*running_[*victim]);
     return true;
   }
-  if (restart_parked() || hold_back(*running_.back())) return true;
+  if (restart_parked() || hold_back(*running_.back()) || runtime_.cache().waive_shares())
+    return true;
   fail(*running_.back(), FailureKind::no_room,
        runtime_.cache().stats().pinned_bytes > 0
            ? "the KV cache has no room left to go on: pinned prefixes hold it; release some or "

@@ -128,8 +128,10 @@ void Engine::advance_beams(Job& job, std::span<const float> logits) {
 void Engine::sample(std::span<float> logits) {
   if (tasks_.empty()) return;
   if (!best_.empty()) {
-    for (Task& task : tasks_)
-      task.choice = {best_[task.logit].token, best_[task.logit].logprob, {}};
+    for (Task& task : tasks_) {
+      const bool told = task.job->request.sampling.logprob;
+      task.choice = {best_[task.logit].token, told ? best_[task.logit].logprob : 0, {}};
+    }
   } else if (few_to_sample()) {
     for (Task& task : tasks_) sample_one(task, logits, lanes_[0]);
   } else {

@@ -66,6 +66,7 @@ struct Job {
   State state = State::waiting;
   WaitingLine::Entry entry;
   RootId root{};
+  RootHold root_hold;
   KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = {}};  // of its whole text
   std::vector<Answer> answers;
   std::optional<BeamSearch> beams;

@@ -46,36 +46,49 @@ Place place_of(const Geometry& g, const LayerPlace& place, std::uint32_t head) {
   return {&group, place.group, place.index * group.kv_heads + head};
 }
 
+// Tokens [begin, end) of blocks, and whether what a compaction left comes before them.
+struct Span {
+  std::uint32_t begin, end;
+  bool with_kept;
+};
+
+Span span_of(const Runtime& runtime, const Sequence& s, const Place& at, const LaneRange& range) {
+  const std::uint32_t per_block = runtime.cache().geometry(s.root()).tokens_per_block;
+  const std::uint32_t ragged = runtime.cache().ragged_until(s, at.number);
+  return {std::max(ragged, range.begin / per_block * per_block), std::min(range.end, s.length()),
+          range.begin < ragged};
+}
+
 }  // namespace
 
 std::vector<std::uint32_t> lane_tokens(const Runtime& runtime, const Sequence& s,
-                                       std::uint32_t layer, std::uint32_t head, std::uint32_t end) {
+                                       std::uint32_t layer, std::uint32_t head, LaneRange range) {
   const Geometry& geometry = runtime.cache().geometry(s.root());
   const Place at = place_of(geometry, geometry.places[layer], head);
   const LaneView kept = runtime.cache().lane(s, at.number, at.lane);
-  std::vector<std::uint32_t> tokens(kept.positions, kept.positions + kept.slots);
-  end = std::min(end, s.length());
-  for (std::uint32_t t = runtime.cache().ragged_until(s, at.number); t < end; ++t)
-    tokens.push_back(t);
+  const Span span = span_of(runtime, s, at, range);
+  std::vector<std::uint32_t> tokens;
+  if (span.with_kept) tokens.assign(kept.positions, kept.positions + kept.slots);
+  for (std::uint32_t t = span.begin; t < span.end; ++t) tokens.push_back(t);
   return tokens;
 }
 
 LaneRows lane_rows(const Runtime& runtime, const Sequence& s, std::uint32_t layer,
-                   std::uint32_t head, const LaneParts& parts, std::uint32_t end) {
+                   std::uint32_t head, const LaneParts& parts, LaneRange range) {
   const KvCache& cache = runtime.cache();
   const Geometry& geometry = cache.geometry(s.root());
   const std::uint32_t per_block = geometry.tokens_per_block;
   const Place at = place_of(geometry, geometry.places[layer], head);
   const Place open = place_of(geometry, geometry.row_place(layer), head);
   LaneRows out;
-  out.tokens = lane_tokens(runtime, s, layer, head, end);
-  end = std::min(end, s.length());
+  out.tokens = lane_tokens(runtime, s, layer, head, range);
+  const Span span = span_of(runtime, s, at, range);
   out.keys.reserve(parts.keys ? out.tokens.size() * at.group->key_dim : 0);
   out.values.reserve(parts.values ? out.tokens.size() * at.group->value_dim : 0);
   PageReader reader(geometry, parts, out);
 
   const LaneView kept = cache.lane(s, at.number, at.lane);
-  for (std::uint32_t slot = 0; slot < kept.slots; slot += per_block)
+  for (std::uint32_t slot = 0; span.with_kept && slot < kept.slots; slot += per_block)
     reader.add(*at.group, arena_at(cache.arena(), kept.pages[slot / per_block]),
                std::min(per_block, kept.slots - slot));
   const ArenaOffset* const blocks = s.table(at.number);
@@ -84,9 +97,9 @@ LaneRows lane_rows(const Runtime& runtime, const Sequence& s, std::uint32_t laye
     reader.add(*from.group,
                arena_at(cache.arena(), table[t / per_block]) +
                    from.lane * geometry.page_bytes(*from.group),
-               std::min(per_block, end - t));
+               std::min(per_block, span.end - t));
   };
-  for (std::uint32_t t = cache.ragged_until(s, at.number); t < end; t += per_block) {
+  for (std::uint32_t t = span.begin; t < span.end; t += per_block) {
     if (at.number == open.number || t + per_block <= s.length())
       add(at, blocks, t);
     else

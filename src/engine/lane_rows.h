@@ -24,14 +24,19 @@ struct LaneParts {
   bool keys = true, values = false;
 };
 
-// Of the sequence's first `end` tokens. Reads memory only: several threads may do so at once.
+// Of the sequence's first `end` tokens, without the blocks that end before `begin`: LaneRows::tokens
+// tells where the rows begin. What a compaction left counts as one. Reads memory only: several threads
+// may do so at once.
+struct LaneRange {
+  std::uint32_t begin = 0, end = 0xffffffffu;
+};
 LaneRows lane_rows(const Runtime& runtime, const Sequence& s, std::uint32_t layer,
-                   std::uint32_t head, const LaneParts& parts, std::uint32_t end = 0xffffffffu);
+                   std::uint32_t head, const LaneParts& parts, LaneRange range = {});
 
 // The tokens alone.
 std::vector<std::uint32_t> lane_tokens(const Runtime& runtime, const Sequence& s,
                                        std::uint32_t layer, std::uint32_t head,
-                                       std::uint32_t end = 0xffffffffu);
+                                       LaneRange range = {});
 
 // Puts rows in place of those of the lane's own pages, which hold as many and are nobody else's
 // (KvCache::own_lane). A lossy format rounds them once more.

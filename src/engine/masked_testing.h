@@ -100,7 +100,7 @@ class MaskedLlama {
     double sum = 0;
     for (const double v : x) sum += v * v;
     Row out = row(name, 0);
-    const double by = 1 / std::sqrt(sum / static_cast<double>(x.size()) + c_.norm_epsilon);
+    const double by = 1 / std::sqrt(sum / static_cast<double>(x.size()) + c_.output_norm.epsilon);
     for (std::size_t i = 0; i < x.size(); ++i) out[i] *= x[i] * by;
     return out;
   }
@@ -130,7 +130,7 @@ class MaskedLlama {
         if (!sees(layer, kv, i, j)) continue;
         double dot = 0;
         for (std::uint32_t e = 0; e < d; ++e) dot += q[head * d + e] * k[j][kv * d + e];
-        sum += p[j] = std::exp(dot * c_.attention_scale);
+        sum += p[j] = std::exp(dot * c_.per_layer[layer].attn.scale);
       }
       for (std::uint32_t j = 0; j <= i; ++j) {
         p[j] /= sum;

@@ -13,7 +13,8 @@ std::string_view failure_name(FailureKind kind) {
                                         "deadline_exceeded",
                                         "numeric_error",
                                         "client_closed_request",
-                                        "device_lost"};
+                                        "device_lost",
+                                        "kv_quota_exceeded"};
   return names[static_cast<std::size_t>(kind)];
 }
 

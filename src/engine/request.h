@@ -51,6 +51,7 @@ struct Retention {
   Nanoseconds ttl = 0;         // 0: until released
   std::uint8_t priority = 50;  // 0-100
   bool pin = false;
+  std::string label = {};  // for people
 };
 
 struct KvPolicy {
@@ -122,8 +123,9 @@ enum class FailureKind : std::uint8_t {
   numeric,         // the model produced NaN or Inf                                      500
   cancelled,       // by cancel()                                                        499
   device,          // the GPU does not answer any more                                   503
+  quota,           // could not fit its tenant's quota even alone                        429
 };
-inline constexpr std::size_t kFailureKinds = 11;
+inline constexpr std::size_t kFailureKinds = 12;
 std::string_view failure_name(FailureKind kind);  // "kv_capacity_exceeded", "queue_full", ...
 
 struct Failure {

@@ -190,6 +190,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   cache.tokens_per_block = options.tokens_per_block;
   cache.evictor = options.evictor;
   cache.pin_budget = options.pin_budget;
+  cache.tenant_pin_share = options.tenant_pin_share;
   r->cache_ = std::make_unique<KvCache>(cache, std::move(memory), *r->clock_);
   r->identity_ = {.weights = parts.weights,
                   .adapter = {},
@@ -199,6 +200,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
                   .numerics = std::to_string(r->executor_->traits().numerics),
                   .tenant = {}};
   TRY(r->root_, r->cache_->root(r->identity_, geometry));
+  r->root_hold_ = RootHold(*r->cache_, r->root_);
   r->geometry_ = r->cache_->geometry(r->root_);
   return r;
 }
@@ -253,6 +255,11 @@ RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* sto
 
 Result<RootId> Runtime::tenant_root(std::string_view tenant, const StoragePolicy* storage) {
   return cache_->root(identity(tenant, storage), geometry(storage));
+}
+
+std::optional<RootId> Runtime::find_root(std::string_view tenant,
+                                         const StoragePolicy* storage) const {
+  return cache_->find_root(identity(tenant, storage), geometry(storage));
 }
 
 BlockKey Runtime::tenant_key(std::string_view tenant, const StoragePolicy* storage) const {

@@ -60,6 +60,7 @@ struct RuntimeOptions {
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
   double pin_budget = 0.5;             // share of the cache that pinned prefixes may hold
+  double tenant_pin_share = 1;         // of that, what one tenant may
   ModelSource::Progress loading = {};  // told how many bytes of the weights are loaded
 };
 
@@ -113,6 +114,9 @@ class Runtime {
   // Tenants never share, nor do ways of storing (null: the server's): each has a root of its own in
   // the cache. Its key is for all threads, and so is the check.
   Result<RootId> tenant_root(std::string_view tenant, const StoragePolicy* storage = nullptr);
+  // The same for those who only look: none is made.
+  std::optional<RootId> find_root(std::string_view tenant,
+                                  const StoragePolicy* storage = nullptr) const;
   BlockKey tenant_key(std::string_view tenant, const StoragePolicy* storage = nullptr) const;
   Status check_storage(const StoragePolicy& storage) const;
   // Whether such a sequence can be compacted.
@@ -153,7 +157,8 @@ class Runtime {
   KeySecret secret_ = KeySecret::random();
   RootIdentity identity_;  // of the tenant without a name
   RootId root_{};
-  Geometry geometry_;  // of that root: the cache's own moves when another root joins
+  RootHold root_hold_;
+  Geometry geometry_;  // of that root
   std::uint32_t context_ = 0, tokens_per_block_ = 32;
 };
 

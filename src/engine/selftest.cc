@@ -44,7 +44,7 @@ class Selftest {
     std::vector<std::string> tried{base_.kv_format};
     const bool device = base_.device == DeviceKind::cuda;
     if (all_ && !format_given_ && device) {
-      tried = {"bf16", "fp8-e4m3", "int8", "hadamard-int4", "hadamard-int2"};
+      tried = {"bf16", "fp8-e4m3", "int8", "hadamard-int4-head", "hadamard-int2-head"};
     } else if (all_ && !format_given_) {
       tried.clear();
       for (const Format* f : formats()) {
@@ -55,8 +55,7 @@ class Selftest {
         if (known)
           tried.emplace_back(f->name);
         else
-          report_(
-              {.name = std::string(f->name), .ok = true, .detail = "not calibrated: not tried"});
+          not_tried(std::string(f->name), "not calibrated for this model");
       }
     } else if (base_.kv_format == "auto" && base_.device == DeviceKind::cpu) {
       tried.emplace_back(kSample);
@@ -73,8 +72,11 @@ class Selftest {
           done = one_configuration();
         }
         // A device has no kernels for some formats of wide heads.
-        if (device && !opened_ && done.error().code == Code::unsupported && format != "bf16")
+        if (device && all_ && !opened_ && done.error().code == Code::unsupported &&
+            format != "bf16") {
+          not_tried(format, done.error().message);
           continue;
+        }
         TRY_STATUS(done);
       }
     }
@@ -114,6 +116,7 @@ class Selftest {
     TRY_STATUS(beams(r));
     TRY_STATUS(side_by_side(r));
     const auto heard = [&](const SelftestCheck& c) { tell(c); };
+    TRY_STATUS(selftest_engine(r, prompt_, prefix_, heard));
     if (options.device == DeviceKind::cpu) TRY_STATUS(selftest_convert(r, prompt_, prefix_, heard));
     // Every method in every format, and in one of them with blocks of every size and long answers.
     const bool thorough = format_given_ || options.kv_format == "f16";
@@ -326,8 +329,7 @@ class Selftest {
     SelftestCheck check{
         .name = prefix_ + fmt::format("beside {} others over one prefix", kWidth - 1),
         .ok = true,
-        .compared = std::uint64_t{kWidth} * vocabulary_,
-        .detail = ""};
+        .compared = std::uint64_t{kWidth} * vocabulary_};
     for (std::uint32_t i = 0; i < kWidth; ++i)
       check.ok = check.ok && wanted[i] != 0 && fingerprint(row(logits, i)) == wanted[i];
     tell(check);
@@ -367,8 +369,7 @@ class Selftest {
   void same(const std::string& name, const LogitTable& got, std::uint32_t from = 0,
             std::string detail = "", std::uint32_t until = 0) {
     until = until ? until : length_;
-    SelftestCheck check{
-        .name = prefix_ + name, .ok = detail.empty(), .compared = 0, .detail = std::move(detail)};
+    SelftestCheck check{.name = prefix_ + name, .ok = detail.empty(), .detail = std::move(detail)};
     check.compared = std::uint64_t{until - from} * vocabulary_;
     for (std::uint32_t p = from; p < until && check.ok; ++p) {
       check.ok = got[p] == reference_[p] && got[p] != 0;
@@ -376,6 +377,10 @@ class Selftest {
         check.detail = fmt::format("position {}{}", p, got[p] == 0 ? " is not finite" : "");
     }
     tell(check);
+  }
+
+  void not_tried(std::string name, std::string why) {
+    report_({.name = std::move(name), .ok = true, .tried = false, .detail = std::move(why)});
   }
 
   void tell(const SelftestCheck& check) {

@@ -11,8 +11,9 @@ namespace quire {
 struct SelftestCheck {
   std::string name;
   bool ok = false;
-  std::uint64_t compared = 0;  // logits compared
-  std::string detail;          // where they first differ
+  bool tried = true;           // false: nothing was compared, and `detail` says why
+  std::uint64_t compared = 0;  // logits, or tokens with their log-probabilities
+  std::string detail = {};     // where they first differ
 };
 
 // Opens the model several times (threads, instruction sets, and with `all` every format, unless the
@@ -34,5 +35,9 @@ Status selftest_retain(Runtime& runtime, std::span<const TokenId> prompt, const 
 Status selftest_convert(Runtime& runtime, std::span<const TokenId> prompt,
                         const std::string& prefix,
                         const std::function<void(const SelftestCheck&)>& report);
+
+// Equal and overlapping requests at once: each is answered as it is alone (selftest_engine.cc).
+Status selftest_engine(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
+                       const std::function<void(const SelftestCheck&)>& report);
 
 }  // namespace quire

@@ -67,9 +67,7 @@ Status selftest_convert(Runtime& r, std::span<const TokenId> prompt, const std::
   std::uint64_t first = 0;
   SelftestCheck check{
       .name = fmt::format("{}after {} tokens converted from exact ones", prefix, tokens),
-      .ok = true,
-      .compared = 0,
-      .detail = ""};
+      .ok = true};
   for (const Conversion& way : kConversions) {
     TRY(const std::uint64_t told, go_on(r, exact, prompt, tokens, way));
     if (&way == kConversions) first = told;

@@ -115,7 +115,7 @@ Result<Told> tell(Runtime& r, const Policy& policy, const Text& text, const Way&
 }
 
 Result<SelftestCheck> check(Runtime& r, const Policy& policy, const Text& text, std::string name) {
-  SelftestCheck made{.name = std::move(name), .ok = true, .compared = 0, .detail = ""};
+  SelftestCheck made{.name = std::move(name), .ok = true};
   Told first;
   r.cache().clear(true);
   for (const Way& way : kWays) {
@@ -175,19 +175,14 @@ Status selftest_blend(Runtime& r, const Text& text, const std::string& prefix,
   const auto said = [](const char* how, bool found) {
     return std::string(found ? "other logits " : "nothing was found ") + how;
   };
-  SelftestCheck whole{.name = prefix + "approximate reuse, all of it computed again",
-                      .ok = true,
-                      .compared = 0,
-                      .detail = ""};
+  SelftestCheck whole{.name = prefix + "approximate reuse, all of it computed again", .ok = true};
   TRY(const std::uint64_t read, blended(r, text, -1, 0, whole.compared));
   TRY(const std::uint64_t all, blended(r, text, 1, 512, whole.compared));
   whole.ok = all == read;
   if (!whole.ok) whole.detail = said("than when the prompt is read", all != 0);
   report(whole);
   SelftestCheck some{.name = prefix + "approximate reuse, a part computed again in pieces",
-                     .ok = true,
-                     .compared = 0,
-                     .detail = ""};
+                     .ok = true};
   TRY(const std::uint64_t once, blended(r, text, 0.2, 512, some.compared));
   TRY(const std::uint64_t pieces, blended(r, text, 0.2, 29, some.compared));
   some.ok = once != 0 && once == pieces;

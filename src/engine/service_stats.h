@@ -58,7 +58,7 @@ struct ServiceStats {
   // Bytes in the prefix index of the tenants seen first. The names are replaced, never changed.
   static constexpr std::size_t kTenantsMax = 100;
   std::shared_ptr<const std::vector<std::string>> tenants;
-  std::array<std::uint64_t, kTenantsMax> tenant_bytes{};
+  std::array<std::uint64_t, kTenantsMax> tenant_bytes{}, tenant_quotas{};  // quota 0: none
 };
 
 }  // namespace quire

@@ -110,10 +110,12 @@ Result<StepResult> Stepper::run_apart(Step& step) {
         executor().submit(plan(plans_[0], step.room, step.items, *g, ask)));
     TRY(const StepResult part, executor().complete(ticket));
     forward_time_ += clock_.now() - began;
-    std::size_t from = 0, to = 0;
+    std::size_t from = 0, to = 0, sequence = 0;
     for (const StepItem& item : step.items) {
       const std::size_t count = item.wanted();
       if (&geometry(item) == g) {
+        if (!part.broken.empty() && part.broken[sequence]) item.sequence->mark_faulted();
+        ++sequence;
         if (best)
           std::copy_n(part.best.begin() + from, count, best_.begin() + to);
         else
@@ -129,11 +131,13 @@ Result<StepResult> Stepper::run_apart(Step& step) {
   return StepResult{.logits = logits_, .best = {}, .drawn = drawn_};
 }
 
-// A hidden state that is not finite makes every logit of its row NaN. Seen before anything is
-// published.
+// Before anything is published: keys or values that are not finite, or logits, which all are NaN where
+// a hidden state is not finite.
 void Stepper::mark_faulted(const Step& step, const StepResult& result) const {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   std::size_t row = 0;
+  for (std::size_t i = 0; i < result.broken.size(); ++i)
+    if (result.broken[i] && step.items[i].sequence) step.items[i].sequence->mark_faulted();
   for (const StepItem& item : step.items)
     for (std::size_t i = 0; i < item.wanted(); ++i, ++row) {
       const bool finite = !result.best.empty() ? std::isfinite(result.best[row].logprob)
@@ -163,7 +167,7 @@ Result<std::span<float>> Stepper::run(std::span<const StepItem> items) {
 }
 
 Result<std::span<const BestToken>> Stepper::run_best(std::span<const StepItem> items) {
-  TRY(Step step, submit(items, {.want = StepWant::best}));
+  TRY(Step step, submit(items, {.want = StepWant::best, .logprobs = false}));
   TRY(const StepResult result, complete(step));
   commit(step, items);
   return result.best;
@@ -172,15 +176,21 @@ Result<std::span<const BestToken>> Stepper::run_best(std::span<const StepItem> i
 StepPlan Stepper::plan(Plan& to, const Reservation& room, std::span<const StepItem> items,
                        const Geometry& g, const StepAsk& ask) {
   to.clear(g.groups.size());
-  for (std::size_t i = 0; i < items.size(); ++i)
-    if (&geometry(items[i]) == &g) add_item(to, room, items, i, g, ask);
+  std::uint64_t serial = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (&geometry(items[i]) != &g) continue;
+    add_item(to, room, items, i, g, ask);
+    serial = cache().geometry_serial(items[i].sequence->root());
+  }
   set_views(to, g);
   StepPlan made{.geometry = &g,
+                .serial = serial,
                 .tokens = to.tokens,
                 .positions = to.positions,
                 .groups = to.views,
                 .wanted = to.wanted,
                 .want = ask.want,
+                .logprobs = ask.logprobs,
                 .draws = ask.draws};
   if (to.tapped) made.taps = to.taps;
   if (!to.page_reads.empty()) made.reads = to.reads;

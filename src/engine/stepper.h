@@ -46,6 +46,7 @@ struct StepItem {
 // What is wanted of the rows, and whose best tokens they read.
 struct StepAsk {
   StepWant want = StepWant::logits;
+  bool logprobs = true;  // of the best tokens
   Draws draws = {};
   // By item: which item's best token of the step before it reads, instead of its own token. Items
   // have one token each then, and that step is submitted and not completed.

@@ -36,7 +36,8 @@ Status Stepper::compute_again(Sequence& s, std::span<const std::uint32_t> tokens
                                                   .groups = to.views,
                                                   .wanted = {},
                                                   .last_layer = last_layer}));
-  TRY([[maybe_unused]] const StepResult none, executor().complete(ticket));
+  TRY(const StepResult result, executor().complete(ticket));
+  if (!result.broken.empty()) s.mark_faulted();
   forward_time_ += clock_.now() - began;
   return {};
 }

@@ -10,11 +10,35 @@
 namespace quire {
 namespace {
 
-constexpr const Codec* kCodecs[] = {
-    &kF32,      &kF16,   &kBf16,  &kFp8E4m3, &kFp8E5m2,      &kInt8,         &kQ8_0,
-    &kQ5_1,     &kQ4_1,  &kQ4_0,  &kNvfp4,   &kHadamardInt4, &kHadamardInt3, &kHadamardInt2,
-    &kInt3,     &kKivi4, &kKivi2, &kTurbo4,  &kTurbo3,       &kPolarRec,     &kQjl,
-    &kKvquant3, &kCq4,   &kCq3,   &kCq2,     &kCq1,          &kMinicache};
+constexpr const Codec* kCodecs[] = {&kF32,
+                                    &kF16,
+                                    &kBf16,
+                                    &kFp8E4m3,
+                                    &kFp8E5m2,
+                                    &kInt8,
+                                    &kQ8_0,
+                                    &kQ5_1,
+                                    &kQ4_1,
+                                    &kQ4_0,
+                                    &kNvfp4,
+                                    &kHadamardInt4,
+                                    &kHadamardInt3,
+                                    &kHadamardInt2,
+                                    &kHadamardInt4Head,
+                                    &kHadamardInt2Head,
+                                    &kInt3,
+                                    &kKivi4,
+                                    &kKivi2,
+                                    &kTurbo4,
+                                    &kTurbo3,
+                                    &kPolarRec,
+                                    &kQjl,
+                                    &kKvquant3,
+                                    &kCq4,
+                                    &kCq3,
+                                    &kCq2,
+                                    &kCq1,
+                                    &kMinicache};
 
 constexpr CodecAlias kAliases[] = {
     {"float32", "f32"},  {"fp32", "f32"},           {"float16", "f16"},

@@ -62,6 +62,8 @@ struct Codec {
   bool exact = false;           // stores the row type unchanged
   bool research = false;        // for study; not expected to be fast or good
   Basis key_basis = Basis::plain, value_basis = Basis::plain;
+  // Symmetric codes: the scale is made from the group's root mean square, not its largest magnitude.
+  bool scale_is_mean = false;
   std::uint32_t bits = 0;           // of a code
   std::uint32_t group = 0;          // dimensions that share a scale; 0: all of them
   std::uint32_t dim_multiple = 32;  // what it can hold

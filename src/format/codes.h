@@ -210,6 +210,17 @@ inline float max_magnitude(const float* x, std::uint32_t n) {
   return m;
 }
 
+// Of n elements, a multiple of 32: 32 partial sums of neighbours, added as a tree 16 apart, 8, 4, 2, 1.
+// A GPU's warp adds in this order.
+inline float root_mean_square(const float* x, std::uint32_t n) {
+  float part[32] = {};
+  for (std::uint32_t i = 0; i < n; ++i)
+    part[i / (n / 32)] = std::fma(x[i], x[i], part[i / (n / 32)]);
+  for (std::uint32_t apart = 16; apart > 0; apart /= 2)
+    for (std::uint32_t p = 0; p < apart; ++p) part[p] += part[p + apart];
+  return std::sqrt(part[0] / static_cast<float>(n));
+}
+
 // Adds 16 partial sums as a tree: 8 apart, 4, 2, 1. Element i of a row belongs to sum i mod 16.
 inline float add_tree(float (&sums)[16]) {
   for (std::uint32_t step = 8; step > 0; step /= 2)

@@ -39,7 +39,7 @@ void decode_asymmetric(const Codec& c, Side side, Rows rows, const std::byte* pa
 extern const Codec kF32, kF16, kBf16;   // exact.cc
 extern const Codec kFp8E4m3, kFp8E5m2;  // fp8.cc
 extern const Codec kInt8, kQ8_0, kQ4_0, kHadamardInt4, kHadamardInt3, kHadamardInt2,
-    kInt3;                                             // symmetric.cc
+    kHadamardInt4Head, kHadamardInt2Head, kInt3;       // symmetric.cc
 extern const Codec kQ5_1, kQ4_1;                       // asymmetric.cc
 extern const Codec kKivi4, kKivi2;                     // kivi.cc
 extern const Codec kTurbo4, kTurbo3;                   // turbo.cc

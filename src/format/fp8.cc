@@ -1,6 +1,7 @@
 // fp8-e4m3, fp8-e5m2: an 8-bit float per element under one power of two per (token, head).
 //
-// The scale is the smallest power of two with which the row's largest magnitude fits. Dividing by a
+// The scale is the smallest power of two from 2^-24 on (f16 holds it) with which the row's largest
+// magnitude fits. Dividing by a
 // power of two is exact; the precision of a float is relative, so a finer scale would gain nothing
 // and add a rounding. The scale is per token: a page-wide one would make every slot's bytes depend
 // on its neighbours (class B: no compaction) and would take the same 64 bytes. It depends on the
@@ -26,7 +27,8 @@ void encode(const Codec& c, Side side, Rows rows, const float* in, std::byte* pa
   float row[kCodecDimMax];
   for (std::uint32_t slot = 0; slot < rows.tokens; ++slot) {
     load_row(in + std::size_t{slot} * rows.dim, rows.dim, Basis::plain, row);
-    const std::uint8_t exponent = scale_exponent(max_magnitude(row, rows.dim), kMax);
+    const float largest = std::max(max_magnitude(row, rows.dim), kFp8LeastScale * kMax);
+    const std::uint8_t exponent = scale_exponent(largest, kMax);
     put(page, exponents, rows, 0, slot, exponent);
     const float inverse = 1 / power_of_two(exponent);
     for (std::uint32_t d = 0; d < rows.dim; ++d)

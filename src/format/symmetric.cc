@@ -1,4 +1,5 @@
-// int8, q8_0, q4_0, hadamard-int4/3/2: codes around a centre, one f16 scale per group.
+// int8, q8_0, q4_0, int3, hadamard-int4/3/2, hadamard-int4/2-head: codes around a centre, one f16
+// scale per group.
 //
 //   x = (code - centre) * scale
 //
@@ -9,6 +10,9 @@
 // hadamard  groups of 32 of H x, scale max|x| / m with m = 2^(bits - 1), centre m - 1/2: a midpoint
 //           grid has no level at zero to waste and none missing at the top, 5-15 % less error than
 //           rounding. Its largest level is below max|x|, so encoding twice shrinks a row.
+// -head     the same with one scale per token and head, which a GPU reads faster. The scale of
+//           hadamard-int2-head is the root mean square / 1.0043: the best even grid of four levels
+//           for Gaussian numbers, which rows in the Hadamard basis nearly are.
 //
 //   codes   planes of c.bits
 //   scales  [groups][P] f16
@@ -62,6 +66,12 @@ struct Midpoint {  // hadamard-int
   }
 };
 
+struct GaussianMidpoint : Midpoint {  // hadamard-int2-head
+  static std::uint16_t scale(const float* x, std::uint32_t n, std::uint32_t) {
+    return f16_up(root_mean_square(x, n) / kGaussianStep);
+  }
+};
+
 template <class Grid>
 void encode(const Codec& c, Side side, Rows rows, const float* in, std::byte* page) {
   const std::uint32_t n = group_size(c, rows);
@@ -99,9 +109,12 @@ constexpr Codec symmetric(std::string_view name, std::uint32_t bits, std::uint32
           .research = research,
           .key_basis = basis,
           .value_basis = basis,
+          .scale_is_mean = std::is_same_v<Grid, GaussianMidpoint>,
           .bits = bits,
           .group = group,
-          .dim_multiple = group ? group : 16,
+          .dim_multiple = group                   ? group
+                          : basis == Basis::plain ? 16
+                                                  : 32,
           .layout = layout,
           .encode = encode<Grid>,
           .decode = decode<Grid>};
@@ -116,5 +129,9 @@ extern const Codec kHadamardInt4 = symmetric<Midpoint>("hadamard-int4", 4, 32, B
 extern const Codec kHadamardInt3 = symmetric<Midpoint>("hadamard-int3", 3, 32, Basis::hadamard);
 extern const Codec kInt3 = symmetric<Midpoint>("int3", 3, 32, Basis::plain, true);
 extern const Codec kHadamardInt2 = symmetric<Midpoint>("hadamard-int2", 2, 32, Basis::hadamard);
+extern const Codec kHadamardInt4Head =
+    symmetric<Midpoint>("hadamard-int4-head", 4, 0, Basis::hadamard);
+extern const Codec kHadamardInt2Head =
+    symmetric<GaussianMidpoint>("hadamard-int2-head", 2, 0, Basis::hadamard);
 
 }  // namespace quire

@@ -49,6 +49,8 @@ const Reading kReadings[] = {
     even(kHadamardInt3, Scales::slot_f16, 3.5f),
     even(kInt3, Scales::slot_f16, 3.5f),
     even(kHadamardInt2, Scales::slot_f16, 1.5f),
+    even(kHadamardInt4Head, Scales::slot_f16, 7.5f),
+    even(kHadamardInt2Head, Scales::slot_f16, 1.5f),
     even(kQ5_1, Scales::slot_pair, 15.5f),
     even(kQ4_1, Scales::slot_pair, 7.5f),
     {&kKivi4, Kind::codes, Scales::page_pair, Scales::slot_pair, 7.5f, 7.5f},

@@ -68,12 +68,19 @@ struct SparsePrefill {
   bool operator==(const SparsePrefill&) const = default;
 };
 
+// Where the bytes of a page lie. The page means the same in every order.
+enum class PageOrder : std::uint8_t {
+  codec,  // as its codecs say (format/codec.h)
+  cuda,   // as the GPU's kernels read it; rows beside lossy formats are bf16 (kernels/cuda/pages.h)
+};
+
 struct Geometry {
   std::uint32_t tokens_per_block = 32;
   std::vector<LayerGroup> groups;
   std::vector<LayerPlace> places;  // by model layer
   std::vector<LayerPlace> rows;    // where its rows are written; empty: the same as `places`
   SparsePrefill prefill = {};
+  PageOrder order = PageOrder::codec;
 
   LayerPlace row_place(std::uint32_t layer) const {
     return rows.empty() ? places[layer] : rows[layer];

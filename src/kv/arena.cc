@@ -45,14 +45,36 @@ Arena::~Arena() {
   CHECK(committed_bytes_ == 0);  // every extent came home
 }
 
-SizeClass Arena::size_class(std::size_t bytes) {
-  CHECK(bytes > 0 && bytes <= memory_->reserved_bytes());
+std::optional<SizeClass> Arena::find_class(std::size_t bytes) const {
   const std::size_t rounded = (bytes + kArenaUnit - 1) / kArenaUnit * kArenaUnit;
   for (std::size_t i = 0; i < classes_.size(); ++i)
-    if (classes_[i].extent_bytes == rounded) {
-      classes_[i].payload_bytes = std::min(classes_[i].payload_bytes, bytes);
-      return static_cast<SizeClass>(i);
-    }
+    if (classes_[i].extent_bytes == rounded) return static_cast<SizeClass>(i);
+  return std::nullopt;
+}
+
+SizeClass Arena::size_class(std::size_t bytes) {
+  if (const std::optional<SizeClass> c = find_class(bytes)) {
+    of(*c).payload_bytes = std::min(of(*c).payload_bytes, bytes);
+    return *c;
+  }
+  classes_.push_back(make_class(bytes));
+  return static_cast<SizeClass>(classes_.size() - 1);
+}
+
+bool Arena::recycle_class(SizeClass size_class, std::size_t bytes) {
+  Class& c = of(size_class);
+  if (c.in_use > 0) return false;
+  if (c.heads[0] != kNone) return_slab(c.heads[0]);
+  CHECK(c.slabs == 0);
+  const std::uint64_t made = c.slabs_made;
+  c = make_class(bytes);
+  c.slabs_made = c.slabs_returned = made;
+  return true;
+}
+
+Arena::Class Arena::make_class(std::size_t bytes) const {
+  CHECK(bytes > 0 && bytes <= memory_->reserved_bytes());
+  const std::size_t rounded = (bytes + kArenaUnit - 1) / kArenaUnit * kArenaUnit;
   Class c{};
   c.extent_bytes = rounded;
   c.payload_bytes = bytes;
@@ -63,8 +85,7 @@ SizeClass Arena::size_class(std::size_t bytes) {
   if (planted(Bug::overlapping_extents)) ++c.capacity;
   std::fill(std::begin(c.heads), std::end(c.heads), kNone);
   c.first_slab = kNone;
-  classes_.push_back(c);
-  return static_cast<SizeClass>(classes_.size() - 1);
+  return c;
 }
 
 std::optional<ArenaOffset> Arena::allocate(SizeClass size_class, std::uint32_t tag, bool may_grow) {

@@ -92,6 +92,9 @@ class Arena {
   // The class of this size (rounded up to 256 bytes), made if new. Costs nothing until something is
   // allocated.
   SizeClass size_class(std::size_t bytes);
+  std::optional<SizeClass> find_class(std::size_t bytes) const;
+  // Makes another size of a class that nobody uses any more. False: extents of it are still out.
+  bool recycle_class(SizeClass c, std::size_t bytes);
   std::size_t class_count() const { return classes_.size(); }
   std::size_t class_bytes(SizeClass c) const { return of(c).extent_bytes; }  // rounded
   std::size_t slab_bytes(SizeClass c) const { return of(c).slab_pages * page_bytes_; }
@@ -208,6 +211,7 @@ class Arena {
     return (std::size_t{s} << units_per_page_log2_) + extent_of(s, offset);
   }
 
+  Class make_class(std::size_t bytes) const;
   void link(std::uint32_t s, std::uint32_t bucket);
   void unlink(std::uint32_t s);
   void rebucket(std::uint32_t s) {

@@ -19,13 +19,6 @@ std::uint32_t blocks_max(std::uint64_t reserved_bytes) {
       std::clamp<std::uint64_t>(reserved_bytes / kSmallestBlock, 1024, 1u << 26));
 }
 
-// Compared in full, because different roots may have equal keys.
-bool same(const RootIdentity& a, const RootIdentity& b) {
-  return a.weights == b.weights && a.adapter == b.adapter && a.layout == b.layout &&
-         a.position_scheme == b.position_scheme && a.tokens_per_block == b.tokens_per_block &&
-         a.numerics == b.numerics && a.tenant == b.tenant;
-}
-
 PrefixStoreOptions store_options(const CacheOptions& o, std::uint64_t reserved_bytes) {
   const Result<const EvictPolicy*> policy = find_evict_policy(o.evictor);
   CHECK(policy.ok());
@@ -33,6 +26,7 @@ PrefixStoreOptions store_options(const CacheOptions& o, std::uint64_t reserved_b
           .tokens_per_block = o.tokens_per_block,
           .blocks_max = blocks_max(reserved_bytes),
           .ghost_capacity = o.ghost_capacity,
+          .tenants_max = 2 * o.roots_max,  // half of them with limits and nothing else
           .policy = policy.value()};
 }
 
@@ -48,6 +42,8 @@ CacheCore::CacheCore(const CacheOptions& o, std::unique_ptr<Memory> memory, cons
       steps(o.steps_max),
       lease_expiry(kLeasesMax) {
   for (Step& s : steps) s.items.reserve(o.step_items_max);
+  wants.reserve(std::size_t{o.step_items_max} * kGroupsMax);
+  store.tenants().set_budget(o.budget_bytes);
   free_sequences.reserve(o.sequences_max);
   sequences.reserve(o.sequences_max);
 }
@@ -63,61 +59,8 @@ Nanoseconds CacheCore::tick() {
   return now;
 }
 
-Result<RootId> CacheCore::root(const RootIdentity& identity, const Geometry& geometry) {
-  if (geometry.tokens_per_block != options.tokens_per_block)
-    return Error{Code::invalid,
-                 fmt::format("the geometry has blocks of {} tokens, this cache has blocks of {}",
-                             geometry.tokens_per_block, options.tokens_per_block)};
-  if (geometry.groups.empty() || geometry.groups.size() > kGroupsMax)
-    return Error{Code::invalid, fmt::format("a layout has 1 to {} layer groups, this one has {}",
-                                            kGroupsMax, geometry.groups.size())};
-  const Digest digest = layout_digest(geometry);
-  const CacheLayout* layout = nullptr;
-  for (const auto& l : layouts)
-    if (l->digest == digest) layout = l.get();
-  if (!layout) {
-    auto made = std::make_unique<CacheLayout>();
-    made->geometry = geometry;
-    made->digest = digest;
-    made->group_count = static_cast<std::uint32_t>(geometry.groups.size());
-    for (std::uint32_t i = 0; i < made->group_count; ++i) {
-      const LayerGroup& g = geometry.groups[i];
-      if (g.kind == GroupKind::window && g.window == 0)
-        return Error{Code::invalid, fmt::format("layer group {} slides, but its window is 0", i)};
-      const SizeClass c = arena.size_class(geometry.block_bytes(g));
-      store.add_class(c);
-      made->groups[i] = {g.kind, c, arena.class_bytes(c), g.sink_blocks, g.open_only(), c};
-      if (g.kind == GroupKind::full || g.kind == GroupKind::latent) {
-        made->groups[i].page_class = arena.size_class(geometry.page_bytes(g));
-        store.add_class(made->groups[i].page_class);
-      }
-      const std::uint32_t bit = 1u << i;
-      (g.kind == GroupKind::window || g.kind == GroupKind::recent ? made->windowed
-       : g.kind == GroupKind::state                               ? made->state
-                                                                  : made->chain) |= bit;
-    }
-    made->exact = geometry.exact() && !geometry.sparse();
-    layout = made.get();
-    layouts.push_back(std::move(made));
-    needed.resize(arena.class_count());
-  }
-  RootIdentity whole = identity;
-  whole.layout = digest;
-  whole.tokens_per_block = geometry.tokens_per_block;
-  if (planted(Bug::drop_tenant)) whole.tenant.clear();
-  const BlockKey key = root_key(options.secret, whole);
-  for (std::size_t i = 0; i < roots.size(); ++i)
-    if (same(roots[i].identity, whole)) return static_cast<RootId>(i);
-  const NodeId node = store.add_root(static_cast<std::uint32_t>(roots.size()), *layout);
-  if (node == kNoNode)
-    return Error{Code::exhausted, "the prefix index is full; raise its node capacity"};
-  roots.push_back({std::move(whole), key, node, layout});
-  return static_cast<RootId>(roots.size() - 1);
-}
-
 Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
-  if (static_cast<std::size_t>(o.root) >= roots.size())
-    return Error{Code::invalid, "no such root in this cache"};
+  if (!find_root(o.root)) return Error{Code::invalid, "no such root in this cache"};
   if (o.token_capacity == 0)
     return Error{Code::invalid, "a sequence needs room for at least one token"};
   if (free_sequences.empty()) {
@@ -131,7 +74,9 @@ Result<SequenceState*> CacheCore::open(const SequenceOptions& o) {
   SequenceState& s = *sequences[free_sequences.back()];
   free_sequences.pop_back();
   ++open_sequences;
-  const Root& root = roots[static_cast<std::size_t>(o.root)];
+  Root& root = at(o.root);
+  ++root.users;
+  store.tenants().add_user(store.tenant(root.node));
   const std::uint32_t block_capacity =
       (o.token_capacity + options.tokens_per_block - 1) / options.tokens_per_block;
   s.core = this;
@@ -189,6 +134,8 @@ void CacheCore::close(SequenceState& s) {
   s.phase = Phase::closed;
   ++s.serial;
   --open_sequences;
+  store.tenants().remove_user(store.tenant(s.cursor.root));
+  leave_root(s.options.root);
   free_sequences.push_back(s.slot);
 }
 
@@ -199,16 +146,6 @@ KvCache::KvCache(const CacheOptions& options, std::unique_ptr<Memory> memory, co
     : core_(std::make_unique<CacheCore>(options, std::move(memory), clock)) {}
 KvCache::~KvCache() = default;
 
-Result<RootId> KvCache::root(const RootIdentity& identity, const Geometry& geometry) {
-  core_->tick();
-  return core_->root(identity, geometry);
-}
-const Geometry& KvCache::geometry(RootId root) const {
-  return core_->roots[static_cast<std::size_t>(root)].layout->geometry;
-}
-const BlockKey& KvCache::root_key(RootId root) const {
-  return core_->roots[static_cast<std::size_t>(root)].key;
-}
 std::byte* KvCache::arena() const { return core_->arena.base(); }
 
 Result<Sequence> KvCache::open(const SequenceOptions& options) {

@@ -2,7 +2,7 @@
 //
 // The engine thread calls it; nothing here locks, blocks or knows a model. The life of a request:
 //
-//   RootId root = cache.root(identity, geometry).value();  // once per model, policy and tenant
+//   RootId root = cache.root(identity, geometry).value();  // of a model, a policy and a tenant
 //   Sequence s = cache.open({.root = root, .token_capacity = 4096});
 //   Attached a = cache.attach(s, prompt);                  // a.tokens of the prompt are cached
 //   while (...) {
@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -40,6 +41,7 @@
 #include "kv/memory.h"
 #include "kv/reason.h"
 #include "kv/sequence.h"
+#include "kv/tenants.h"
 
 namespace quire {
 
@@ -51,10 +53,15 @@ struct CacheOptions {
   std::uint32_t tokens_per_block = 32;  // P, of every layout in this cache
   std::string evictor = "cost";
   KeySecret secret = KeySecret::random();
-  double pin_budget = 0.5;              // share of the budget that pins may hold
-  std::uint32_t node_capacity = 0;      // nodes of the prefix index; 0: a million
-  std::uint32_t sequences_max = 4096;   // open at once, placed and closing ones included
-  std::uint32_t steps_max = 4;          // reservations alive at once
+  double pin_budget = 0.5;      // share of the budget that pins may hold
+  double tenant_pin_share = 1;  // of that, what one tenant may
+  std::uint32_t tenant_leases_max = 4096;
+  std::uint32_t node_capacity = 0;     // nodes of the prefix index; 0: a million
+  std::uint32_t sequences_max = 4096;  // open at once, placed and closing ones included
+  std::uint32_t steps_max = 4;         // reservations alive at once
+  // Roots, and what they need: layouts and sizes of blocks. Those that nobody uses make way for others,
+  // and a tenant has to make do with its own.
+  std::uint32_t roots_max = 4096, tenant_roots_max = 64, layouts_max = 256, size_classes_max = 128;
   std::uint32_t step_items_max = 1024;  // sequences in one of them
   std::uint32_t ghost_capacity = 65536;
   std::uint32_t journal_capacity = 16384;
@@ -123,13 +130,15 @@ struct LeaseRequest {
                 end_token = 0xffffffffu;  // of the sequence; cut to whole published blocks
   Nanoseconds ttl = 0;                    // 0: until released
   std::uint8_t priority = 50;             // 0-100
-  bool pin = false;  // never dropped while it lives; counted against the pin budget
+  bool pin = false;             // never dropped while it lives; counted against the pin budget
+  std::string_view label = {};  // for people
 };
 
 enum class LeaseId : std::uint64_t {};
 
 struct LeaseInfo {
   LeaseId id;
+  std::string tenant, label;
   BlockKey node;
   std::uint32_t tokens;
   std::uint64_t bytes;
@@ -138,10 +147,18 @@ struct LeaseInfo {
   bool pin;
 };
 
+// What a tenant may have, and has.
+struct TenantInfo {
+  TenantLimits limits;
+  std::uint64_t bytes = 0, share_bytes = 0, pinned_bytes = 0;
+  std::uint32_t leases = 0, roots = 0;
+};
+
 // One node of the prefix index, as `tree` shows it.
 struct NodeInfo {
   BlockKey key, parent;  // parent is zero at a root
   RootId root;
+  std::string_view tenant;
   std::uint32_t depth_tokens;  // from the root, this block included
   std::span<const TokenId> tokens;
   std::uint32_t children, hits, sequences;  // sequences that hold it now
@@ -183,15 +200,45 @@ struct CacheStats {
   std::array<std::uint64_t, 3> ghost_hits;  // tokens a cache of 2x, 4x, 8x would have served too
 };
 
+class KvCache;
+
+// Keeps a root while it lives, though nothing of it is open or cached: its id and its geometry stay
+// good. Sequences do the same. It ends before its cache.
+class RootHold {
+ public:
+  RootHold() = default;
+  RootHold(KvCache& cache, RootId root);
+  RootHold(RootHold&& o) noexcept : core_(std::exchange(o.core_, nullptr)), root_(o.root_) {}
+  RootHold& operator=(RootHold&& o) noexcept {
+    std::swap(core_, o.core_);
+    std::swap(root_, o.root_);
+    return *this;
+  }
+  ~RootHold();
+
+ private:
+  CacheCore* core_ = nullptr;
+  RootId root_{};
+};
+
 class KvCache {
  public:
   KvCache(const CacheOptions& options, std::unique_ptr<Memory> memory, const Clock& clock);
   ~KvCache();
   KvCache(const KvCache&) = delete;
 
-  // Interns: the same identity and geometry give the same root. Geometries share the arena.
+  // Interns: the same identity and geometry give the same root. Geometries share the arena. A root
+  // that no sequence and no RootHold has may be forgotten when another one is made; its id then opens
+  // nothing and finds nothing. An error: there is no place for another.
   Result<RootId> root(const RootIdentity& identity, const Geometry& geometry);
+  // The same without making one, for those who only look.
+  std::optional<RootId> find_root(const RootIdentity& identity, const Geometry& geometry) const;
+  bool alive(RootId root) const;
+  // Of roots that are alive. The geometry stays where it is as long.
   const Geometry& geometry(RootId root) const;
+  // Never given twice: an address may come to hold another geometry, so whatever is remembered of one
+  // is remembered by this.
+  std::uint64_t geometry_serial(RootId root) const;
   const BlockKey& root_key(RootId root) const;  // where key chains of this root start
   std::byte* arena() const;                     // base of every ArenaOffset
 
@@ -247,6 +294,17 @@ class KvCache {
   Status release(LeaseId id);
   Status extend(LeaseId id, Nanoseconds ttl);
   Result<LeaseInfo> lease_info(LeaseId id) const;
+  // Of one tenant, or all: at most `limit`, those after the one named, in an order of their own.
+  std::vector<LeaseInfo> leases(std::optional<std::string_view> tenant, LeaseId after,
+                                std::size_t limit) const;
+
+  // Tenants (kv/tenants.h). Limits hold from now on: what is over the quota leaves if it may.
+  Status set_limits(std::string_view tenant, const TenantLimits& limits);
+  TenantInfo tenant(std::string_view name) const;
+  std::uint64_t sheltered_bytes(RootId root) const;  // idle, of others, and safe from its tenant
+  // The next step may take from anybody's share: for what could not go on otherwise. False: that
+  // would not help.
+  bool waive_shares();
 
   // Looking and clearing. The const functions do not change the order of eviction.
   Attached lookup(RootId root, std::span<const TokenId> prompt,

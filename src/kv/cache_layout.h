@@ -1,7 +1,8 @@
 // kv/cache_layout.h - a Geometry as the cache needs it: the bytes of each group, and which blocks a
 // sequence needs of it.
 //
-// Layouts are interned by their digest; sequences and nodes name them by number.
+// Layouts are interned by their digest and live as long as a root has them (kv/roots.cc). Sequences
+// and nodes point to them.
 #pragma once
 
 #include <array>
@@ -27,7 +28,9 @@ struct CacheLayout {
 
   Geometry geometry;
   Digest digest;
+  std::uint64_t serial = 0;  // KvCache::geometry_serial
   std::uint32_t group_count = 0;
+  std::uint32_t roots = 0;  // that have it
   std::array<Group, kGroupsMax> groups{};
   // Bits by group. A chain group is needed from the first token on; a windowed one only for the
   // last tokens; a state only where it ends.

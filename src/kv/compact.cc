@@ -120,7 +120,7 @@ Status CacheCore::compact(SequenceState& s, std::uint32_t group, std::uint32_t e
   std::uint32_t& pages = needed[static_cast<std::size_t>(page_class)];
   each_page([&](std::size_t, auto, const PageSource& from) { pages += from.shared == nullptr; });
   for (std::uint32_t i = 0; i < pages; ++i) {
-    taken.push_back(take(page_class));
+    taken.push_back(take(page_class, s));
     if (!taken.back().empty()) continue;
     taken.clear();
     return no_room();
@@ -179,7 +179,7 @@ Status CacheCore::own_lane(SequenceState& s, std::uint32_t group, std::uint32_t 
   for (const BlockRef& page : run.pages) {
     if (page.unique()) continue;
     ++needed[static_cast<std::size_t>(page_class)];
-    taken.push_back(take(page_class));
+    taken.push_back(take(page_class, s));
     if (!taken.back().empty()) continue;
     taken.clear();
     return no_room();

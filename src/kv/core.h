@@ -1,6 +1,7 @@
 // kv/core.h - the inside of KvCache: what its files share. See kv/cache.h for what it does.
 //
-//   cache.cc    roots, opening and closing, forwarding
+//   cache.cc    opening and closing, forwarding
+//   roots.cc    roots, layouts and sizes of blocks: made, found, and forgotten for others
 //   attach.cc   prompts in the index: place, peek, attach, preempt, fork, truncate
 //   step.cc     reserve, commit, publish
 //   reclaim.cc  making room: eviction, slabs, parked sequences, resizing
@@ -35,10 +36,14 @@ class CacheCore {
     RootIdentity identity;
     BlockKey key;
     NodeId node;
-    const CacheLayout* layout;
+    CacheLayout* layout;  // none: the place is free
+    std::uint32_t generation;
+    std::uint32_t users;  // open sequences and RootHolds
+    Nanoseconds last_used;
   };
   struct Item {
     SequenceState* sequence;
+    RootId root;  // of the sequence, which may be closed meanwhile
     std::uint32_t serial, base, count;
     bool done;
   };
@@ -53,12 +58,28 @@ class CacheCore {
     Nanoseconds expires = 0;
     std::uint8_t priority = 0;
     bool pin = false, live = false;
+    std::string label = {};
   };
 
   Nanoseconds tick();  // the time, told to everything that keeps it
 
-  // cache.cc
+  // roots.cc
   Result<RootId> root(const RootIdentity& identity, const Geometry& geometry);
+  std::optional<RootId> find_root(const RootIdentity& identity, const BlockKey& key) const;
+  RootIdentity whole_identity(const RootIdentity& identity, const Geometry& geometry,
+                              const Digest& layout) const;
+  RootId id_of(std::uint32_t slot) const;
+  const Root* find_root(RootId id) const;  // none: it is not alive
+  Root& at(RootId id);                     // of one that is
+  const Root& at(RootId id) const;
+  void leave_root(RootId id);  // a user of it ends
+  Result<CacheLayout*> layout_for(const Geometry& geometry, const Digest& digest);
+  std::optional<SizeClass> class_for(std::size_t bytes, const CacheLayout& making);
+  enum class RootsOf : std::uint8_t { tenant, all, lone_layouts };
+  bool forget_root(RootsOf which, const std::string& tenant);
+  void remove_root(std::uint32_t slot);
+
+  // cache.cc
   Result<SequenceState*> open(const SequenceOptions& options);
   void close(SequenceState& s);
 
@@ -89,6 +110,8 @@ class CacheCore {
   void finish_item(Item& item, std::uint32_t accepted);
   void publish(SequenceState& s);
   bool publish_block(SequenceState& s, std::uint32_t i);
+  template <class F>
+  bool fits_quota(TenantSlot t, F missing);
   void announce(SequenceState& s);
   void set_path(SequenceState& s, std::uint32_t blocks);  // keeps the first nodes of its path
   void leave_window(SequenceState& s);
@@ -98,10 +121,11 @@ class CacheCore {
   void release_blocks(SequenceState& s);
 
   // reclaim.cc
-  BlockRef take(SizeClass c);  // evicting what it must; empty when all is in use
-  bool make_room(SizeClass c);
-  bool evict_elsewhere(SizeClass c);
-  bool empty_slab(std::optional<SizeClass> for_class, Reason reason,
+  // For the sequence, evicting what it must; empty when all is in use.
+  BlockRef take(SizeClass c, const SequenceState& s);
+  bool make_room(SizeClass c, TenantSlot by);
+  bool evict_elsewhere(SizeClass c, TenantSlot by);
+  bool empty_slab(std::optional<SizeClass> for_class, Reason reason, TenantSlot by,
                   double worth = std::numeric_limits<double>::infinity());
   bool feasible(std::span<const std::uint32_t> need) const;  // by SizeClass
   bool unpark_one();
@@ -113,7 +137,8 @@ class CacheCore {
   Result<LeaseId> lease(const SequenceState& s, const LeaseRequest& request);
   Status release(LeaseId id);
   Status extend(LeaseId id, Nanoseconds ttl);
-  Result<LeaseInfo> lease_info(LeaseId id) const;
+  Status may_lease(const Lease& lease, TenantSlot tenant, std::uint64_t request);
+  LeaseInfo lease_info(std::uint32_t slot) const;
   const Lease* find_lease(LeaseId id) const;
   template <class F>
   void for_each_node(const Lease& lease, F&& f) const;
@@ -142,6 +167,8 @@ class CacheCore {
 
   std::vector<std::unique_ptr<CacheLayout>> layouts;
   std::vector<Root> roots;
+  std::vector<std::uint32_t> free_roots;
+  std::unordered_multimap<BlockKey, std::uint32_t, BlockKeyHash> root_slots;
   std::vector<std::unique_ptr<SequenceState>> sequences;
   std::vector<std::uint32_t> free_sequences;
   std::uint32_t open_sequences = 0, parked_count = 0;
@@ -151,7 +178,14 @@ class CacheCore {
   std::vector<BlockRef>
       taken;  // scratch of reserve: blocks for the step, in the order they will be used
   std::vector<std::uint32_t> needed;  // scratch of reserve: blocks by SizeClass
-  std::vector<BlockId> slab_blocks;   // scratch of empty_slab
+  struct Want {
+    SequenceState* sequence;
+    SizeClass size_class;
+    std::uint32_t blocks;
+  };
+  std::vector<Want> wants;           // scratch of reserve: the same by sequence
+  bool shares_waived = false;        // until a step finds room
+  std::vector<BlockId> slab_blocks;  // scratch of empty_slab
   std::uint64_t evictions_since_balance = 0;
   std::vector<Lease> leases;
   std::vector<std::uint32_t> free_leases;

@@ -60,6 +60,13 @@ NodeId PrefixIndex::add_root() {
   return static_cast<NodeId>(n);
 }
 
+void PrefixIndex::remove_root(NodeId root) {
+  Node& n = at(root);
+  CHECK(n.live && n.parent == kNil && n.children == 0);
+  n = {.next_free = free_};
+  free_ = raw(root);
+}
+
 inline bool PrefixIndex::same(const Slot& slot, std::uint32_t parent, std::uint64_t change,
                               const TokenId* tokens) const {
   if (slot.parent != parent || slot.change != static_cast<std::uint32_t>(change)) return false;

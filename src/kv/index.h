@@ -52,8 +52,9 @@ class PrefixIndex {
  public:
   explicit PrefixIndex(const IndexOptions& options);
 
-  // Roots have no tokens and no parent; they live as long as the index.
+  // Roots have no tokens and no parent.
   NodeId add_root();
+  void remove_root(NodeId root);  // childless
 
   // The longest run of nodes below `root` for the chain's first blocks; path[i] is the node of
   // block i. Nodes that cannot serve yet are matched too; the caller checks which blocks they hold.

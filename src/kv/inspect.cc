@@ -17,7 +17,8 @@ NodeInfo CacheCore::node_info(NodeId n) const {
     if (store.has(n, g)) readers = std::max(readers, pool.readers(store.block_id(n, g)));
   return {.key = index.key(n),
           .parent = index.is_root(above) ? BlockKey{} : index.key(above),
-          .root = static_cast<RootId>(node.root),
+          .root = id_of(node.root),
+          .tenant = roots[node.root].identity.tenant,
           .depth_tokens = index.depth(n) * options.tokens_per_block,
           .tokens = index.tokens(n),
           .children = index.children(n),
@@ -159,6 +160,9 @@ void CacheCore::check() const {
     }
   }
   CHECK(open == open_sequences && parked == parked_count);
+  std::uint32_t layouts_used = 0;
+  for (const auto& layout : layouts) layouts_used += layout->roots;
+  CHECK(layouts_used == root_slots.size() && layouts_used + free_roots.size() == roots.size());
   std::uint64_t referenced = 0;
   for (const auto& [block, count] : readers) {
     CHECK(pool.readers(pool.id_at(block)) == count);
@@ -177,7 +181,8 @@ void CacheCore::check() const {
 
 Attached KvCache::lookup(RootId root, std::span<const TokenId> prompt,
                          std::span<const BlockKey> keys) const {
-  const CacheCore::Root& r = core_->roots[static_cast<std::size_t>(root)];
+  if (!alive(root)) return {.reason = Reason::never_seen};
+  const CacheCore::Root& r = core_->at(root);
   Cursor cursor;
   cursor.root = r.node;
   cursor.chain = {keys, prompt, {}};
@@ -197,7 +202,8 @@ Attached KvCache::lookup(RootId root, std::span<const TokenId> prompt,
 void KvCache::tree(const std::function<void(const NodeInfo&)>& visit) const {
   const PrefixIndex& index = core_->store.index();
   std::vector<NodeId> next;
-  for (const CacheCore::Root& r : core_->roots) next.push_back(r.node);
+  for (const CacheCore::Root& r : core_->roots)
+    if (r.layout) next.push_back(r.node);
   while (!next.empty()) {
     const NodeId n = next.back();
     next.pop_back();
@@ -218,6 +224,7 @@ Evicted KvCache::clear(bool force, bool dry_run) {
   poll();
   Evicted all;
   for (const CacheCore::Root& r : core_->roots) {
+    if (!r.layout) continue;
     const PrefixStore::Swept s =
         core_->store.sweep(r.node, Reason::evicted_cleared, force, dry_run);
     all.blocks += s.blocks;
@@ -231,7 +238,31 @@ Evicted KvCache::clear(bool force, bool dry_run) {
 CacheStats KvCache::stats() const { return core_->stats(); }
 const BlockTimes& KvCache::block_times() const { return core_->store.stats().times; }
 std::uint64_t KvCache::cached_bytes(RootId root) const {
-  return core_->store.root_bytes(static_cast<std::uint32_t>(root));
+  return alive(root) ? core_->store.root_bytes(static_cast<std::uint32_t>(root)) : 0;
+}
+Status KvCache::set_limits(std::string_view tenant, const TenantLimits& limits) {
+  poll();
+  Tenants& tenants = core_->store.tenants();
+  TRY_STATUS(tenants.set_limits(tenant, limits));
+  if (tenants.find(tenant)) core_->store.keep_quota(tenants.intern(tenant).value(), 0);
+  return {};
+}
+TenantInfo KvCache::tenant(std::string_view name) const {
+  const Tenants& tenants = core_->store.tenants();
+  const Tenants::Tenant* t = tenants.find(name);
+  if (t == nullptr) return {};
+  return {.limits = t->limits,
+          .bytes = t->bytes,
+          .share_bytes = tenants.share(*t),
+          .pinned_bytes = t->pinned_bytes,
+          .leases = t->leases,
+          .roots = t->roots};
+}
+std::uint64_t KvCache::sheltered_bytes(RootId root) const {
+  return core_->store.tenants().sheltered(core_->store.tenant(core_->at(root).node));
+}
+bool KvCache::waive_shares() {
+  return core_->store.tenants().active() > 1 && !std::exchange(core_->shares_waived, true);
 }
 void KvCache::check() const { core_->check(); }
 

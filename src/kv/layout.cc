@@ -53,6 +53,10 @@ std::string encode_layout(const Geometry& geometry) {
     put_part(out, geometry.prefill.columns);
     put_part(out, geometry.prefill.diagonals);
   }
+  if (geometry.order != PageOrder::codec) {
+    put_part(out, std::string_view("order"));
+    put_part(out, static_cast<std::uint64_t>(geometry.order));
+  }
   return out;
 }
 

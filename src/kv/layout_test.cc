@@ -43,7 +43,8 @@ TEST(Layout, EveryPartOfAGeometryCounts) {
   with([](Geometry& g) { g.groups[1].state_bytes = 8; });
   with([](Geometry& g) { g.groups[1].format = find_format("bf16").value(); });
   with([](Geometry& g) { g.places[2] = {0, 1}; });
-  EXPECT_EQ(seen.size(), 12u);
+  with([](Geometry& g) { g.order = PageOrder::cuda; });
+  EXPECT_EQ(seen.size(), 13u);
 }
 
 TEST(Layout, EqualGeometriesHaveEqualDigests) {

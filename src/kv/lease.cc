@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "kv/core.h"
+#include "kv/planted.h"
 
 namespace quire {
 namespace {
@@ -31,6 +32,39 @@ void CacheCore::for_each_node(const Lease& l, F&& f) const {
   for (std::uint32_t b = l.end_block; b-- > l.first_block; n = store.index().parent(n)) f(n);
 }
 
+// Whether the tenant may have it: neither the table of leases nor the pin budget is one tenant's alone.
+Status CacheCore::may_lease(const Lease& l, TenantSlot slot, std::uint64_t request) {
+  if (planted(Bug::exceed_leases)) return {};
+  const Tenants::Tenant& t = store.tenants().at(slot);
+  const std::uint32_t most = t.limits.leases ? t.limits.leases : options.tenant_leases_max;
+  if (t.leases >= most)
+    return Error{Code::exhausted,
+                 fmt::format("this tenant has {} of {} leases; release some", t.leases, most)};
+  if (!l.pin) return {};
+  std::uint64_t more = 0;
+  for_each_node(l, [&](NodeId n) { more += store.node(n).pins == 0 ? store.bytes(n) : 0; });
+  const auto part = [](double share, std::uint64_t of) {
+    return static_cast<std::uint64_t>(share * static_cast<double>(of));
+  };
+  const std::uint64_t all = part(options.pin_budget, arena.budget_bytes());
+  const std::uint64_t own =
+      t.limits.pin_bytes ? t.limits.pin_bytes : part(options.tenant_pin_share, all);
+  const std::uint64_t pinned = store.stats().pinned_bytes;
+  if (pinned + more <= all && t.pinned_bytes + more <= own) return {};
+  journal.add(
+      {.time = tick(), .request = request, .bytes = more, .reason = Reason::refused_pin_budget});
+  if (pinned + more > all)
+    return Error{
+        Code::exhausted,
+        fmt::format("pinning {} more bytes would exceed the pin budget of {} bytes ({} are "
+                    "pinned); release pins or raise --pin-budget",
+                    more, all, pinned)};
+  return Error{Code::exhausted,
+               fmt::format("pinning {} more bytes would exceed what one tenant may pin: {} of {} "
+                           "bytes are pinned; release pins",
+                           more, t.pinned_bytes, own)};
+}
+
 Result<LeaseId> CacheCore::lease(const SequenceState& s, const LeaseRequest& r) {
   const std::uint32_t tokens_per_block = s.tokens_per_block();
   // Placed sequences name cached blocks by their cursor, running ones by what they published.
@@ -48,22 +82,9 @@ Result<LeaseId> CacheCore::lease(const SequenceState& s, const LeaseRequest& r) 
   l.priority = std::min<std::uint8_t>(r.priority, 100);
   l.pin = r.pin;
   l.expires = r.ttl > 0 ? tick() + r.ttl : 0;
-  if (l.pin) {
-    std::uint64_t more = 0;
-    for_each_node(l, [&](NodeId n) { more += store.node(n).pins == 0 ? store.bytes(n) : 0; });
-    const auto allowed =
-        static_cast<std::uint64_t>(options.pin_budget * static_cast<double>(arena.budget_bytes()));
-    if (store.stats().pinned_bytes + more > allowed) {
-      journal.add({.time = tick(),
-                   .request = s.options.request,
-                   .bytes = more,
-                   .reason = Reason::refused_pin_budget});
-      return Error{Code::exhausted, fmt::format("pinning {} more bytes would exceed the pin budget "
-                                                "of {} bytes ({} are pinned); release "
-                                                "pins or raise --pin-budget",
-                                                more, allowed, store.stats().pinned_bytes)};
-    }
-  }
+  l.label = r.label;
+  const TenantSlot tenant = store.tenant(l.node);
+  TRY_STATUS(may_lease(l, tenant, s.options.request));
   if (free_leases.empty()) {
     if (leases.size() >= kLeasesMax)
       return Error{Code::exhausted, fmt::format("{} leases exist; release some", leases.size())};
@@ -75,6 +96,7 @@ Result<LeaseId> CacheCore::lease(const SequenceState& s, const LeaseRequest& r) 
   l.generation = leases[slot].generation + 1;
   l.live = true;
   leases[slot] = l;
+  store.tenants().add_lease(tenant);
   for_each_node(l, [&](NodeId n) {
     store.lease(n, l.expires ? l.expires : std::numeric_limits<Nanoseconds>::max(), l.priority);
     if (l.pin) store.pin(n);
@@ -99,6 +121,7 @@ void CacheCore::end_lease(std::uint32_t slot) {
   journal.add(
       {.time = tick(), .key = store.index().key(l.node).prefix(), .reason = Reason::unpinned});
   l.live = false;
+  store.tenants().remove_lease(store.tenant(l.node));
   store.unanchor(l.node);
   free_leases.push_back(slot);
 }
@@ -126,18 +149,19 @@ Status CacheCore::extend(LeaseId id, Nanoseconds ttl) {
   return {};
 }
 
-Result<LeaseInfo> CacheCore::lease_info(LeaseId id) const {
-  const Lease* l = find_lease(id);
-  if (!l) return no_lease();
+LeaseInfo CacheCore::lease_info(std::uint32_t slot) const {
+  const Lease& l = leases[slot];
   std::uint64_t bytes = 0;
-  for_each_node(*l, [&](NodeId n) { bytes += store.bytes(n); });
-  return LeaseInfo{.id = id,
-                   .node = store.index().key(l->node),
-                   .tokens = (l->end_block - l->first_block) * options.tokens_per_block,
-                   .bytes = bytes,
-                   .expires = l->expires,
-                   .priority = l->priority,
-                   .pin = l->pin};
+  for_each_node(l, [&](NodeId n) { bytes += store.bytes(n); });
+  return {.id = make_id(slot, l.generation),
+          .tenant = store.tenants().at(store.tenant(l.node)).name,
+          .label = l.label,
+          .node = store.index().key(l.node),
+          .tokens = (l.end_block - l.first_block) * options.tokens_per_block,
+          .bytes = bytes,
+          .expires = l.expires,
+          .priority = l.priority,
+          .pin = l.pin};
 }
 
 Result<LeaseId> KvCache::lease(const Sequence& s, const LeaseRequest& request) {
@@ -146,6 +170,22 @@ Result<LeaseId> KvCache::lease(const Sequence& s, const LeaseRequest& request) {
 }
 Status KvCache::release(LeaseId id) { return core_->release(id); }
 Status KvCache::extend(LeaseId id, Nanoseconds ttl) { return core_->extend(id, ttl); }
-Result<LeaseInfo> KvCache::lease_info(LeaseId id) const { return core_->lease_info(id); }
+Result<LeaseInfo> KvCache::lease_info(LeaseId id) const {
+  if (!core_->find_lease(id)) return no_lease();
+  return core_->lease_info(slot_of(id));
+}
+std::vector<LeaseInfo> KvCache::leases(std::optional<std::string_view> tenant, LeaseId after,
+                                       std::size_t limit) const {
+  std::vector<LeaseInfo> all;
+  // Generations begin with 1, so the id 0 is nobody's.
+  const std::uint32_t first = after == LeaseId{} ? 0 : slot_of(after) + 1;
+  for (std::uint32_t i = first; i < core_->leases.size() && all.size() < limit; ++i) {
+    const CacheCore::Lease& l = core_->leases[i];
+    if (!l.live || (planted(Bug::unlisted_lease) && l.expires == 0)) continue;
+    if (tenant && core_->store.tenants().at(core_->store.tenant(l.node)).name != *tenant) continue;
+    all.push_back(core_->lease_info(i));
+  }
+  return all;
+}
 
 }  // namespace quire

@@ -31,6 +31,12 @@ enum class Bug : std::uint8_t {
   evict_interior,         // a block leaves before those that follow it
   evict_pinned,           // pins do not count
   evictor_keeps_removed,  // a block taken up again stays in the evictor
+  // tenants
+  take_shares,       // what is within another's share may be taken
+  exceed_quota,      // quotas do not count
+  exceed_leases,     // neither do limits of leases and pins
+  unlisted_lease,    // a lease without an end is in no list
+  forget_used_root,  // a root makes way though somebody uses it
   // reserve, commit, publish
   skip_copy_on_write,      // a shared tail is written in place
   write_into_cached,       // a tail that only the index shares is written in place

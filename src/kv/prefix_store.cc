@@ -23,6 +23,7 @@ PrefixStore::PrefixStore(const PrefixStoreOptions& options, BlockPool& pool, Jou
       leased_(options.blocks_max),
       policy_(options.policy),
       blocks_max_(options.blocks_max),
+      tenants_(options.tenants_max, options.blocks_max),
       subtree_(options.node_capacity) {
   nodes_.reserve(options.node_capacity);
   blocks_.reserve(std::size_t{options.node_capacity} * kGroupsMax);
@@ -39,9 +40,12 @@ void PrefixStore::add_class(SizeClass c) {
     evictors_.push_back(policy_->make({.entries_max = blocks_max_}));
 }
 
-NodeId PrefixStore::add_root(std::uint32_t root, const CacheLayout& layout) {
+NodeId PrefixStore::add_root(std::uint32_t root, TenantSlot tenant, const CacheLayout& layout) {
+  // Shares are of memory: nobody is kept out because all others have nodes within theirs.
+  if (index_.full() && !evict_any(Reason::evicted_capacity, tenant) &&
+      !evict_any(Reason::evicted_capacity, kNoTenant))
+    return kNoNode;
   const NodeId n = index_.add_root();
-  if (n == kNoNode) return n;
   if (raw(n) >= nodes_.size()) {
     nodes_.resize(raw(n) + 1);
     blocks_.resize(nodes_.size() * kGroupsMax);
@@ -52,15 +56,28 @@ NodeId PrefixStore::add_root(std::uint32_t root, const CacheLayout& layout) {
                     .realm = mix64(root + 1),
                     .root = root,
                     .holds = 1};
-  if (root >= root_bytes_.size()) root_bytes_.resize(root + 1);
+  if (root >= root_bytes_.size()) {
+    root_bytes_.resize(root + 1);
+    root_tenants_.resize(root + 1, kNoTenant);
+  }
+  root_tenants_[root] = tenant;
+  tenants_.add_root(tenant);
   return n;
+}
+
+void PrefixStore::remove_root(NodeId n) {
+  CHECK(nodes_[raw(n)].cursors == nullptr && root_bytes_[nodes_[raw(n)].root] == 0);
+  tenants_.remove_root(tenant(n));
+  root_tenants_[nodes_[raw(n)].root] = kNoTenant;
+  nodes_[raw(n)] = {};
+  index_.remove_root(n);
 }
 
 NodeId PrefixStore::need(NodeId parent, const BlockKey& key, std::uint64_t change,
                          const TokenId* tokens) {
   NodeId n = index_.find(parent, key, change, tokens);
   if (n != kNoNode) return n;
-  if (index_.full() && !evict_any(Reason::evicted_capacity)) return kNoNode;
+  if (index_.full() && !evict_any(Reason::evicted_capacity, tenant(parent))) return kNoNode;
   n = index_.insert(parent, key, change, tokens);
   if (n == kNoNode) return n;
   if (raw(n) >= nodes_.size()) {
@@ -87,13 +104,14 @@ void PrefixStore::put(NodeId n, std::uint32_t group, BlockId b) {
   block(n, group) = pool_.cache(b);
   ++stats_.blocks;
   root_bytes_[nodes_[raw(n)].root] += pool_.bytes(b);
+  tenants_.add_bytes(tenant(n), pool_.bytes(b));
   if (index_.present(n) == 0) {
     nodes_[raw(n)].created = now_;  // the node may be older: announced, or emptied before
     const NodeId above = index_.parent(n);
     if (nodes_[raw(above)].stocked++ == 0) refresh(above);
   }
   index_.set_present(n, index_.present(n) | 1u << group);
-  if (nodes_[raw(n)].pins > 0) stats_.pinned_bytes += pool_.bytes(b);
+  if (nodes_[raw(n)].pins > 0) add_pinned(n, pool_.bytes(b));
 }
 
 void PrefixStore::became_ready(NodeId n) {
@@ -194,16 +212,26 @@ void PrefixStore::unlink(Cursor& c, NodeId n) {
 // Leases
 // --------------------------------------------------------------------------------------------------------------
 
+void PrefixStore::add_pinned(NodeId n, std::uint64_t bytes) {
+  stats_.pinned_bytes += bytes;
+  tenants_.add_pinned(tenant(n), bytes);
+}
+
+void PrefixStore::remove_pinned(NodeId n, std::uint64_t bytes) {
+  stats_.pinned_bytes -= bytes;
+  tenants_.remove_pinned(tenant(n), bytes);
+}
+
 void PrefixStore::pin(NodeId n) {
   if (nodes_[raw(n)].pins++ > 0) return;
-  stats_.pinned_bytes += bytes(n);
+  add_pinned(n, bytes(n));
   refresh(n);
 }
 
 void PrefixStore::unpin(NodeId n) {
   CHECK(nodes_[raw(n)].pins > 0);
   if (--nodes_[raw(n)].pins > 0) return;
-  stats_.pinned_bytes -= bytes(n);
+  remove_pinned(n, bytes(n));
   refresh(n);
 }
 
@@ -261,18 +289,35 @@ double PrefixStore::value(BlockId b) const {
 
 void PrefixStore::withdraw(BlockId b) {
   const EvictId id{b.index};
-  if (evictor(b).contains(id)) evictor(b).remove(id);
-  if (leased_.contains(b.index)) leased_.remove(b.index);
+  if (evictor(b).contains(id)) {
+    evictor(b).remove(id);
+    tenants_.unshelve(tenant_of(b.index), shelf_of(pool_.size_class(b)), b.index);
+  }
+  if (leased_.contains(b.index)) {
+    leased_.remove(b.index);
+    tenants_.unshelve(tenant_of(b.index), Tenants::kLeased, b.index);
+  }
+}
+
+// In the order of last use, almost: a parent that shows up when its last child has left is as old.
+void PrefixStore::shelve(NodeId n, Tenants::Shelf shelf, std::uint32_t b) {
+  const std::uint32_t first = tenants_.front(tenant(n), shelf);
+  const bool older =
+      first != Tenants::kNoBlock &&
+      nodes_[raw(n)].last_used <= nodes_[raw(node_of(pool_.owner(pool_.id_at(first))))].last_used;
+  tenants_.shelve(tenant(n), shelf, b, older);
 }
 
 void PrefixStore::refresh(NodeId n, std::uint32_t group) {
   const BlockId b = block(n, group).id();
   withdraw(b);
   if (!may_leave(n, group)) return;
-  if (nodes_[raw(n)].lease_until > now_)
+  const bool leased = nodes_[raw(n)].lease_until > now_;
+  if (leased)
     leased_.add(b.index, nodes_[raw(n)].lease_until);
   else
     evictor(b).add(EvictId{b.index}, entry(n, group));
+  shelve(n, leased ? Tenants::kLeased : shelf_of(pool_.size_class(b)), b.index);
 }
 
 void PrefixStore::refresh(NodeId n) {
@@ -280,14 +325,17 @@ void PrefixStore::refresh(NodeId n) {
     refresh(n, static_cast<std::uint32_t>(std::countr_zero(present)));
 }
 
-void PrefixStore::block_idle(BlockId, std::uint64_t owner) {
+void PrefixStore::block_idle(BlockId b, std::uint64_t owner) {
   if (owner == 0) return;
+  tenants_.add_idle(tenant(node_of(owner)), pool_.bytes(b));
   nodes_[raw(node_of(owner))].last_used = now_;
   refresh(node_of(owner), group_of(owner));
 }
 
 void PrefixStore::block_busy(BlockId b, std::uint64_t owner) {
-  if (owner != 0) withdraw(b);
+  if (owner == 0) return;
+  tenants_.remove_idle(tenant(node_of(owner)), pool_.bytes(b));
+  withdraw(b);
 }
 
 void PrefixStore::drop_block(NodeId n, std::uint32_t group, Reason reason) {
@@ -295,7 +343,9 @@ void PrefixStore::drop_block(NodeId n, std::uint32_t group, Reason reason) {
   const BlockId b = held.id();
   withdraw(b);
   const std::uint64_t freed = pool_.bytes(b);
-  if (nodes_[raw(n)].pins > 0) stats_.pinned_bytes -= freed;
+  if (nodes_[raw(n)].pins > 0) remove_pinned(n, freed);
+  if (pool_.state(b) == BlockState::cached) tenants_.remove_idle(tenant(n), freed);
+  tenants_.remove_bytes(tenant(n), freed);
   pool_.set_owner(b, 0);
   held = {};
   index_.set_present(n, index_.present(n) & ~(1u << group));
@@ -359,33 +409,6 @@ void PrefixStore::prune(NodeId n) {
   }
 }
 
-bool PrefixStore::evict_one(SizeClass c, Reason reason) {
-  Evictor& evictor = *evictors_[static_cast<std::size_t>(c)];
-  const std::optional<EvictId> victim = evictor.pick(now_);
-  if (!victim) return false;
-  const std::uint64_t owner = pool_.owner(pool_.id_at(static_cast<std::uint32_t>(*victim)));
-  const EvictEntry& e = evictor.entry(*victim);
-  last_evicted_density_ = cached_value(e) / static_cast<double>(e.bytes);
-  evict(node_of(owner), group_of(owner),
-        evictor.picked_expired() ? Reason::evicted_expired : reason);
-  return true;
-}
-
-bool PrefixStore::evict_any(Reason reason) {
-  const std::uint32_t nodes = index_.size();
-  for (std::size_t c = 0; c < evictors_.size(); ++c)
-    while (evict_one(static_cast<SizeClass>(c), reason))
-      if (index_.size() < nodes) return true;
-  return false;
-}
-
-bool PrefixStore::evict_leased() {
-  if (leased_.empty()) return false;
-  const std::uint64_t owner = pool_.owner(pool_.id_at(leased_.top()));
-  evict(node_of(owner), group_of(owner), Reason::evicted_capacity);
-  return true;
-}
-
 std::uint32_t PrefixStore::gather(NodeId n) {
   std::uint32_t count = 0;
   subtree_[count++] = n;
@@ -397,28 +420,6 @@ std::uint32_t PrefixStore::gather(NodeId n) {
 bool PrefixStore::idle(NodeId n) const {
   for (std::uint32_t g = 0; g < kGroupsMax; ++g)
     if (has(n, g) && pool_.state(block(n, g).id()) != BlockState::cached) return false;
-  return true;
-}
-
-bool PrefixStore::protects(BlockId b) const {
-  const CacheNode& node = nodes_[raw(node_of(pool_.owner(b)))];
-  return node.pins > 0 || node.lease_until > now_;
-}
-
-bool PrefixStore::evict_with_descendants(BlockId b, Reason reason) {
-  const std::uint64_t owner = pool_.owner(b);
-  const NodeId n = node_of(owner);
-  if (!(nodes_[raw(n)].layout->chain >> group_of(owner) & 1)) {
-    evict(n, group_of(owner), reason);
-    return true;
-  }
-  const std::uint32_t count = gather(n);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const CacheNode& below = nodes_[raw(subtree_[i])];
-    if (below.pins > 0 || below.lease_until > now_ || !idle(subtree_[i])) return false;
-  }
-  for (std::uint32_t i = count; i-- > 0;)
-    drop_node(subtree_[i], i == 0 ? reason : Reason::evicted_orphan);
   return true;
 }
 
@@ -450,9 +451,14 @@ void PrefixStore::check() const {
   index_.check();
   std::uint64_t in_evictors = 0, in_heap = 0, pinned = 0, exposed = 0;
   std::vector<std::uint64_t> by_root(root_bytes_.size());
+  std::vector<std::uint64_t> idle_of(tenants_.size()), pinned_of(tenants_.size()),
+      bytes_of(tenants_.size());
   index_.for_each([&](NodeId n) {
     const CacheNode& node = nodes_[raw(n)];
+    const auto owner = static_cast<std::size_t>(tenant(n));
     if (node.pins > 0) pinned += bytes(n);
+    if (node.pins > 0) pinned_of[owner] += bytes(n);
+    bytes_of[owner] += bytes(n);
     by_root[node.root] += bytes(n);
     for (const Cursor* c = node.cursors; c != nullptr; c = c->next)
       CHECK(c->placed && c->node() == n);
@@ -478,6 +484,7 @@ void PrefixStore::check() const {
       CHECK(pool_.size_class(b) == node.layout->groups[g].size_class);
       const bool listed = evictor(b).contains(EvictId{b.index}), leased = leased_.contains(b.index);
       CHECK((listed || leased) == may_leave(n, g) && !(listed && leased));
+      if (pool_.state(b) == BlockState::cached) idle_of[owner] += pool_.bytes(b);
       in_evictors += listed;
       in_heap += leased;
     }
@@ -486,6 +493,10 @@ void PrefixStore::check() const {
   for (const auto& e : evictors_) listed += e->size();
   CHECK(listed == in_evictors && leased_.size() == in_heap && pinned == stats_.pinned_bytes);
   CHECK(by_root == root_bytes_ && exposed == contents_.size());
+  for (std::uint32_t i = 0; i < tenants_.size(); ++i) {
+    const Tenants::Tenant& t = tenants_.at(TenantSlot{i});
+    CHECK(t.bytes == bytes_of[i] && t.idle_bytes == idle_of[i] && t.pinned_bytes == pinned_of[i]);
+  }
 }
 
 }  // namespace quire

@@ -10,7 +10,10 @@
 //
 //   store.put(node, group, block.id());         // publish: the index holds it from now on
 //   BlockRef hit = store.hold(node, group);     // a reader
-//   store.evict_one(size_class, Reason::evicted_capacity);
+//   store.evict_one(size_class, Reason::evicted_capacity, tenant);
+//
+//   prefix_store.cc  nodes, their blocks, and which of them may leave
+//   evict_store.cc   who leaves (kv/tenants.h)
 #pragma once
 
 #include <cstdint>
@@ -28,6 +31,7 @@
 #include "kv/journal.h"
 #include "kv/lease_heap.h"
 #include "kv/pool.h"
+#include "kv/tenants.h"
 
 namespace quire {
 
@@ -51,7 +55,7 @@ struct CacheNode {
   const CacheLayout* layout = nullptr;
   Cursor* cursors = nullptr;
   std::uint64_t realm = 0;      // of its root and of every change up to it: who may read it
-  std::uint32_t root = 0;       // RootId
+  std::uint32_t root = 0;       // its place among the roots
   std::uint32_t holds = 0;      // running sequences whose last node this is: it stays
   std::uint32_t computing = 0;  // running sequences that are to compute it
   std::uint32_t stocked = 0;    // children that hold a block
@@ -71,7 +75,7 @@ struct RecomputeCost {
 
 struct PrefixStoreOptions {
   std::uint32_t node_capacity = 0, tokens_per_block = 32, blocks_max = 0;
-  std::uint32_t ghost_capacity = 65536;
+  std::uint32_t ghost_capacity = 65536, tenants_max = 4096;
   const EvictPolicy* policy = nullptr;
 };
 
@@ -94,12 +98,17 @@ class PrefixStore final : public PoolListener {
     return moves_;
   }  // blocks moved so far: tables older than this are stale
   const LeaseHeap& leased() const { return leased_; }
+  const Tenants& tenants() const { return tenants_; }
+  Tenants& tenants() { return tenants_; }
+  TenantSlot tenant(NodeId n) const { return root_tenants_[nodes_[raw(n)].root]; }
 
   void set_now(Nanoseconds now) { now_ = now; }
   void set_cost(const RecomputeCost& cost) { cost_ = cost; }
   void add_class(SizeClass c);  // an evictor for it
 
-  NodeId add_root(std::uint32_t root, const CacheLayout& layout);
+  // kNoNode when the index is full and nothing can leave it.
+  NodeId add_root(std::uint32_t root, TenantSlot tenant, const CacheLayout& layout);
+  void remove_root(NodeId n);  // that has nothing below it
   // The node for these tokens below `parent`, made if need be; kNoNode when the index is full and
   // nothing can leave it.
   NodeId need(NodeId parent, const BlockKey& key, std::uint64_t change, const TokenId* tokens);
@@ -139,15 +148,19 @@ class PrefixStore final : public PoolListener {
   void lease(NodeId n, Nanoseconds until, std::uint8_t priority);
   void end_lease(NodeId n);
 
-  // Eviction. Each returns false when nothing (more) of that kind may leave.
-  bool evict_one(SizeClass c, Reason reason);
-  bool evict_any(Reason reason);  // whichever class: to make room in the index
-  bool evict_leased();            // forced: the lease that expires first
-  void expire();                  // leases whose time has come no longer protect
+  // Eviction, to make room for a tenant. Each returns false when nothing (more) of that kind may
+  // leave. A tenant within its share that has others to take from leaves its own to evict_own.
+  bool evict_one(SizeClass c, Reason reason, TenantSlot by = kNoTenant);
+  bool evict_any(Reason reason, TenantSlot by);  // whichever class: to make room in the index
+  // Whichever class; leased ones last, or not at all.
+  bool evict_own(TenantSlot t, Reason reason, bool leased);
+  bool evict_leased(TenantSlot by = kNoTenant);       // forced: the lease that expires first
+  bool keep_quota(TenantSlot t, std::uint64_t more);  // makes room for so many bytes in its quota
+  void expire();  // leases whose time has come no longer protect
   // Slabs are emptied block by block, in any order. A chain block leaves together with all blocks
   // that follow it, and stays if any of these is read, fenced or protected.
-  bool protects(BlockId b) const;  // its node is pinned or leased
-  bool evict_with_descendants(BlockId b, Reason reason);
+  bool protects(BlockId b, TenantSlot by) const;  // its node is pinned, leased, or within a share
+  bool evict_with_descendants(BlockId b, Reason reason, TenantSlot by);
   // Evicts the parts of a subtree that may leave; `force` evicts pinned ones too.
   struct Swept {
     std::uint32_t blocks, in_use, pinned;
@@ -189,6 +202,14 @@ class PrefixStore final : public PoolListener {
     return *evictors_[static_cast<std::size_t>(pool_.size_class(b))];
   }
 
+  static Tenants::Shelf shelf_of(SizeClass c) { return static_cast<Tenants::Shelf>(c) + 1; }
+  TenantSlot tenant_of(std::uint32_t block) const;
+  bool may_take(NodeId n, TenantSlot by) const;
+  std::uint32_t fair(Tenants::Shelf shelf, TenantSlot by, std::uint32_t best) const;
+  void shelve(NodeId n, Tenants::Shelf shelf, std::uint32_t block);
+  void add_pinned(NodeId n, std::uint64_t bytes);
+  void remove_pinned(NodeId n, std::uint64_t bytes);
+
   bool may_leave(NodeId n, std::uint32_t group) const;
   EvictEntry entry(NodeId n, std::uint32_t group) const;
   void refresh(NodeId n);  // puts its blocks where they belong
@@ -221,6 +242,8 @@ class PrefixStore final : public PoolListener {
   std::uint64_t moves_ = 0;
   double last_evicted_density_ = 0;
   PrefixStoreStats stats_;
+  Tenants tenants_;
+  std::vector<TenantSlot> root_tenants_;            // by root
   std::vector<std::uint64_t> root_bytes_;           // of cached blocks, by root
   std::vector<std::unique_ptr<Evictor>> evictors_;  // by SizeClass
   std::vector<CacheNode> nodes_;                    // by NodeId; never reallocated

@@ -1,6 +1,7 @@
-// Making room, in this order: unread blocks of the class that needs room, by its evictor; slabs of
-// other classes, emptied by evicting and moving; leased blocks, by expiry; parked sequences, by
-// age. Blocks of running sequences and pinned blocks stay.
+// Making room for a tenant, in this order: unread blocks of the class that needs room, by its
+// evictor; slabs of other classes, emptied by evicting and moving; leased blocks, by expiry; parked
+// sequences, by age. Blocks of running sequences, pinned blocks, and blocks within the share of
+// another tenant (kv/tenants.h) stay.
 #include <algorithm>
 
 #include "kv/core.h"
@@ -8,29 +9,32 @@
 
 namespace quire {
 
-BlockRef CacheCore::take(SizeClass c) {
+BlockRef CacheCore::take(SizeClass c, const SequenceState& s) {
+  const TenantSlot by = shares_waived ? kNoTenant : store.tenant(s.cursor.root);
   for (;;) {
     BlockRef b = pool.take(c);
-    if (!b.empty() || !make_room(c)) return b;
+    if (!b.empty() || !make_room(c, by)) return b;
   }
 }
 
-bool CacheCore::make_room(SizeClass c) {
+bool CacheCore::make_room(SizeClass c, TenantSlot by) {
   // From time to time, a class that evicts its own blocks checks whether another class keeps blocks
   // that are worth less.
   if (arena.class_count() > 1 && ++evictions_since_balance > 32 + pool.ledger().cached / 16) {
     evictions_since_balance = 0;
-    if (empty_slab(c, Reason::evicted_slab, 0.5 * store.last_evicted_density())) return true;
+    if (empty_slab(c, Reason::evicted_slab, by, 0.5 * store.last_evicted_density())) return true;
   }
-  return store.evict_one(c, Reason::evicted_capacity) || empty_slab(c, Reason::evicted_slab) ||
-         evict_elsewhere(c) || store.evict_leased() || unpark_one();
+  return store.evict_one(c, Reason::evicted_capacity, by) ||
+         empty_slab(c, Reason::evicted_slab, by) || evict_elsewhere(c, by) ||
+         store.evict_own(by, Reason::evicted_capacity, false) || store.evict_leased(by) ||
+         store.evict_own(by, Reason::evicted_capacity, true) || unpark_one();
 }
 
 // A slab of another class can only be emptied if its busy blocks fit into that class's other slabs.
 // So cached blocks there are evicted to make room for them.
-bool CacheCore::evict_elsewhere(SizeClass c) {
+bool CacheCore::evict_elsewhere(SizeClass c, TenantSlot by) {
   for (std::uint32_t i = 0; i < arena.class_count(); ++i)
-    if (SizeClass{i} != c && store.evict_one(SizeClass{i}, Reason::evicted_slab)) return true;
+    if (SizeClass{i} != c && store.evict_one(SizeClass{i}, Reason::evicted_slab, by)) return true;
   return false;
 }
 
@@ -50,7 +54,8 @@ bool CacheCore::feasible(std::span<const std::uint32_t> need) const {
 // Gives back one slab of a class other than `for_class`: the one whose cached blocks are worth
 // least per byte, if that is less than `worth`. Blocks in use, pinned and leased ones are moved to
 // other slabs of their class.
-bool CacheCore::empty_slab(std::optional<SizeClass> for_class, Reason reason, double worth) {
+bool CacheCore::empty_slab(std::optional<SizeClass> for_class, Reason reason, TenantSlot by,
+                           double worth) {
   std::optional<SlabId> best;
   const bool may_move = pool.steps_in_flight() == 0 || planted(Bug::move_in_flight);
   for (std::uint32_t i = 0; i < arena.class_count(); ++i) {
@@ -65,7 +70,7 @@ bool CacheCore::empty_slab(std::optional<SizeClass> for_class, Reason reason, do
       double loss = 0;
       pool.for_each_block(slab, [&](BlockId b) {
         if (pool.state(b) != BlockState::cached) return;
-        if (store.protects(b))
+        if (store.protects(b, by))
           ++to_move;
         else
           loss += store.value(b);
@@ -88,8 +93,8 @@ bool CacheCore::empty_slab(std::optional<SizeClass> for_class, Reason reason, do
   arena.drain(*best);
   for (const BlockId b : slab_blocks) {
     if (!pool.alive(b)) continue;  // left with the subtree of one before it
-    if (pool.state(b) == BlockState::cached && !store.protects(b) &&
-        store.evict_with_descendants(b, reason))
+    if (pool.state(b) == BlockState::cached && !store.protects(b, by) &&
+        store.evict_with_descendants(b, reason, by))
       continue;
     if (pool.movable(b) && pool.move(b)) continue;
     break;
@@ -127,8 +132,11 @@ bool CacheCore::unpark_one() {
 
 std::uint64_t CacheCore::resize(std::uint64_t budget_bytes) {
   arena.set_budget(std::min<std::uint64_t>(budget_bytes, arena.memory().reserved_bytes()));
+  store.tenants().set_budget(arena.budget_bytes());
   while (arena.over_budget_bytes() > 0)
-    if (!empty_slab({}, Reason::evicted_shrink) && !store.evict_leased() && !unpark_one()) break;
+    if (!empty_slab({}, Reason::evicted_shrink, kNoTenant) && !store.evict_leased() &&
+        !unpark_one())
+      break;
   return std::max(arena.budget_bytes(), arena.stats().committed_bytes);
 }
 

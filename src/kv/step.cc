@@ -59,8 +59,9 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
   };
 
   std::fill(needed.begin(), needed.end(), 0);
+  wants.clear();
   for (const StepNeed& need : needs) {
-    const SequenceState& s = *need.sequence->state_;
+    SequenceState& s = *need.sequence->state_;
     CHECK(s.phase == Phase::running && need.count > 0);
     const std::uint32_t end = s.length + s.reserved + need.count;
     if (end > s.options.token_capacity)
@@ -70,24 +71,29 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
       return Error{Code::unsupported, "a sequence with recurrent state takes one step at a time"};
     for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
       const BlockTable& t = s.tables[g];
-      std::uint32_t& count = needed[static_cast<std::size_t>(s.layout->groups[g].size_class)];
-      if (s.layout->state >> g & 1)
-        ++count;
-      else
-        count += new_blocks(*s.layout, g, t, end) + writes_into_shared(s, t);
+      const SizeClass c = s.layout->groups[g].size_class;
+      const std::uint32_t count = s.layout->state >> g & 1
+                                      ? 1
+                                      : new_blocks(*s.layout, g, t, end) + writes_into_shared(s, t);
+      needed[static_cast<std::size_t>(c)] += count;
+      if (count > 0) wants.push_back({&s, c, count});
     }
   }
   if (arena.over_budget_bytes() > 0) resize(arena.budget_bytes());
   if (!feasible(needed)) return no_room();
   taken.clear();
   for (std::size_t c = 0; c < needed.size(); ++c) {
-    for (std::uint32_t i = 0; i < needed[c]; ++i) {
-      taken.push_back(take(static_cast<SizeClass>(c)));
-      if (!taken.back().empty()) continue;
-      if (!planted(Bug::leak_on_failed_reserve)) taken.clear();
-      return no_room();
+    if (needed[c] == 0) continue;
+    for (const Want& want : wants) {
+      for (std::uint32_t i = 0; want.size_class == SizeClass(c) && i < want.blocks; ++i) {
+        taken.push_back(take(want.size_class, *want.sequence));
+        if (!taken.back().empty()) continue;
+        if (!planted(Bug::leak_on_failed_reserve)) taken.clear();
+        return no_room();
+      }
     }
   }
+  shares_waived = false;
 
   // From here on nothing fails. Blocks were taken class by class; `next` walks each class's part.
   std::size_t start = 0;
@@ -139,7 +145,7 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
     }
     s.reserved += need.count;
     ++s.steps;
-    step.items.push_back({&s, s.serial, base, need.count, false});
+    step.items.push_back({&s, s.options.root, s.serial, base, need.count, false});
   }
   taken.clear();
   step.ticket = pool.submit_step();
@@ -262,8 +268,30 @@ void CacheCore::publish(SequenceState& s) {
     if (!publish_block(s, s.published)) return;
 }
 
+// Makes room in a quota for the bytes that are missing. What leaves for that may be missing then too.
+template <class F>
+bool CacheCore::fits_quota(TenantSlot t, F missing) {
+  for (std::uint64_t more = missing();;) {
+    if (!store.keep_quota(t, more)) return false;
+    const std::uint64_t now = missing();
+    if (now <= more) return true;
+    more = now;
+  }
+}
+
 bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
   std::vector<NodeId>& path = s.cursor.path;
+  const auto missing = [&] {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
+      if (!(s.layout->state >> g & 1) && !(i < path.size() && store.has(path[i], g)))
+        bytes += s.layout->groups[g].bytes;
+    return bytes;
+  };
+  if (!fits_quota(store.tenant(s.cursor.root), missing)) {
+    set_path(s, s.published);  // nobody waits for it
+    return false;
+  }
   if (i < path.size()) {
     store.end_computing(path[i]);
   } else {
@@ -313,6 +341,13 @@ void CacheCore::snapshot(SequenceState& s) {
     return;
   const NodeId n = s.cursor.path[s.published - 1];
   if (!store.ready(n)) return;  // evicted under a compacted sequence
+  const auto missing = [&] {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
+      if (s.layout->state >> g & 1 && !store.has(n, g)) bytes += s.layout->groups[g].bytes;
+    return bytes;
+  };
+  if (!fits_quota(store.tenant(n), missing) || !store.ready(n)) return;
   for (std::uint32_t g = 0; g < s.layout->group_count; ++g)
     if (s.layout->state >> g & 1 && !store.has(n, g)) store.put(n, g, s.tables[g].refs[0].id());
   store.became_ready(n);

@@ -7,7 +7,9 @@
 
 namespace quire {
 
-enum class RootId : std::uint32_t {};  // a tree of the prefix index: one identity, one geometry
+// A tree of the prefix index: one identity, one geometry. Its place, and how often that was given to
+// another root before: an id that outlived its root names nothing.
+enum class RootId : std::uint64_t {};
 
 // A block whose key has changes (kv/key.h): `tag` is a digest of them. Blocks without one have tag
 // 0.

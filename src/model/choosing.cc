@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "format/basis.h"
-#include "model/state.h"
+#include "model/group_steps.h"
 
 namespace quire {
 
@@ -140,7 +140,8 @@ const float* Choosing::turned(const float* rows, std::size_t stride, std::uint32
 void Choosing::choose_answer(const ChoosingLayer& at, const Entry& e, std::uint32_t head,
                              SelectScratch& scratch) {
   if (dense(at.layer)) return count(e, e.own);
-  const std::uint32_t lane = at.index * kv_heads_ + head, group = config_.query_heads / kv_heads_;
+  const Attention& attn = config_.per_layer[at.layer].attn;
+  const std::uint32_t lane = at.index * kv_heads_ + head, group = attn.group();
   PageBounds& bounds = *e.reads->bounds;
   scratch.keys.resize(std::max(scratch.keys.size(), std::size_t{dim_} * tokens_));
   for (std::uint32_t p = bounds.pages(lane); p < e.own; ++p) {
@@ -148,9 +149,9 @@ void Choosing::choose_answer(const ChoosingLayer& at, const Entry& e, std::uint3
     bounds.add(lane, scratch.keys.data(), tokens_);
   }
   const float* queries =
-      at.queries + (std::size_t{views_[e.sequence].first_row} * config_.query_heads +
-                    std::size_t{head} * group) *
-                       dim_;
+      at.queries +
+      (std::size_t{views_[e.sequence].first_row} * attn.query_heads + std::size_t{head} * group) *
+          dim_;
   if (const float* t = turned(queries, dim_, group, scratch)) queries = t;
   scratch.scores.resize(e.own);
   select_.bound_scores(bounds.of(lane), e.own, dim_, queries, group, scratch.scores.data());
@@ -161,8 +162,9 @@ void Choosing::choose_answer(const ChoosingLayer& at, const Entry& e, std::uint3
 void Choosing::choose_block(const ChoosingLayer& at, const Entry& e, std::uint32_t head,
                             SelectScratch& scratch) {
   const KvSequenceView& v = views_[e.sequence];
-  const std::uint32_t group = config_.query_heads / kv_heads_;
-  const std::size_t width = std::size_t{config_.query_heads} * dim_;
+  const Attention& attn = config_.per_layer[at.layer].attn;
+  const std::uint32_t group = attn.group();
+  const std::size_t width = attn.queries();
   read_own(at, e, head, scratch.keys.data() + std::size_t{e.own} * dim_ * tokens_, scratch);
   const SelectKeys keys{scratch.keys.data(), e.own + 1, tokens_, dim_, v.past + v.row_count};
   const SparsePrefill& how = geometry_->prefill;
@@ -172,7 +174,7 @@ void Choosing::choose_block(const ChoosingLayer& at, const Entry& e, std::uint32
   scratch.diagonals.assign(slashes ? keys.end : 0, 0.0f);
   for (std::uint32_t g = 0; g < group; ++g) {
     const float* rows = at.queries + v.first_row * width + (std::size_t{head} * group + g) * dim_;
-    SelectQueries queries{rows, width, v.past, v.row_count, config_.attention_scale};
+    SelectQueries queries{rows, width, v.past, v.row_count, attn.scale};
     if (const float* t = turned(rows, width, v.row_count, scratch)) {
       queries.rows = t;
       queries.stride = dim_;

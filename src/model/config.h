@@ -1,24 +1,20 @@
-// model/config.h - the hyperparameters of a model, whatever file they came from.
-//
-// One table serves all architectures: `llama` with RoPE scaling or a window, `gemma3`, `qwen2`,
-// `qwen3`. What an architecture adds is a flag or a number here, filled by its file in model/arch/.
+// model/config.h - the hyperparameters of a model, whatever file they came from: what it is as a whole,
+// and what each of its layers computes (model/layer_spec.h). Filled by a row of model/arch/.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "model/layer_spec.h"
 
 namespace quire {
 
 class GgufFile;
-
-enum class Activation : std::uint8_t {
-  silu,
-  gelu
-};  // of the gated feed-forward: silu(g)*u or gelu_tanh(g)*u
+struct TensorRow;
 
 struct RopeConfig {
   float base = 10000.0f;
@@ -28,32 +24,27 @@ struct RopeConfig {
   float linear_factor = 1.0f;  // divides positions
 };
 
-struct LayerConfig {
-  std::uint32_t window = 0;  // how many keys a query sees, its own included; 0: all before it
-  std::uint32_t rope = 0;    // index into ModelConfig::ropes
-};
-
 struct ModelConfig {
-  std::string architecture;  // "llama", "gemma3", "qwen2", "qwen3"
-  std::string name;          // as the file calls itself
-  std::uint32_t layers = 0, hidden = 0, feed_forward = 0;
-  std::uint32_t query_heads = 0, kv_heads = 0, head_dim = 0;
-  std::uint32_t vocabulary = 0, context = 0;
-  float norm_epsilon = 1e-5f;
-  float attention_scale = 0;  // multiplies q.k; 1/sqrt(head_dim) unless the model says otherwise
+  std::string architecture;            // "llama", "gemma3", "qwen2", "qwen3"; for people
+  std::string name;                    // as the file calls itself
+  std::span<const TensorRow> tensors;  // that a layer has (model/arch/arch.h)
+  std::uint32_t layers = 0, hidden = 0, vocabulary = 0, context = 0;
   float embedding_scale = 1;  // gemma: sqrt(hidden)
   float logit_softcap = 0;    // 0: none
-  Activation activation = Activation::silu;
-  bool qk_norm = false;  // RMSNorm of each head of q and k before RoPE
-  bool qkv_bias = false;
-  bool sandwich_norms = false;  // gemma: norms after attention and feed-forward too
-  bool norm_plus_one =
-      false;  // norm weights are stored as w - 1 (Hugging Face gemma); added at load
-  bool interleaved_rope =
-      false;  // rows of wq/wk are stored for pairs (2i, 2i+1); un-permuted at load
   bool tied_head = false;
+  Norm output_norm;
   std::vector<RopeConfig> ropes;
-  std::vector<LayerConfig> per_layer;
+  std::vector<LayerSpec> per_layer;
+  // Of the first layer: for those who need all layers to be alike.
+  std::uint32_t query_heads = 0, kv_heads = 0, head_dim = 0, feed_forward = 0;
+
+  // The most that any layer has of a number, which sizes scratch.
+  template <class F>
+  std::uint32_t widest(F of) const {
+    std::uint32_t most = 0;
+    for (const LayerSpec& layer : per_layer) most = std::max(most, of(layer));
+    return most;
+  }
 };
 
 // Every size is checked: what these return makes sense, or the error names the key that does not.

@@ -10,20 +10,24 @@ namespace {
 // What every later part of the program relies on.
 void check(const quire::ModelConfig& c) {
   CHECK(c.layers > 0 && c.layers == c.per_layer.size());
-  CHECK(c.hidden > 0 && c.feed_forward > 0 && c.vocabulary > 0 && c.context > 0);
-  CHECK(c.kv_heads > 0 && c.query_heads % c.kv_heads == 0);
-  CHECK(c.head_dim > 0 && c.head_dim % 2 == 0);
-  CHECK(std::isfinite(c.attention_scale) && c.attention_scale > 0);
-  CHECK(std::isfinite(c.embedding_scale) && std::isfinite(c.logit_softcap) && c.norm_epsilon >= 0);
+  CHECK(c.hidden > 0 && c.vocabulary > 0 && c.context > 0 && !c.tensors.empty());
+  CHECK(std::isfinite(c.embedding_scale) && std::isfinite(c.logit_softcap));
+  CHECK(c.output_norm && c.output_norm.epsilon >= 0);
   CHECK(!c.ropes.empty());
   for (const quire::RopeConfig& rope : c.ropes) {
-    CHECK(rope.dimensions > 0 && rope.dimensions % 2 == 0 && rope.dimensions <= c.head_dim);
+    CHECK(rope.dimensions > 0 && rope.dimensions % 2 == 0);
     CHECK(std::isfinite(rope.base) && rope.base > 1 && std::isfinite(rope.linear_factor) &&
           rope.linear_factor > 0);
     CHECK(rope.factors.empty() || rope.factors.size() == rope.dimensions / 2);
     for (const float factor : rope.factors) CHECK(std::isfinite(factor) && factor > 0);
   }
-  for (const quire::LayerConfig& layer : c.per_layer) CHECK(layer.rope < c.ropes.size());
+  for (const quire::LayerSpec& layer : c.per_layer) {
+    const quire::Attention& a = layer.attn;
+    CHECK(a.kv_heads > 0 && a.query_heads % a.kv_heads == 0 && layer.ffn.width > 0);
+    CHECK(a.key_dim > 0 && a.key_dim % 2 == 0 && a.value_dim > 0);
+    CHECK(std::isfinite(a.scale) && a.scale > 0 && layer.pre_a.epsilon >= 0);
+    CHECK(a.rope < c.ropes.size() && c.ropes[a.rope].dimensions <= a.key_dim);
+  }
 }
 
 }  // namespace

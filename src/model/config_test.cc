@@ -46,16 +46,17 @@ TEST(Config, SmolLm2FromHuggingFace) {
   EXPECT_EQ(c.head_dim, 64u);
   EXPECT_EQ(c.vocabulary, 49152u);
   EXPECT_TRUE(c.tied_head);
-  EXPECT_FALSE(c.interleaved_rope);
+  EXPECT_FALSE(c.per_layer[0].attn.interleaved);
   EXPECT_EQ(c.ropes.at(0).base, 100000.0f);
   EXPECT_EQ(c.per_layer.size(), 30u);
-  EXPECT_EQ(c.per_layer[29].window, 0u);
+  EXPECT_EQ(c.per_layer[29].attn.window, 0u);
 }
 
 TEST(Config, MistralWindowIsRespectedAndNullIsNone) {
   const Json mistral = with(smollm2(), R"({"model_type": "mistral", "sliding_window": 4096})");
-  EXPECT_EQ(read(mistral).value().per_layer[7].window, 4096u);
-  EXPECT_EQ(read(with(mistral, R"({"sliding_window": null})")).value().per_layer[7].window, 0u);
+  EXPECT_EQ(read(mistral).value().per_layer[7].attn.window, 4096u);
+  EXPECT_EQ(read(with(mistral, R"({"sliding_window": null})")).value().per_layer[7].attn.window,
+            0u);
 }
 
 // Llama 3.2 1B: head of 64, base 500,000. Frequencies turning less than once in 8,192 tokens are
@@ -119,12 +120,16 @@ TEST(Config, Gemma3FillsInWhatItsMakersLeaveOut) {
   EXPECT_EQ(c.query_heads, 8u);
   EXPECT_EQ(c.kv_heads, 4u);
   EXPECT_EQ(c.head_dim, 256u);
-  EXPECT_TRUE(c.norm_plus_one && c.sandwich_norms && c.qk_norm && c.tied_head);
-  EXPECT_FLOAT_EQ(c.attention_scale, 1.0f / 16);
+  EXPECT_TRUE(c.output_norm.plus_one && c.tied_head);
   EXPECT_FLOAT_EQ(c.embedding_scale, std::sqrt(2560.0f));
   for (std::uint32_t l = 0; l < 34; ++l) {
-    const RopeConfig& rope = c.ropes[c.per_layer[l].rope];
-    EXPECT_EQ(c.per_layer[l].window, l % 6 == 5 ? 0u : 1024u);
+    const LayerSpec& layer = c.per_layer[l];
+    for (const Norm& norm :
+         {layer.pre_a, layer.post_a, layer.pre_f, layer.post_f, layer.attn.head_norm})
+      EXPECT_TRUE(norm && norm.plus_one);
+    EXPECT_FLOAT_EQ(layer.attn.scale, 1.0f / 16);
+    const RopeConfig& rope = c.ropes[layer.attn.rope];
+    EXPECT_EQ(layer.attn.window, l % 6 == 5 ? 0u : 1024u);
     EXPECT_EQ(rope.base, l % 6 == 5 ? 1e6f : 1e4f);
     EXPECT_EQ(rope.linear_factor, l % 6 == 5 ? 8.0f : 1.0f);
   }
@@ -134,14 +139,14 @@ TEST(Config, QwenWindowsCountOnlyWhenTurnedOn) {
   const Json off =
       with(smollm2(), R"({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": false,
     "max_window_layers": 28})");
-  EXPECT_TRUE(read(off).value().qkv_bias);
-  EXPECT_EQ(read(off).value().per_layer[29].window, 0u);
+  EXPECT_TRUE(read(off).value().per_layer[0].attn.qkv_bias);
+  EXPECT_EQ(read(off).value().per_layer[29].attn.window, 0u);
   const ModelConfig on = read(with(off, R"({"use_sliding_window": true})")).value();
-  EXPECT_EQ(on.per_layer[27].window, 0u);
-  EXPECT_EQ(on.per_layer[28].window, 32u);
+  EXPECT_EQ(on.per_layer[27].attn.window, 0u);
+  EXPECT_EQ(on.per_layer[28].attn.window, 32u);
   const ModelConfig qwen3 = read(with(off, R"({"model_type": "qwen3", "head_dim": 128})")).value();
-  EXPECT_TRUE(qwen3.qk_norm);
-  EXPECT_FALSE(qwen3.qkv_bias);
+  EXPECT_TRUE(qwen3.per_layer[0].attn.head_norm);
+  EXPECT_FALSE(qwen3.per_layer[0].attn.qkv_bias);
   EXPECT_EQ(qwen3.head_dim, 128u);
 }
 
@@ -226,7 +231,7 @@ TEST(Config, GgufDefaultsFollowTheOtherKeys) {
   EXPECT_EQ(config.value().kv_heads, 4u);
   EXPECT_EQ(config.value().head_dim, 16u);
   EXPECT_EQ(config.value().vocabulary, 10u);
-  EXPECT_TRUE(config.value().interleaved_rope && config.value().tied_head);
+  EXPECT_TRUE(config.value().per_layer[0].attn.interleaved && config.value().tied_head);
 }
 
 TEST(Config, GgufMissingKeysAreNamed) {
@@ -278,7 +283,8 @@ TEST(Config, Gemma3GgufMayListItsLocalLayers) {
   };
   constexpr const char* kPattern = "gemma3.attention.sliding_window_pattern";
   const auto windows = [](const ModelConfig& c) {
-    return std::vector{c.per_layer[0].window, c.per_layer[1].window, c.per_layer[2].window};
+    return std::vector{c.per_layer[0].attn.window, c.per_layer[1].attn.window,
+                       c.per_layer[2].attn.window};
   };
   using Windows = std::vector<std::uint32_t>;
   EXPECT_EQ(windows(read_with([](GgufWriter&) {}).value()), (Windows{8, 8, 8}));

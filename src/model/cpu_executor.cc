@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/block_passes.h"
+#include "model/broken_rows.h"
 
 namespace quire {
 
@@ -22,7 +23,8 @@ CpuExecutor::CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool)
               .numerics = model_->numerics_id(),
               .rows_max = model_->options().rows_max,
               .in_flight = 2,
-              .page_work = true} {}
+              .page_work = true,
+              .gates = true} {}
 
 Geometry CpuExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   return model_->geometry(tokens_per_block, policy);
@@ -46,31 +48,44 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
   }
   const std::size_t vocabulary = config().vocabulary, wanted = plan.wanted.size();
   float* const logits = logits_.cover(wanted * vocabulary);
+  dropped_.assign(plan.gates.size(), 0);
+  broken_.clear();
   const auto forward = [&](const StepPlan& p, float* to) {
-    return model_->forward(*p.geometry,
-                           {.tokens = p.tokens,
-                            .positions = p.positions,
-                            .groups = p.groups,
-                            .logit_rows = p.wanted,
-                            .last_layer = p.last_layer,
-                            .taps = p.taps,
-                            .reads = p.reads},
-                           to);
+    broken_rows_.assign(p.tokens.size(), 0);
+    model_->forward(*p.geometry,
+                    {.tokens = p.tokens,
+                     .positions = p.positions,
+                     .groups = p.groups,
+                     .logit_rows = p.wanted,
+                     .last_layer = p.last_layer,
+                     .taps = p.taps,
+                     .reads = p.reads,
+                     .gates = p.gates,
+                     .sealed = p.sealed,
+                     .dropped = dropped_,
+                     .broken = broken_rows_},
+                    to);
+    ;
+    mark_broken<std::uint8_t>(p.groups[0], broken_rows_, broken_);
   };
   if (plan.geometry->by_block()) {
     BlockPasses passes(plan);
     while (passes.next()) {
       float* const some = pass_logits_.cover(passes.plan().wanted.size() * vocabulary);
-      TRY_STATUS(forward(passes.plan(), some));
+      forward(passes.plan(), some);
       passes.place(some, vocabulary, logits);
     }
   } else {
-    TRY_STATUS(forward(plan, logits));
+    forward(plan, logits);
   }
-  if (plan.want == StepWant::logits)
-    return StepResult{.logits = {logits, wanted * vocabulary}, .best = {}, .drawn = {}};
+  StepResult result{.logits = {}, .best = {}, .drawn = {}, .dropped = dropped_, .broken = broken_};
+  if (plan.want == StepWant::logits) {
+    result.logits = {logits, wanted * vocabulary};
+    return result;
+  }
   find_best(wanted);
-  return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}};
+  result.best = {best_.data(), wanted};
+  return result;
 }
 
 void CpuExecutor::find_best(std::size_t rows) {

@@ -66,6 +66,7 @@ class CpuExecutor final : public Executor, public PageWork {
   std::vector<TokenId> tokens_;                  // of a step that reads what the one before found
   Floats logits_, pass_logits_;
   std::vector<BestToken> best_;
+  std::vector<std::uint8_t> dropped_, broken_, broken_rows_;  // by sequence, and by row of a pass
 };
 
 }  // namespace quire

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/broken_rows.h"
+#include "model/lacks.h"
 
 namespace quire {
 namespace {
@@ -11,7 +13,8 @@ StepRows rows_of_plan(const StepPlan& plan) {
   StepRows rows{.tokens = plan.tokens,
                 .positions = plan.positions,
                 .groups = plan.groups,
-                .logit_rows = plan.wanted};
+                .logit_rows = plan.wanted,
+                .logprobs = plan.logprobs};
   if (plan.want == StepWant::drawn) rows.draws = &plan.draws;
   return rows;
 }
@@ -20,6 +23,7 @@ StepRows rows_of_plan(const StepPlan& plan) {
 
 Result<std::unique_ptr<CudaExecutor>> CudaExecutor::load(const ModelSource& source,
                                                          const ModelOptions& options) {
+  TRY_STATUS(check_layers(source, DeviceKind::cuda));
   TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
   return std::unique_ptr<CudaExecutor>(new CudaExecutor(std::move(device)));
 }
@@ -31,13 +35,15 @@ CudaExecutor::CudaExecutor(std::unique_ptr<DeviceModel> device)
               .rows_max = device_->options().rows_max,
               .in_flight = 2,
               .ahead = true,
-              .draws = device_->config().logit_softcap == 0} {}
+              .draws = true} {}
 
 // A device has no scratch for rows: with one block kept, all of them have a place in the cache.
 Geometry CudaExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   StoragePolicy here = policy;
   if (policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
-  return make_geometry(config(), tokens_per_block, here);
+  Geometry made = make_geometry(config(), tokens_per_block, here);
+  made.order = PageOrder::cuda;
+  return made;
 }
 
 Result<StepTicket> CudaExecutor::submit(const StepPlan& plan) {
@@ -51,7 +57,7 @@ Result<StepTicket> CudaExecutor::submit(const StepPlan& plan) {
     StepRows rows = rows_of_plan(plan);
     rows.greedy = best_.data();
     rows.ticket = &queued.ticket;
-    TRY_STATUS(device_->forward(*plan.geometry, rows, nullptr));
+    TRY_STATUS(device_->forward(*plan.geometry, plan.serial, rows, nullptr));
   }
   return static_cast<StepTicket>(submitted_++);
 }
@@ -64,7 +70,8 @@ Result<StepResult> CudaExecutor::complete(StepTicket ticket) {
   if (plan.want == StepWant::best) {
     if (best_.size() < wanted) best_.resize(wanted);
     TRY_STATUS(device_->finish(queued.ticket, {best_.data(), wanted}));
-    return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}};
+    mark(plan, device_->broken(queued.ticket));
+    return StepResult{.logits = {}, .best = {best_.data(), wanted}, .drawn = {}, .broken = broken_};
   }
   const std::size_t floats = wanted * config().vocabulary;
   if (logits_size_ < floats)
@@ -74,8 +81,15 @@ Result<StepResult> CudaExecutor::complete(StepTicket ticket) {
     drawn_.assign(wanted, {});
     rows.drawn = drawn_.data();
   }
-  TRY_STATUS(device_->forward(*plan.geometry, rows, logits_.get()));
-  return StepResult{.logits = {logits_.get(), floats}, .best = {}, .drawn = drawn_};
+  TRY_STATUS(device_->forward(*plan.geometry, plan.serial, rows, logits_.get()));
+  mark(plan, device_->broken());
+  return StepResult{
+      .logits = {logits_.get(), floats}, .best = {}, .drawn = drawn_, .broken = broken_};
+}
+
+void CudaExecutor::mark(const StepPlan& plan, std::span<const std::uint32_t> rows) {
+  broken_.clear();
+  if (!rows.empty()) mark_broken(plan.groups[0], rows, broken_);
 }
 
 void CudaExecutor::copy_block(std::byte* to, const std::byte* from, std::size_t bytes) {

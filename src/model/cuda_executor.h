@@ -37,6 +37,7 @@ class CudaExecutor final : public Executor {
 
  private:
   explicit CudaExecutor(std::unique_ptr<DeviceModel> device);
+  void mark(const StepPlan& plan, std::span<const std::uint32_t> broken_rows);
 
   struct Queued {
     StepPlan plan;
@@ -51,6 +52,7 @@ class CudaExecutor final : public Executor {
   std::size_t logits_size_ = 0;
   std::vector<BestToken> best_;
   std::vector<Drawn> drawn_;
+  std::vector<std::uint8_t> broken_;  // by sequence, or empty
 };
 
 }  // namespace quire

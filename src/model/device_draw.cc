@@ -25,26 +25,21 @@ Status DeviceModel::start_draws(const Draws& draws) {
   };
   TRY_STATUS(at_least(draw_scratch_, draws.lists * sizeof(DrawList)));
   TRY_STATUS(at_least(draw_raw_, changes * sizeof(float)));
-  if (draw_host_bytes_ < bytes) {
+  if (draw_host_.size() < bytes) {
     TRY_STATUS(check(device_.api->wait(stream_)));
-    if (draw_host_) device_.api->free_host(draw_host_);
-    draw_host_ = nullptr;
-    draw_host_bytes_ = 0;
-    void* pinned = nullptr;
-    TRY_STATUS(check(device_.api->allocate_host(std::bit_ceil(bytes), &pinned), "pinned memory"));
-    draw_host_ = static_cast<std::byte*>(pinned);
-    draw_host_bytes_ = std::bit_ceil(bytes);
+    draw_host_ = {};
+    TRY(draw_host_, DeviceBuffer::pinned(device_, std::bit_ceil(bytes)));
   }
-  std::copy_n(draws.rows.data(), rows, reinterpret_cast<DrawRow*>(draw_host_ + rows_at));
-  std::copy_n(draws.changes.data(), changes,
-              reinterpret_cast<DrawChange*>(draw_host_ + changes_at));
+  std::byte* const host = draw_host_.data();
+  std::copy_n(draws.rows.data(), rows, reinterpret_cast<DrawRow*>(host + rows_at));
+  std::copy_n(draws.changes.data(), changes, reinterpret_cast<DrawChange*>(host + changes_at));
   drawing_ = {.logits = nullptr,
-              .rows = reinterpret_cast<const DrawRow*>(draw_host_ + rows_at),
-              .changes = reinterpret_cast<const DrawChange*>(draw_host_ + changes_at),
+              .rows = reinterpret_cast<const DrawRow*>(host + rows_at),
+              .changes = reinterpret_cast<const DrawChange*>(host + changes_at),
               .raw = draw_raw_.as<float>(),
               .scratch = draw_scratch_.as<DrawList>(),
-              .lists = reinterpret_cast<DrawList*>(draw_host_ + lists_at),
-              .drawn = reinterpret_cast<Drawn*>(draw_host_ + drawn_at),
+              .lists = reinterpret_cast<DrawList*>(host + lists_at),
+              .drawn = reinterpret_cast<Drawn*>(host + drawn_at),
               .row_count = static_cast<std::uint32_t>(rows),
               .vocabulary = config_.vocabulary};
   return {};
@@ -52,7 +47,7 @@ Status DeviceModel::start_draws(const Draws& draws) {
 
 Status DeviceModel::finish_draws(const StepRows& step, float* logits) {
   const std::span<const DrawRow> rows = step.draws->rows;
-  CHECK(rows.size() == step.logit_rows.size() && config_.logit_softcap == 0);
+  CHECK(rows.size() == step.logit_rows.size());
   const std::size_t vocabulary = config_.vocabulary;
   const auto bring = [&](std::size_t i) {
     return check(device_.api->copy_to_host(

@@ -24,13 +24,14 @@ struct Counts {
 
 // The fixed front part of an upload: offsets of its arrays.
 struct Front {
-  std::size_t tokens, positions, select, counts, groups, group_bytes, end;
+  std::size_t tokens, positions, select, broken, counts, groups, group_bytes, end;
   Front(std::uint32_t rows, std::size_t group_count) {
     const std::size_t each = align(rows * sizeof(std::uint32_t));
     tokens = 0;
     positions = tokens + each;
     select = positions + each;
-    counts = select + each;  // [group][decode items, tile items, seals, 0]
+    broken = select + each;  // written by the device, in the host's copy
+    counts = broken + each;  // [group][decode items, tile items, seals, 0]
     groups = counts + align(group_count * sizeof(Counts));
     group_bytes = each + align(rows * sizeof(AttendMerge));  // places, merges
     end = groups + group_count * group_bytes;

@@ -39,15 +39,23 @@ class DeviceModel {
   Status check_storage(const StoragePolicy& storage, const Geometry& geometry) const;
 
   // As Model::forward; a device that fails says so.
-  Status forward(const Geometry& geometry, const StepRows& step, float* logits);
+  // `serial`: StepPlan::serial.
+  Status forward(const Geometry& geometry, std::uint64_t serial, const StepRows& step,
+                 float* logits);
   // Waits for a step that was only queued (StepRows::ticket).
   Status finish(std::uint32_t ticket, std::span<BestToken> best);
+  // Of a step that is over: rows with keys or values that are not finite; or empty. Without a ticket: of
+  // the last step.
+  std::span<const std::uint32_t> broken(std::uint32_t ticket) const {
+    return slots_[ticket].broken;
+  }
+  std::span<const std::uint32_t> broken() const { return broken(turn_); }
 
  private:
   DeviceModel(const CudaDevice& device, const ModelSource& source, ModelOptions options)
       : device_(device),
-        config_(device_config(source.config())),
-        head_dim_(source.config().head_dim),
+        model_(source.config()),
+        config_(device_config(model_)),
         options_(options) {}
 
   // Where a step's numbers lie in the uploaded memory. Offsets depend on the row class alone, so
@@ -62,23 +70,55 @@ class DeviceModel {
   };
   struct Step {
     std::uint32_t rows, logit_rows;  // as run, padding included
-    bool greedy, merge, decode_only;
+    bool greedy, logprobs, merge, decode_only;
     std::uint32_t tiles;  // of the group with the most, rounded up where a graph is to serve others
+    // Not of steps whose rows all have logits: these tell. Pinned.
+    std::uint32_t* broken = nullptr;
   };
-  using GraphKey =
-      std::tuple<const Geometry*, std::uint32_t, std::uint32_t, bool, bool, std::uint32_t>;
+  // A geometry by its serial and its place: those that no cache keeps have no serial.
+  using GraphKey = std::tuple<std::uint64_t, const Geometry*, std::uint32_t, std::uint32_t, bool,
+                              bool, bool, std::uint32_t>;
+
+  // One layer of a step: what it computes, and where its pages lie within a block.
+  struct Layer {
+    std::uint32_t index;
+    const LayerSpec& spec;
+    const DeviceWeights::Layer& w;
+    const Group& group;
+    const LayerGroup &shape, &row_shape;
+    std::uint32_t group_index, row_group_index;
+    std::uint64_t page_bytes, offset, row_page_bytes, row_offset;
+  };
 
   Status size_buffers();
   Status tune();
   Status cover(std::uint32_t positions);
   void plan(const Geometry& geometry, const StepRows& step);
   Status upload(const StepRows& step, const Step& as);
-  Status run(const Geometry& geometry, const Step& step);  // queues every kernel
-  Status run_layer(const Geometry& geometry, const Step& step, std::uint32_t layer);
+  Status run_or_replay(const Geometry& geometry, std::uint64_t serial, const Step& step);
+
+  // device_layer.cc: every kernel of a step is queued.
+  Status run(const Geometry& geometry, const Step& step);
+  Layer layer(const Geometry& geometry, std::uint32_t index) const;
+  Status run_layer(const Layer& l, const Step& step);
+  Status keys_and_values(const Layer& l, const Step& step);
+  Status attend(const Layer& l, const Step& step);
+  Status feed_forward(const Layer& l, std::uint32_t rows);
+  // x += norm of y, where there is one; `to` = norm of x.
+  Status add_norm(float* x, const void* y, const DeviceBuffer* post, const Norm& pre,
+                  const DeviceBuffer& weight, void* to, std::uint32_t rows);
+  LinearArgs product(const DeviceMatrix& w, const void* in, void* out, std::uint32_t rows,
+                     LinearOutput kind) const;
   Status linear(const DeviceMatrix& w, const void* in, void* out, std::uint32_t rows,
-                std::uint32_t outputs, std::uint32_t inputs, LinearOutput kind);
+                LinearOutput kind);
   const void* rows_of(const DeviceMatrix& w) const {  // or room for them
     return w.kind.bits ? unpacked_.data() : w.data.data();
+  }
+  const DeviceMatrix& head() const {
+    return config_.tied_head ? weights_.embedding : weights_.head;
+  }
+  const std::uint32_t* uploaded(std::size_t offset) const {
+    return reinterpret_cast<const std::uint32_t*>(meta_.data() + offset);
   }
   Status check(int error, std::string_view doing = "a forward pass") {
     return cuda_status(device_, error, doing);
@@ -89,8 +129,7 @@ class DeviceModel {
   Status grow(DeviceBuffer& buffer, std::size_t bytes, std::string_view what);
 
   const CudaDevice& device_;
-  const ModelConfig config_;      // heads as the kernels have them
-  const std::uint32_t head_dim_;  // as the model has them
+  const ModelConfig model_, config_;  // heads as the model has them, and as the kernels do
   const ModelOptions options_;
   CudaStream stream_ = nullptr;
   DeviceWeights weights_;
@@ -103,15 +142,15 @@ class DeviceModel {
       logits_, best_, partials_, unpacked_;
   // Of a step on its way; there are two at most, and they end in their order. Both are pinned.
   struct Slot {
-    std::byte* host = nullptr;  // where its upload is put together
-    BestToken* best = nullptr;
+    DeviceBuffer host;  // where its upload is put together
+    DeviceBuffer best;
     CudaEvent done = nullptr;
+    std::span<const std::uint32_t> broken;  // by row, or empty
   };
   Slot slots_[2];
   std::uint32_t turn_ = 0;  // whose the last step is
   DeviceBuffer draw_scratch_, draw_raw_;
-  std::byte* draw_host_ = nullptr;  // pinned; the device reads and writes it
-  std::size_t draw_host_bytes_ = 0;
+  DeviceBuffer draw_host_;  // pinned; the device reads and writes it
   DrawArgs drawing_{};
   DeviceBuffer meta_;
   std::size_t meta_bytes_ = 0, items_capacity_ = 0, tables_capacity_ = 0;

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
+#include "kernels/cuda/pages.h"
 #include "model/device_front.h"
 #include "model/device_model.h"
 
@@ -13,25 +13,15 @@ namespace {
 
 constexpr std::uint32_t kNoPlace = 0xffffffffu;
 
-// Formats with kernels; rows of two bytes are bf16 here, whatever they are on a CPU.
-std::optional<CudaKvFormat> sealed_format(const Format& format) {
-  for (const auto& [name, known] : {std::pair{std::string_view("fp8-e4m3"), CudaKvFormat::fp8},
-                                    {"int8", CudaKvFormat::int8},
-                                    {"hadamard-int4", CudaKvFormat::int4},
-                                    {"hadamard-int2", CudaKvFormat::int2}})
-    if (format.name == name) return known;
-  return {};
-}
-
 }  // namespace
 
 Status DeviceModel::check_storage(const StoragePolicy& storage, const Geometry& geometry) const {
   for (const LayerGroup& group : geometry.groups) {
     const std::string_view name = group.format->name;
-    if (group.sealed() ? !sealed_format(*group.format) : name != "bf16" && !storage.lossy())
+    if (group.sealed() ? !cuda_kv_format(*group.format) : name != "bf16" && !storage.lossy())
       return Error{Code::unsupported,
                    fmt::format("KV format '{}' on a GPU; there are bf16, fp8-e4m3, int8, "
-                               "hadamard-int4 and hadamard-int2",
+                               "hadamard-int4-head and hadamard-int2-head",
                                name)};
     if (group.sealed() && group.key_dim > 128)
       return Error{
@@ -53,12 +43,13 @@ void DeviceModel::plan(const Geometry& geometry, const StepRows& step) {
     const LayerGroup& shape = geometry.groups[g];
     Group& group = groups_[g];
     group.attended = shape.kind != GroupKind::recent;
-    group.format = shape.sealed() ? sealed_format(*shape.format).value() : CudaKvFormat::bf16;
-    CudaPlanShape how{.query_heads = config_.query_heads,
-                      .kv_heads = config_.kv_heads,
-                      .head_dim = config_.head_dim,
+    group.format = shape.sealed() ? cuda_kv_format(*shape.format).value() : CudaKvFormat::bf16;
+    const Attention& attn = config_.per_layer[shape.layers[0]].attn;
+    CudaPlanShape how{.query_heads = attn.query_heads,
+                      .kv_heads = attn.kv_heads,
+                      .head_dim = attn.key_dim,
                       .multiprocessors = static_cast<std::uint32_t>(device_.info.multiprocessors),
-                      .tiles = config_.head_dim <= 128};
+                      .tiles = attn.key_dim <= 128};
     KvView view = step.groups[g];
     if (!group.attended) view.sequence_count = 0;
     if (shape.sealed()) {
@@ -80,8 +71,9 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     tables = std::max(tables, group.plan.tables.size());
     partials = std::max<std::size_t>(partials, group.plan.partials);
   }
-  TRY_STATUS(grow(partials_, partials * config_.query_heads * (config_.head_dim + 2) * 4,
-                  "attention partials"));
+  const std::uint32_t partial_floats =
+      config_.widest([](const LayerSpec& l) { return l.attn.query_heads * (l.attn.key_dim + 2); });
+  TRY_STATUS(grow(partials_, partials * partial_floats * 4, "attention partials"));
   // Items and tables stand at fixed places behind the largest front, until they outgrow them.
   const std::size_t largest_front =
       Front(std::max(row_class(options_.rows_max), kLibraryRows), groups_.size()).end;
@@ -98,13 +90,11 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     forget_graphs();  // things lie elsewhere now, even if the memory is the same
     TRY_STATUS(grow(meta_, meta_bytes_, "the plan of a step"));
     for (Slot& slot : slots_) {
-      if (slot.host) device_.api->free_host(std::exchange(slot.host, nullptr));
-      void* pinned = nullptr;
-      TRY_STATUS(check(device_.api->allocate_host(meta_bytes_, &pinned), "pinned memory"));
-      slot.host = static_cast<std::byte*>(pinned);
+      slot.host = {};
+      TRY(slot.host, DeviceBuffer::pinned(device_, meta_bytes_));
     }
   }
-  std::byte* const host = slots_[turn_].host;
+  std::byte* const host = slots_[turn_].host.data();
   std::memset(host, 0, front.end);
   std::memcpy(host + front.tokens, step.tokens.data(), step.tokens.size_bytes());
   std::memcpy(host + front.positions, step.positions.data(), step.positions.size_bytes());

@@ -8,70 +8,31 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "model/device_buffer.h"
 #include "model/model.h"
-#include "model/weights_source.h"
+#include "model/weights.h"
 
 namespace quire {
-
-// Device memory that goes with its owner.
-class DeviceBuffer {
- public:
-  DeviceBuffer() = default;
-  DeviceBuffer(DeviceBuffer&& o) noexcept { swap(o); }
-  DeviceBuffer& operator=(DeviceBuffer&& o) noexcept {
-    DeviceBuffer(std::move(o)).swap(*this);
-    return *this;
-  }
-  ~DeviceBuffer() {
-    if (data_) device_->api->free(data_);
-  }
-  static Result<DeviceBuffer> allocate(const CudaDevice& device, std::size_t bytes,
-                                       std::string_view what);
-
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  std::size_t size() const { return bytes_; }
-
- private:
-  void swap(DeviceBuffer& o) noexcept {
-    std::swap(device_, o.device_);
-    std::swap(data_, o.data_);
-    std::swap(bytes_, o.bytes_);
-  }
-  const CudaDevice* device_ = nullptr;
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 struct DeviceMatrix {
   DeviceBuffer data;  // bf16, unless `kind` has bits
   WeightCodes kind;
+  std::uint32_t outputs = 0, inputs = 0;
 
   WeightCodes codes() const {
     return kind.bits ? WeightCodes{data.data(), kind.bits, kind.form} : WeightCodes{};
   }
 };
 
-struct DeviceLayer {
-  DeviceMatrix qkv, out, gate_up, down;
-  DeviceBuffer qkv_bias, attention_norm, feed_forward_norm;  // f32; empty where there is none
-  DeviceBuffer post_attention_norm, post_feed_forward_norm, q_norm, k_norm;
-};
-
-struct DeviceWeights {
-  DeviceMatrix embedding, head;  // head is empty where it is the embedding
-  DeviceBuffer output_norm;
-  std::vector<DeviceLayer> layers;
+// The head is empty where it is the embedding. Vectors are f32.
+struct DeviceWeights : WeightsIn<DeviceMatrix, DeviceBuffer> {
   std::uint64_t bytes = 0;
   std::uint64_t unpacked_bytes = 0;  // of the largest packed matrix, as bf16
 };
 
-// The model as the kernels see it: heads are 64, 128 or 256 wide, what is missing is zero. Pairs that
-// are rotated together lie half a head apart, so each half of a key or query is padded by itself;
-// values at their end.
+// The kernels take heads of 64, 128 or 256, so narrower ones are padded.
+std::uint32_t device_head_width(std::uint32_t dim);
+// The model as the kernels see it: all heads as wide as that.
 ModelConfig device_config(const ModelConfig& config);
 
 // What the matrices of such a model take on a device: two bytes for each number, or with what is

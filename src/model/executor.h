@@ -52,7 +52,8 @@ enum class StepWant : std::uint8_t {
 };
 
 // Keys and values of a sequence that are still on their way from a tier or a peer. The engine thread
-// or an I/O thread raises `layers`; the executor reads layer l once l < layers.
+// or an I/O thread raises `layers`; the executor reads layer l once l < layers. A sequence that is
+// dropped may be read until its step is completed, and what comes of that is void.
 struct LayerGate {
   std::atomic<std::uint32_t> layers{0};
   Nanoseconds deadline = 0;  // on the steady clock: the sequence is dropped from the step then
@@ -64,13 +65,15 @@ struct LayerGate {
 // change to a block with equal contents. The block that it named before stays, too.
 struct StepPlan {
   const Geometry* geometry = nullptr;
+  std::uint64_t serial = 0;  // of the geometry: another one may come to lie at its address
   // kBestOfRow | r: the best token of wanted row r of the step before.
   std::span<const TokenId> tokens;
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> wanted;  // rows whose result is wanted, ascending
   StepWant want = StepWant::logits;
-  Draws draws = {};                        // for StepWant::drawn: one for each wanted row
+  bool logprobs = true;  // StepWant::best: BestToken::logprob is wanted, else it may be 0
+  Draws draws = {};      // for StepWant::drawn: one for each wanted row
   std::uint32_t last_layer = 0xffffffffu;  // keys and values up to this layer, and nothing else
   std::span<Tap* const> taps = {};         // by sequence, null where nobody asks; or empty
   std::span<const PageReads* const> reads = {};  // by sequence, null: reads everything; or empty
@@ -87,6 +90,9 @@ struct StepResult {
   std::span<const Drawn> drawn;
   // By sequence of the plan: its gate passed the deadline, its rows are void. Empty: none.
   std::span<const std::uint8_t> dropped = {};
+  // By sequence of the plan: a key or a value of its rows is not finite, or too large for the format's
+  // rows. They must not be kept. Empty: none.
+  std::span<const std::uint8_t> broken = {};
 };
 
 enum class StepTicket : std::uint32_t {};

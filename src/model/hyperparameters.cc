@@ -46,6 +46,13 @@ Result<std::uint64_t> Hyperparameters::unsigned_of(Key key) const {
   return found->get<std::uint64_t>();
 }
 
+Result<std::uint32_t> Hyperparameters::size_of(Key key, std::uint64_t max) const {
+  TRY(const std::uint64_t value, unsigned_of(key));
+  if (value == 0 || value > max)
+    return bad(key, Code::corrupt, fmt::format("is {}; 1 to {} make sense", value, max));
+  return static_cast<std::uint32_t>(value);
+}
+
 Result<float> Hyperparameters::f32_of(Key key) const {
   float value;
   if (gguf_) {
@@ -57,6 +64,12 @@ Result<float> Hyperparameters::f32_of(Key key) const {
   }
   if (!std::isfinite(value)) return bad(key, Code::corrupt, "is not a finite number");
   return value;
+}
+
+Result<float> Hyperparameters::f32_above(Key key, float floor) const {
+  TRY(const float value, f32_of(key));
+  if (value > floor) return value;
+  return bad(key, Code::corrupt, fmt::format("is {}, more than {} is needed", value, floor));
 }
 
 Result<bool> Hyperparameters::bool_of(Key key) const {

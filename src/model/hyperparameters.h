@@ -41,11 +41,21 @@ class Hyperparameters {
   Result<bool> bool_of(Key key) const;
   Result<std::string> string_of(Key key) const;
 
+  // A count of something: from 1 to `max`, or the error says so.
+  Result<std::uint32_t> size_of(Key key, std::uint64_t max) const;
+  Result<std::uint32_t> size_or(Key key, std::uint64_t max, std::uint32_t otherwise) const {
+    return has(key) ? size_of(key, max) : otherwise;
+  }
+  // A number above `floor`, or the error says so.
+  Result<float> f32_above(Key key, float floor) const;
   Result<std::uint64_t> unsigned_or(Key key, std::uint64_t otherwise) const {
     return has(key) ? unsigned_of(key) : otherwise;
   }
   Result<float> f32_or(Key key, float otherwise) const {
     return has(key) ? f32_of(key) : otherwise;
+  }
+  Result<float> f32_above_or(Key key, float floor, float otherwise) const {
+    return has(key) ? f32_above(key, floor) : otherwise;
   }
   Result<bool> bool_or(Key key, bool otherwise) const {
     return has(key) ? bool_of(key) : otherwise;

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -7,46 +9,34 @@
 #include "base/random.h"
 #include "kernels/attend.h"
 #include "kernels/sealed.h"
-#include "model/device_model.h"
+#include "model/lacks.h"
 #include "model/pass.h"
 #include "model/state.h"
 
 namespace quire {
-
 Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool,
                                            ModelOptions options) {
-  if (options.device == DeviceKind::cuda) {
-    TRY(std::unique_ptr<DeviceModel> device, DeviceModel::load(source, options));
-    return std::unique_ptr<Model>(new Model(nullptr, std::move(device)));
-  }
   if (options.fast)
     return Error{Code::unsupported,
                  "--fast is for --device cuda: on a CPU the exact order of sums costs nothing"};
   if (options.weights != WeightStorage::automatic)
     return Error{Code::unsupported,
                  "--weights is for --device cuda: a CPU computes with the file's own codes"};
-  TRY(Weights weights, load_weights(source, pool));
+  TRY_STATUS(check_layers(source, DeviceKind::cpu));
+  TRY(PackedWeights weights, load_packed_weights(source, pool));
   auto state = std::make_unique<State>(source.config(), options, pool, std::move(weights));
-  TRY_STATUS(state->size_scratch());
-  return std::unique_ptr<Model>(new Model(std::move(state), nullptr));
+  TRY_STATUS(state->scratch.size(source.config(), options, state->weights.kinds, pool.size()));
+  return std::unique_ptr<Model>(new Model(std::move(state)));
 }
 
-Model::Model(std::unique_ptr<State> state, std::unique_ptr<DeviceModel> device)
-    : state_(std::move(state)), device_(std::move(device)) {}
+Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Model::~Model() = default;
 
-const ModelConfig& Model::config() const { return device_ ? device_->config() : state_->config; }
-const ModelOptions& Model::options() const {
-  return device_ ? device_->options() : state_->options;
-}
-std::uint64_t Model::weight_bytes() const {
-  return device_ ? device_->weight_bytes() : state_->weights.memory.size();
-}
-bool Model::weights_packed() const { return device_ && device_->packed(); }
+const ModelConfig& Model::config() const { return state_->config; }
+const ModelOptions& Model::options() const { return state_->options; }
+std::uint64_t Model::weight_bytes() const { return state_->weights.memory.size(); }
 
-RopeView Model::rope(std::uint32_t layer) const {
-  return state_->ropes[config().per_layer[layer].rope].view();
-}
+RopeView Model::rope(std::uint32_t layer) const { return state_->rope_of(layer).view(); }
 
 EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, std::uint32_t kv_head,
                                Side side, std::uint32_t position) const {
@@ -59,20 +49,13 @@ EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, st
   return state_->lane_part(part, layer, kv_head, position);
 }
 
-const SealError& Model::seal_error() const {
-  static const SealError kNone;  // nothing is sealed on a device yet
-  return state_ ? state_->seal_error : kNone;
-}
+const SealError& Model::seal_error() const { return state_->seal_error; }
 
 Geometry Model::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
-  StoragePolicy here = policy;
-  // A device has no scratch for rows: with one block kept, all of them have a place in the cache.
-  if (device_ && policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
-  return make_geometry(config(), tokens_per_block, here);
+  return make_geometry(config(), tokens_per_block, policy);
 }
 
 std::uint64_t Model::numerics_id() const {
-  if (device_) return device_->numerics_id();
   std::uint64_t id = 0;
   for (const std::uint64_t part :
        {std::uint64_t{kLinearVersion}, std::uint64_t{kAttendVersion},
@@ -82,32 +65,18 @@ std::uint64_t Model::numerics_id() const {
   return id;
 }
 
-Status Model::forward(const Geometry& geometry, const StepRows& step, float* logits) {
+void Model::forward(const Geometry& geometry, const StepRows& step, float* logits) {
   CHECK(step.tokens.size() <= options().rows_max && step.tokens.size() == step.positions.size());
   CHECK(step.groups.size() == geometry.groups.size());
-  if (step.tokens.empty()) return {};
-  if (device_) {
-    for (const KvView& view : step.groups)
-      for (std::uint32_t s = 0; s < view.sequence_count; ++s)
-        if (view.sequences[s].lanes != nullptr)
-          return Error{Code::unsupported,
-                       "the CUDA kernels do not read compacted sequences; use --device cpu"};
-    return device_->forward(geometry, step, logits);
-  }
+  if (step.tokens.empty()) return;
   state_->prepare(geometry, step);
   state_->pool.run(
       [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
-  return {};
-}
-
-Status Model::finish(std::uint32_t ticket, std::span<BestToken> best) {
-  CHECK(device_);
-  return device_->finish(ticket, best);
 }
 
 void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
                      const MassAsk& ask, std::span<float* const> out) {
-  CHECK(state_ && out.size() == std::size_t{tap.layers()} * tap.query_heads());
+  CHECK(out.size() == std::size_t{tap.layers()} * tap.query_heads());
   const LayerGroup& group = geometry.groups[tap.group()];
   const KvSequenceView& lossy = sequence.groups[tap.group()];
   const std::uint32_t row_group = geometry.row_place(group.layers[0]).group;
@@ -144,7 +113,7 @@ void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, cons
                          .queries = tap.query(layer, first) + std::size_t{head} * tap.head_dim(),
                          .stride = std::size_t{tap.query_heads()} * tap.head_dim(),
                          .count = ask.rows,
-                         .scale = state_->config.attention_scale,
+                         .scale = state_->config.per_layer[group.layers[layer]].attn.scale,
                          .reach = ask.repeat
                                       ? MassReach{ask.sinks, ask.begin, ask.end, ask.own, own_end}
                                       : MassReach{.own_end = own_end}};
@@ -156,31 +125,31 @@ void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, cons
 
 void Model::rotate_keys(std::uint32_t layer, std::int32_t delta, std::uint32_t rows, float* keys) {
   CHECK(state_);
-  RopeTable& rope = state_->ropes[config().per_layer[layer].rope];
+  RopeTable& rope = state_->rope_of(layer);
   const auto size = static_cast<std::uint32_t>(delta < 0 ? -delta : delta);
   rope.cover(size + 1);
   std::vector<float> sines(rope.sines(size), rope.sines(size) + rope.half());
   if (delta < 0)
     for (float& s : sines) s = -s;
   for (std::uint32_t i = 0; i < rows; ++i)
-    state_->vector.rope(keys + std::size_t{i} * config().head_dim, 2 * rope.half(),
-                        rope.cosines(size), sines.data());
+    state_->vector.rope(keys + std::size_t{i} * config().per_layer[layer].attn.key_dim,
+                        2 * rope.half(), rope.cosines(size), sines.data());
 }
 
 std::span<const double> Model::rotation(std::uint32_t layer) const {
   CHECK(state_);
-  return state_->ropes[config().per_layer[layer].rope].frequencies();
+  return state_->rope_of(layer).frequencies();
 }
 
 Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block,
                        const StoragePolicy& policy) {
   std::vector<LayerShape> layers;
-  for (const LayerConfig& layer : config.per_layer)
-    layers.push_back({.kind = layer.window ? GroupKind::window : GroupKind::full,
-                      .kv_heads = config.kv_heads,
-                      .key_dim = config.head_dim,
-                      .value_dim = config.head_dim,
-                      .window = layer.window});
+  for (const LayerSpec& layer : config.per_layer)
+    layers.push_back({.kind = layer.attn.window ? GroupKind::window : GroupKind::full,
+                      .kv_heads = layer.attn.kv_heads,
+                      .key_dim = layer.attn.key_dim,
+                      .value_dim = layer.attn.value_dim,
+                      .window = layer.attn.window});
   return build_geometry(layers, tokens_per_block, policy);
 }
 

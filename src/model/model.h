@@ -1,12 +1,11 @@
-// model/model.h - a loaded model: packed weights and the forward pass over one step's rows.
+// model/model.h - a model in the CPU's memory: packed weights, and the forward pass over a step's rows.
+// CpuExecutor (model/cpu_executor.h) drives it; the GPU's counterpart is model/device_model.h.
 //
-// Knows nothing of the cache but the view it is handed (kernels/kv_view.h). The engine calls it
-// once per step:
+// It knows nothing of the cache but the views it is handed (kernels/kv_view.h).
 //
 //   TRY(ModelSource source, ModelSource::open(path));
 //   TRY(std::unique_ptr<Model> model, Model::load(source, pool, {}));
-//   model->forward({.tokens = ids, .positions = positions, .groups = views, .logit_rows = last},
-//   logits);
+//   model->forward(geometry, {.tokens = ids, .positions = at, .groups = views, .logit_rows = last}, to);
 //
 // Same answer: a row's result depends on its token, its position and what its sequence holds, never
 // on the other rows, the chunking or the number of threads.
@@ -55,8 +54,9 @@ struct StepRows {
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
   std::uint32_t last_layer = 0xffffffffu;     // keys and values up to this one; all others stay
+  bool logprobs = true;                       // of the best tokens
   BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
-  // On a device, with `greedy`: the step is queued and this names it; Model::finish() waits for it.
+  // On a device, with `greedy`: the step is queued and this names it; DeviceModel::finish() waits for it.
   std::uint32_t* ticket = nullptr;
   // On a device, instead: what is to be drawn there, and where what came of it goes. Rows that want
   // their logits get them.
@@ -65,9 +65,15 @@ struct StepRows {
   std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
   // By sequence, null where everything is read; or empty. Not on a device.
   std::span<const PageReads* const> reads = {};
+  // By sequence, null: everything is there; or empty. Not on a device.
+  std::span<LayerGate* const> gates = {};
+  const std::function<void(std::uint32_t layer)>* sealed = nullptr;
+  // Set to 1 for sequences whose gate did not open in time; as long as `gates`.
+  std::span<std::uint8_t> dropped = {};
+  // Set to 1 for rows with keys or values that are not finite or too large; as long as `tokens`, or
+  // empty.
+  std::span<std::uint8_t> broken = {};
 };
-
-class DeviceModel;
 
 class Model {
  public:
@@ -78,7 +84,6 @@ class Model {
   const ModelConfig& config() const;
   const ModelOptions& options() const;
   std::uint64_t weight_bytes() const;  // in memory
-  bool weights_packed() const;         // on a GPU: not all are bf16
 
   // What this model's cache looks like, stored so.
   Geometry geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const;
@@ -88,10 +93,8 @@ class Model {
   std::uint64_t numerics_id() const;
 
   // Writes K/V of every row through the views, then logits [logit_rows][vocabulary]. The geometry
-  // is that of `groups`. Only a device can fail.
-  Status forward(const Geometry& geometry, const StepRows& step, float* logits);
-  // Of a step that was queued. Two may be at a time; they end in their order.
-  Status finish(std::uint32_t ticket, std::span<BestToken> best);
+  // is that of `groups`.
+  void forward(const Geometry& geometry, const StepRows& step, float* logits);
 
   // Attention that slots of a sequence received from queries its tap kept, added to out[layer of
   // the tap * query_heads + query head][slot]. Between steps; on all threads.
@@ -101,9 +104,6 @@ class Model {
   void rotate_keys(std::uint32_t layer, std::int32_t delta, std::uint32_t rows, float* keys);
   // Radians per position of the pairs (i, i + n) of a layer's heads.
   std::span<const double> rotation(std::uint32_t layer) const;
-
-  // The GPU that holds this model, or null: the cache must lie on the same one.
-  const DeviceModel* device() const { return device_.get(); }
 
   // How one side of a lane's pages is sealed and read: for those who do so outside of a step. Of
   // the page whose first token is at `position`.
@@ -116,9 +116,8 @@ class Model {
   struct State;  // model/state.h; private to model/
 
  private:
-  Model(std::unique_ptr<State> state, std::unique_ptr<DeviceModel> device);
-  std::unique_ptr<State> state_;  // one of the two
-  std::unique_ptr<DeviceModel> device_;
+  explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 // The geometry of a configuration without loading it (for plans).

@@ -1,4 +1,4 @@
-// model/pass.h - one thread's part of one forward pass. Private to model/.
+// model/pass.h - one thread's part of one forward pass: it walks the layers' specs. Private to model/.
 //
 // Three ways to share the work, chosen by the number of rows; none of them changes a bit, as every
 // row and every output column is computed alike wherever it is computed:
@@ -18,13 +18,19 @@ namespace quire {
 class Pass {
  public:
   Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits,
-       ThreadPool::Lane lane, bool is_tail = false);
+       ThreadPool::Lane worker, bool is_tail = false);
   void run();
 
  private:
   enum class Sharing { few, columns, rows };
   struct Range {
     std::uint32_t begin, end;
+  };
+  struct Layer {
+    std::uint32_t index;
+    const LayerSpec& spec;
+    const PackedWeights::Layer& w;
+    const Attention& attn = spec.attn;
   };
 
   static Sharing sharing_for(std::uint32_t rows, std::uint32_t threads);
@@ -34,42 +40,53 @@ class Pass {
   void meet_after_rows() const;     // where rows were split and columns come next
   void meet_after_columns() const;  // where columns were split and rows come next
 
-  float* x_row(std::uint32_t row) const;
-  void absorb(std::uint32_t row, const std::vector<float>& post_norm);
-  void enter(std::uint32_t row, std::uint32_t to_row, const std::vector<float>& norm,
-             const ActivationRows& to);
-  void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
-              const ActivationRows& to) const;
-
+  Layer layer(std::uint32_t index) const {
+    return {index, c_.per_layer[index], s_.weights.layers[index]};
+  }
   std::uint32_t step_row(std::uint32_t row) const { return is_tail_ ? step_.logit_rows[row] : row; }
 
+  // pass.cc: between the matrices, feed-forward and the ends.
   void embed();
-  void keys_and_values(std::uint32_t layer);
-  void attention(std::uint32_t layer);
-  void fetch_for(std::uint32_t layer);
-  void tap(std::uint32_t layer);
-  void tap_moments(std::uint32_t layer, const KvSequenceView& sequence, Tap& tap);
-  void project_qkv(std::uint32_t layer, const ActivationRows& in);
-  void finish_head(std::uint32_t layer, std::uint32_t head, Range rows);
-  void choose_pages(std::uint32_t layer);
-  void attend(std::uint32_t layer);
-  void seal(std::uint32_t layer);
-  void attend_sealed(std::uint32_t layer);
-  void feed_forward(std::uint32_t layer);
-  void multiply_units(const LayerWeights& w, Range units, const ActivationRows& in,
-                      const ActivationRows& inner);
+  float* x_row(std::uint32_t row) const;
+  const float* normed(const Norm& norm, const std::vector<float>& weight, const float* row,
+                      std::uint32_t n, float* to) const;
+  void absorb(std::uint32_t row, const Norm& post, const std::vector<float>& weight);
+  void enter(std::uint32_t row, std::uint32_t to_row, const Norm& pre,
+             const std::vector<float>& weight, const ActivationRows& to);
+  void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
+              const ActivationRows& to) const;
   void project(const PackedMatrix& w, const ActivationRows& in);
-  void finish(std::uint32_t last);       // attention and feed-forward of the last layer, logits
-  void finish_tail(std::uint32_t last);  // the same, for rows whose logits are wanted
+  void feed_forward(const Layer& l);
+  void multiply_units(const Layer& l, Range units, const ActivationRows& in,
+                      const ActivationRows& inner);
+  void finish(const Layer& last);       // attention and feed-forward of the last layer, logits
+  void finish_tail(const Layer& last);  // the same, for rows whose logits are wanted
   void logits();
 
+  // pass_attention.cc
+  void keys_and_values(const Layer& l);
+  void wait_for_gates(std::uint32_t layer);
+  void project_qkv(const Layer& l, const ActivationRows& in);
+  void finish_head(const Layer& l, std::uint32_t head, Range rows);
+  void choose_pages(const Layer& l);
+  void seal(const Layer& l);
+  void attention(const Layer& l);
+  void attend(const Layer& l);
+  void attend_sealed(const Layer& l, const GroupStep& group, const AttendStep& as_rows);
+  AttendStep attend_step(const Layer& l, const KvView& view, const AttendShape& shape,
+                         std::uint32_t index) const;
+  void fetch_for(std::uint32_t layer);
+  void tap(const Layer& l);
+  void tap_moments(const Layer& l, const KvSequenceView& sequence, Tap& tap);
+
   Model::State& s_;
+  Scratch& scratch_;
   const ModelConfig& c_;
   const Geometry& geometry_;
   const StepRows& step_;
   float* logits_;
-  const ThreadPool::Lane lane_;
-  LaneScratch& own_;
+  const ThreadPool::Lane worker_;
+  WorkerScratch& own_;
   const bool is_tail_;
   const std::uint32_t row_count_;
   const Sharing sharing_;

@@ -9,8 +9,8 @@ namespace quire {
 Tap::Tap(const ModelConfig& config, const Geometry& geometry, std::uint32_t group)
     : group_(group),
       layers_(static_cast<std::uint32_t>(geometry.groups[group].layers.size())),
-      query_heads_(config.query_heads),
-      head_dim_(config.head_dim) {}
+      query_heads_(config.per_layer[geometry.groups[group].layers[0]].attn.query_heads),
+      head_dim_(geometry.groups[group].key_dim) {}
 
 void Tap::watch(std::uint32_t first, std::uint32_t count) {
   first_ = first;

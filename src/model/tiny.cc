@@ -6,12 +6,14 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "base/file.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "model/arch/arch.h"
 #include "tensor/gguf_writer.h"
 
 namespace quire {
@@ -103,16 +105,36 @@ std::vector<std::string> byte_tokens() {
 
 class TinyModel {
  public:
-  explicit TinyModel(const TinyOptions& options) : o_(options), random_(options.seed) {}
+  TinyModel(const TinyOptions& options, std::span<const TensorRow> tensors)
+      : o_(options), random_(options.seed) {
+    config_.tensors = tensors;
+    config_.layers = o_.layers;
+    config_.hidden = o_.hidden;
+    config_.vocabulary = kTinyVocabulary;
+    config_.tied_head = o_.tied_head;
+    LayerSpec layer;
+    layer.attn = {.query_heads = o_.query_heads,
+                  .kv_heads = o_.kv_heads,
+                  .key_dim = o_.head_dim,
+                  .value_dim = o_.head_dim};
+    layer.ffn.width = o_.feed_forward;
+    config_.per_layer.assign(o_.layers, layer);
+  }
 
   std::string make() {
     metadata();
     tokenizer();
-    matrix("token_embd.weight", kTinyVocabulary, o_.hidden);
-    norm("output_norm.weight", o_.hidden);
-    if (!o_.tied_head) matrix("output.weight", kTinyVocabulary, o_.hidden);
-    if (o_.rope_factors) vector("rope_freqs.weight", o_.head_dim / 2, 4, 3);
-    for (std::uint32_t l = 0; l < o_.layers; ++l) layer(fmt::format("blk.{}.", l));
+    for (const std::string& name : tensor_names(config_)) {
+      if (o_.rope_factors && name == "blk.0.attn_norm.weight")
+        vector("rope_freqs.weight", o_.head_dim / 2, 4, 3);
+      const std::vector<std::uint64_t> shape = tensor_shape(config_, *find_tensor(config_, name));
+      if (shape.size() == 2)
+        matrix(name, shape);
+      else if (name.ends_with(".bias"))
+        vector(name, shape[0], 0, 0.3);
+      else
+        vector(name, shape[0], 1, 0.4);
+    }
     return writer_.finish();
   }
 
@@ -164,32 +186,6 @@ class TinyModel {
                 "{% if add_generation_prompt %}<|assistant|>{% endif %}");
   }
 
-  void layer(const std::string& at) {
-    const std::uint32_t queries = o_.query_heads * o_.head_dim, keys = o_.kv_heads * o_.head_dim;
-    norm(at + "attn_norm.weight", o_.hidden);
-    matrix(at + "attn_q.weight", queries, o_.hidden);
-    matrix(at + "attn_k.weight", keys, o_.hidden);
-    matrix(at + "attn_v.weight", keys, o_.hidden);
-    matrix(at + "attn_output.weight", o_.hidden, queries);
-    norm(at + "ffn_norm.weight", o_.hidden);
-    matrix(at + "ffn_gate.weight", o_.feed_forward, o_.hidden);
-    matrix(at + "ffn_up.weight", o_.feed_forward, o_.hidden);
-    matrix(at + "ffn_down.weight", o_.hidden, o_.feed_forward);
-    if (is("qwen2")) {
-      vector(at + "attn_q.bias", queries, 0, 0.3);
-      vector(at + "attn_k.bias", keys, 0, 0.3);
-      vector(at + "attn_v.bias", keys, 0, 0.3);
-    }
-    if (is("qwen3") || is("gemma3")) {
-      norm(at + "attn_q_norm.weight", o_.head_dim);
-      norm(at + "attn_k_norm.weight", o_.head_dim);
-    }
-    if (is("gemma3")) {
-      norm(at + "post_attention_norm.weight", o_.hidden);
-      norm(at + "post_ffw_norm.weight", o_.hidden);
-    }
-  }
-
   // Uniform numbers around `mean`: no library function whose last bit depends on the machine.
   std::vector<float> numbers(std::size_t count, double mean, double spread) {
     std::vector<float> values(count);
@@ -197,19 +193,21 @@ class TinyModel {
     return values;
   }
 
-  void matrix(const std::string& name, std::uint32_t rows, std::uint32_t columns) {
-    const std::uint64_t shape[] = {rows, columns};
-    const double spread = 2.5 / std::sqrt(static_cast<double>(columns));
-    writer_.add_tensor(name, o_.type, shape,
-                       encode(o_.type, numbers(std::size_t{rows} * columns, 0, spread)));
+  void matrix(const std::string& name, std::span<const std::uint64_t> shape) {
+    const double spread = 2.5 / std::sqrt(static_cast<double>(shape[1]));
+    std::vector<float> values = numbers(shape[0] * shape[1], 0, spread);
+    if (o_.broken && name == "token_embd.weight")
+      std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(7 * shape[1]), shape[1],
+                  std::numeric_limits<float>::quiet_NaN());
+    writer_.add_tensor(name, o_.type, shape, encode(o_.type, values));
   }
-  void vector(const std::string& name, std::uint32_t count, double mean, double spread) {
-    const std::uint64_t shape[] = {count};
-    writer_.add_tensor(name, DType::f32, shape, encode(DType::f32, numbers(count, mean, spread)));
+  void vector(const std::string& name, std::uint64_t count, double mean, double spread) {
+    writer_.add_tensor(name, DType::f32, {&count, 1},
+                       encode(DType::f32, numbers(count, mean, spread)));
   }
-  void norm(const std::string& name, std::uint32_t count) { vector(name, count, 1, 0.4); }
 
   const TinyOptions& o_;
+  ModelConfig config_;  // as far as tensors depend on it
   Random random_;
   GgufWriter writer_;
 };
@@ -225,7 +223,10 @@ Result<std::string> tiny_gguf(const TinyOptions& o) {
     if (columns == 0 || columns % dtype_info(o.type).block_elements != 0)
       return Error{Code::invalid, fmt::format("a tiny model in type {} has no rows of {}",
                                               dtype_info(o.type).name, columns)};
-  return TinyModel(o).make();
+  const auto found = std::ranges::find(architectures(), o.architecture, &Architecture::name);
+  if (found == architectures().end())
+    return Error{Code::invalid, fmt::format("no architecture '{}'", o.architecture)};
+  return TinyModel(o, (*found)->tensors).make();
 }
 
 Status write_tiny_gguf(const std::string& path, const TinyOptions& options) {

@@ -110,7 +110,9 @@ TEST(ModelSource, UnknownMissingAndMisshapenTensorsAreNamed) {
   EXPECT_THAT(source.value().tensor("blk.0.attn_q.bias").error().message,
               HasSubstr("has no tensor"));
   EXPECT_THAT(source.value().tensor("blk.9.attn_q.weight").error().message,
-              HasSubstr("'blk.9.attn_q.weight' is missing"));
+              HasSubstr("of 2 layers has no tensor 'blk.9.attn_q.weight'"));
+  EXPECT_THAT(source.value().tensor("output.weight").error().message,
+              HasSubstr("'output.weight' is missing"));
   // The same file with one number changed: the matrices no longer fit.
   std::string bytes = read_file(file.path).value();
   const std::string key = "llama.feed_forward_length";

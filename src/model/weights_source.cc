@@ -40,35 +40,6 @@ Result<std::string> read_file_up_to(const std::string& path, std::uintmax_t byte
   return read_file(path);
 }
 
-// "blk.12.attn_q.weight" is "blk.N.attn_q.weight" and 12; a layer past the model's last is no
-// tensor of it.
-struct SplitName {
-  std::string pattern;
-  std::string layer;  // digits; empty when the name has none
-};
-
-SplitName split_layer(std::string_view name) {
-  constexpr std::string_view kPrefix = "blk.";
-  if (!name.starts_with(kPrefix)) return {std::string(name), {}};
-  const std::size_t end = name.find('.', kPrefix.size());
-  if (end == name.npos) return {std::string(name), {}};
-  return {"blk.N" + std::string(name.substr(end)),
-          std::string(name.substr(kPrefix.size(), end - kPrefix.size()))};
-}
-
-const TensorRow* tensor_row(const ModelConfig& config, std::string_view name) {
-  const SplitName split = split_layer(name);
-  const auto in = [&](std::span<const TensorRow> rows) -> const TensorRow* {
-    const auto found = std::find_if(rows.begin(), rows.end(),
-                                    [&](const TensorRow& r) { return r.name == split.pattern; });
-    return found == rows.end() ? nullptr : &*found;
-  };
-  if (const TensorRow* row = in(common_tensors())) return row;
-  for (const Architecture* a : architectures())
-    if (a->name == config.architecture) return in(a->tensors);
-  return nullptr;
-}
-
 }  // namespace
 
 Result<ModelSource> ModelSource::open(const std::string& path) {
@@ -112,12 +83,9 @@ Result<ModelSource> ModelSource::open_folder(const std::string& path) {
 }
 
 std::string ModelSource::stored_name(std::string_view name) const {
-  if (gguf_) return std::string(name);
-  const TensorRow* row = tensor_row(config_, name);
-  if (!row) return std::string(name);
-  std::string stored(row->hf);
-  if (const std::size_t n = stored.find(".N."); n != stored.npos)
-    stored.replace(n + 1, 1, split_layer(name).layer);
+  const std::optional<NamedTensor> tensor = gguf_ ? std::nullopt : find_tensor(config_, name);
+  if (!tensor) return std::string(name);
+  const std::string stored = hf_name(*tensor);
   if (stored != "lm_head.weight") return hf_prefix_ + stored;
   return hf_prefix_.starts_with("language_model.") ? "language_model." + stored : stored;
 }
@@ -128,14 +96,11 @@ bool ModelSource::has_tensor(std::string_view name) const {
 }
 
 Result<std::vector<std::uint64_t>> ModelSource::shape(std::string_view name) const {
-  const TensorRow* row = tensor_row(config_, name);
-  if (!row)
-    return Error{Code::invalid, fmt::format("{}: architecture {} has no tensor '{}'", path_,
-                                            config_.architecture, name)};
-  std::vector<std::uint64_t> shape;
-  if (row->rows != Extent::none) shape.push_back(extent_of(row->rows, config_));
-  shape.push_back(extent_of(row->columns, config_));
-  return shape;
+  const std::optional<NamedTensor> tensor = find_tensor(config_, name);
+  if (!tensor)
+    return Error{Code::invalid, fmt::format("{}: architecture {} of {} layers has no tensor '{}'",
+                                            path_, config_.architecture, config_.layers, name)};
+  return tensor_shape(config_, *tensor);
 }
 
 struct ModelSource::Random {
@@ -169,7 +134,7 @@ Result<TensorView> ModelSource::random_tensor(std::string_view name) const {
       const float sum = static_cast<float>(bits & 0xffff) +
                         static_cast<float>(bits >> 16 & 0xffff) +
                         static_cast<float>(bits >> 32 & 0xffff) + static_cast<float>(bits >> 48);
-      values[i] = f32_to_bf16(is_norm ? (config_.norm_plus_one ? 0 : 1)
+      values[i] = f32_to_bf16(is_norm ? (config_.output_norm.plus_one ? 0 : 1)
                                       : (sum * (1.0f / 65536) - 2.0f) * 1.7320508f * kRandomSpread);
     }
   }

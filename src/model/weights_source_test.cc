@@ -47,10 +47,10 @@ TEST(ModelSource, SmolLm2IsWhatItsMakersSay) {
   EXPECT_EQ(c.head_dim, 64u);
   EXPECT_EQ(c.vocabulary, 49152u);
   EXPECT_EQ(c.context, 8192u);
-  EXPECT_FLOAT_EQ(c.norm_epsilon, 1e-5f);
-  EXPECT_FLOAT_EQ(c.attention_scale, 0.125f);
+  EXPECT_FLOAT_EQ(c.output_norm.epsilon, 1e-5f);
+  EXPECT_FLOAT_EQ(c.per_layer[0].attn.scale, 0.125f);
   EXPECT_TRUE(c.tied_head);
-  EXPECT_TRUE(c.interleaved_rope);
+  EXPECT_TRUE(c.per_layer[0].attn.interleaved);
   ASSERT_EQ(c.ropes.size(), 1u);
   EXPECT_EQ(c.ropes[0].base, 100000.0f);
   EXPECT_EQ(c.ropes[0].dimensions, 64u);
@@ -85,14 +85,17 @@ TEST(ModelSource, Gemma3HasLocalAndGlobalLayers) {
   EXPECT_EQ(c.head_dim, 256u);
   EXPECT_EQ(c.kv_heads, 1u);
   EXPECT_EQ(c.vocabulary, 262144u);
-  EXPECT_TRUE(c.qk_norm && c.sandwich_norms && c.tied_head);
-  EXPECT_FALSE(c.norm_plus_one || c.interleaved_rope || c.qkv_bias);
-  EXPECT_EQ(c.activation, Activation::gelu);
+  EXPECT_TRUE(c.tied_head);
+  EXPECT_FALSE(c.output_norm.plus_one);
   EXPECT_FLOAT_EQ(c.embedding_scale, std::sqrt(640.0f));
-  EXPECT_FLOAT_EQ(c.attention_scale, 1.0f / 16);
   for (std::uint32_t l = 0; l < c.layers; ++l) {
-    EXPECT_EQ(c.per_layer[l].window, l % 6 == 5 ? 0u : 512u) << "layer " << l;
-    EXPECT_EQ(c.ropes[c.per_layer[l].rope].base, l % 6 == 5 ? 1e6f : 1e4f) << "layer " << l;
+    const LayerSpec& layer = c.per_layer[l];
+    EXPECT_TRUE(layer.pre_a && layer.post_a && layer.pre_f && layer.post_f && layer.attn.head_norm);
+    EXPECT_FALSE(layer.pre_a.plus_one || layer.attn.interleaved || layer.attn.qkv_bias);
+    EXPECT_EQ(layer.ffn.activation, Activation::gelu);
+    EXPECT_FLOAT_EQ(layer.attn.scale, 1.0f / 16);
+    EXPECT_EQ(layer.attn.window, l % 6 == 5 ? 0u : 512u) << "layer " << l;
+    EXPECT_EQ(c.ropes[layer.attn.rope].base, l % 6 == 5 ? 1e6f : 1e4f) << "layer " << l;
   }
   expect_all_tensors(source,
                      {"attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight",

@@ -72,6 +72,7 @@ ApiError from_failure(const Failure& failure) {
       e.param = "messages";
       break;
     case FailureKind::queue_full:
+    case FailureKind::quota:
       e.status = 429;
       e.type = "rate_limit_error";
       break;

@@ -168,10 +168,8 @@ void post_kv_explain(Server& server, std::shared_ptr<Call> call) {
         [request, keys, compare, caller = call->caller](EngineView& e) {
           Explained out{.now = e.now};
           Attached attached;
-          if (const auto root =
-                  e.runtime.tenant_root(request->kv.tenant, request->kv.storage.get());
-              root.ok())
-            attached = e.runtime.cache().lookup(root.value(), request->prompt, keys);
+          if (const auto root = e.runtime.find_root(request->kv.tenant, request->kv.storage.get()))
+            attached = e.runtime.cache().lookup(*root, request->prompt, keys);
           const RequestRecord* other =
               compare.empty() ? nullptr : find_record(e.log, compare, caller);
           out.explanation = e.log.explain(*request, attached, other ? other->id : "");

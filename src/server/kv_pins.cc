@@ -1,7 +1,10 @@
-// Pins: prefixes that stay in the cache until they expire or are let go.
+// Pins and leases: prefixes that stay in the cache until they expire or are let go, whether a request
+// asked for that (kv.retention) or somebody by hand. The cache knows whose they are.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
+#include <unordered_map>
 
 #include "server/kv_select.h"
 #include "server/prompt_run.h"
@@ -34,43 +37,63 @@ struct Seen {
   Nanoseconds now = 0;
 };
 
-Json pin_json(const PinBook::Pin& pin, std::uint64_t number, const LeaseInfo& info,
-              Nanoseconds now) {
+std::optional<std::string> tenant_seen_by(const Call& call) {
+  if (call.caller.admin) return std::nullopt;  // all of them
+  return call.caller.tenant;
+}
+
+bool may_see(const Caller& caller, const LeaseInfo& lease) {
+  return caller.admin || caller.tenant == lease.tenant;
+}
+
+Json lease_json(const LeaseInfo& info, Nanoseconds now) {
   return {
-      {"id", fmt::format("pin_{}", number)},
+      {"id", fmt::format("pin_{}", static_cast<std::uint64_t>(info.id))},
       {"node", info.node.hex()},
       {"tokens", info.tokens},
       {"bytes", info.bytes},
       {"tier", "cpu"},
-      {"label", pin.label},
+      {"tenant", info.tenant},
+      {"pin", info.pin},
+      {"label", info.label},
       {"expires", info.expires == 0 ? Json() : Json(rfc3339(unix_now_ns() + info.expires - now))}};
 }
 
-// Shows the pin as the cache has it now; forgets it when the cache has.
-void show_pin(Server& server, std::shared_ptr<Call> call, std::uint64_t number, int status) {
-  const auto pin = server.pins().find(number, call->caller);
-  if (!pin) return call->refuse(not_found(fmt::format("there is no pin_{}", number)));
+// The lease, if there is one and the caller may see it: to others it does not exist.
+Result<LeaseInfo> visible_lease(EngineView& e, std::uint64_t number, const Caller& caller) {
+  TRY(LeaseInfo info, e.runtime.cache().lease_info(LeaseId{number}));
+  if (!may_see(caller, info))
+    return Error{Code::not_found, fmt::format("there is no pin_{}", number)};
+  return info;
+}
+
+// Does something with a lease on the engine thread, and shows it as it is then.
+template <class F>
+void with_lease(Server& server, std::shared_ptr<Call> call, F change) {
+  const auto number = pin_number(call->arguments.front());
+  if (!number) return post_refusal(call, not_found("there is no " + call->arguments.front()));
   server.with_engine(
       call,
-      [number](EngineView& e) {
-        return Seen{e.runtime.cache().lease_info(LeaseId{number}), e.now};
+      [number = *number, caller = call->caller, change](EngineView& e) -> Seen {
+        Result<LeaseInfo> info = visible_lease(e, number, caller);
+        if (!info.ok()) return {std::move(info), e.now};
+        if (const Status done = change(e.runtime.cache(), LeaseId{number}); !done.ok())
+          return {done.error(), e.now};
+        Result<LeaseInfo> after = e.runtime.cache().lease_info(LeaseId{number});
+        return {after.ok() ? std::move(after) : std::move(info), e.now};
       },
-      [&server, call, number, pin = *pin, status](const Seen& seen) {
-        if (!seen.info.ok()) {
-          server.pins().remove(number);
-          return call->refuse(not_found(fmt::format("pin_{} has expired", number)));
-        }
-        call->respond(pin_json(pin, number, seen.info.value(), seen.now), status);
+      [call](const Seen& seen) {
+        if (!seen.info.ok()) return call->refuse(not_found(seen.info.error().message));
+        Json shown = lease_json(seen.info.value(), seen.now);
+        if (call->request().method == "DELETE") shown["deleted"] = true;
+        call->respond(shown);
       });
 }
 
 // Leases what is cached of the prompt; nothing is computed.
-Result<LeaseId> lease_cached(EngineView& e, const std::vector<TokenId>& tokens,
-                             const std::vector<BlockKey>& keys, const KvPolicy& policy,
-                             Nanoseconds ttl) {
-  KvCache& cache = e.runtime.cache();
-  TRY(const RootId root, e.runtime.tenant_root(policy.tenant, policy.storage.get()));
-  const std::uint32_t p = e.runtime.geometry().tokens_per_block;
+Result<LeaseId> lease_cached(KvCache& cache, RootId root, const std::vector<TokenId>& tokens,
+                             const std::vector<BlockKey>& keys, const LeaseRequest& request) {
+  const std::uint32_t p = cache.geometry(root).tokens_per_block;
   const Attached found = cache.lookup(root, tokens, keys);
   const std::uint32_t whole = found.tokens / p * p;
   // The last token of a prompt is never served, so the blocks of an exact multiple end before it.
@@ -82,31 +105,57 @@ Result<LeaseId> lease_cached(EngineView& e, const std::vector<TokenId>& tokens,
                               .token_capacity = static_cast<std::uint32_t>(tokens.size()) + 1,
                               .publish = false}));
   cache.attach(s, tokens, keys);
-  return cache.lease(s, {.ttl = ttl, .pin = true});
+  return cache.lease(s, request);
 }
 
-// The tokens from the root to this node.
-Result<std::vector<TokenId>> path_tokens(const KvCache& cache, std::string_view hex) {
-  TRY(const BlockKey node, find_node(cache, hex));
+// The path from the root to a node; of one tenant, or any.
+struct NodePath {
+  RootId root{};
+  std::vector<TokenId> tokens;
+  std::vector<BlockKey> keys;
+};
+Result<NodePath> path_to(const KvCache& cache, std::string_view hex,
+                         const std::optional<std::string>& tenant) {
+  TRY(const BlockKey node, find_node(cache, hex, tenant));
   struct Step {
     BlockKey parent;
+    RootId root;
     std::span<const TokenId> tokens;  // the cache stands still meanwhile
   };
   std::unordered_map<BlockKey, Step, BlockKeyHash> steps;
-  cache.tree([&](const NodeInfo& n) { steps[n.key] = {n.parent, n.tokens}; });
-  std::vector<std::span<const TokenId>> path;
+  cache.tree([&](const NodeInfo& n) {
+    if (!tenant || n.tenant == *tenant) steps[n.key] = {n.parent, n.root, n.tokens};
+  });
+  std::vector<decltype(steps)::const_iterator> up;
   for (auto at = steps.find(node); at != steps.end(); at = steps.find(at->second.parent))
-    path.push_back(at->second.tokens);
-  std::vector<TokenId> tokens;
-  for (auto part = path.rbegin(); part != path.rend(); ++part)
-    tokens.insert(tokens.end(), part->begin(), part->end());
-  return tokens;
+    up.push_back(at);
+  NodePath path;
+  for (auto at = up.rbegin(); at != up.rend(); ++at) {
+    const auto& [key, step] = **at;
+    path.root = step.root;
+    path.keys.push_back(key);
+    path.tokens.insert(path.tokens.end(), step.tokens.begin(), step.tokens.end());
+  }
+  path.tokens.push_back(0);  // the last token is never served
+  return path;
 }
 
-void keep_pin(Server& server, const std::shared_ptr<Call>& call, LeaseId id, std::string label) {
-  const auto number = static_cast<std::uint64_t>(id);
-  server.pins().add(number, {std::move(label), call->caller.tenant});
-  show_pin(server, call, number, 200);
+Result<LeaseId> lease_node(KvCache& cache, std::string_view hex,
+                           const std::optional<std::string>& tenant, const LeaseRequest& request) {
+  TRY(const NodePath path, path_to(cache, hex, tenant));
+  return lease_cached(cache, path.root, path.tokens, path.keys, request);
+}
+
+void show_made(Server& server, const std::shared_ptr<Call>& call, LeaseId id) {
+  server.with_engine(
+      call,
+      [id](EngineView& e) {
+        return Seen{e.runtime.cache().lease_info(id), e.now};
+      },
+      [call](const Seen& seen) {
+        if (!seen.info.ok()) return call->refuse(not_found(seen.info.error().message));
+        call->respond(lease_json(seen.info.value(), seen.now));
+      });
 }
 
 }  // namespace
@@ -123,116 +172,96 @@ void post_pins(Server& server, std::shared_ptr<Call> call) {
     if (node && node->size() < 8) f.refuse("node", "must be at least 8 hex digits");
     if (f.failed()) return post_refusal(call, f.error());
 
-    const auto kept = [&server, call, label](const Result<LeaseId>& lease) {
+    const auto kept = [&server, call](const Result<LeaseId>& lease) {
       if (!lease.ok()) {
         ApiError error = pin_error(lease.error());
         if (lease.error().code == Code::not_found) error.code = "not_cached";
         return call->refuse(error);
       }
-      keep_pin(server, call, lease.value(), label);
+      show_made(server, call, lease.value());
     };
-    if (node) {
-      if (!call->caller.admin)
-        return post_refusal(call, forbidden("pinning a node needs an admin key"));
-      return server.with_engine(
+    if (node)
+      return server.with_walk(
           call,
-          [node = *node, ttl](EngineView& e) -> Result<LeaseId> {
-            TRY(std::vector<TokenId> tokens, path_tokens(e.runtime.cache(), node));
-            return lease_cached(e, tokens, {}, {}, ttl);
+          [node = *node, ttl, label, tenant = tenant_seen_by(*call)](EngineView& e) {
+            return lease_node(e.runtime.cache(), node, tenant,
+                              {.ttl = ttl, .pin = true, .label = label});
           },
-          kept);
-    }
+          [call, kept](const Result<LeaseId>& lease) {
+            call->exchange->post([lease, kept] { kept(lease); });
+          });
     GenerationRequest asked;
     Prompt prompt;
     if (auto error = named_prompt(server, *call, body, asked, prompt))
       return post_refusal(call, std::move(*error));
     if (prefill) {
       Request request = make_request(asked, prompt, server.runtime(), call->id);
-      request.kv.retention.push_back({.ttl = ttl, .pin = true});
-      return run_prompt(server, call, std::move(request), [&server, call, label](const Done& d) {
+      request.kv.retention.push_back({.ttl = ttl, .pin = true, .label = label});
+      return run_prompt(server, call, std::move(request), [&server, call](const Done& d) {
         if (d.leases.empty())
           return call->refuse(
               pin_error({Code::exhausted,
                          d.lease_problem.empty() ? "nothing could be pinned" : d.lease_problem}));
-        keep_pin(server, call, d.leases.back(), label);
+        show_made(server, call, d.leases.back());
       });
     }
     auto keys = server.service().block_keys(prompt.tokens, asked.kv.policy);
     server.with_engine(
         call,
-        [tokens = prompt.tokens, keys, policy = asked.kv.policy, ttl](EngineView& e) {
-          return lease_cached(e, tokens, keys, policy, ttl);
+        [tokens = prompt.tokens, keys, policy = asked.kv.policy, ttl,
+         label](EngineView& e) -> Result<LeaseId> {
+          const auto root = e.runtime.find_root(policy.tenant, policy.storage.get());
+          if (!root) return Error{Code::not_found, "nothing of this tenant is cached"};
+          return lease_cached(e.runtime.cache(), *root, tokens, keys,
+                              {.ttl = ttl, .pin = true, .label = label});
         },
         kept);
   });
 }
 
 void get_pins(Server& server, std::shared_ptr<Call> call) {
-  const auto pins = server.pins().all(call->caller);
+  const std::string wanted = call->request().parameter("limit").value_or("100");
+  std::size_t limit = 0;
+  std::from_chars(wanted.data(), wanted.data() + wanted.size(), limit);
+  limit = std::clamp<std::size_t>(limit, 1, 1000);
+  const auto after = pin_number(call->request().parameter("after").value_or(""));
   struct All {
-    std::vector<Seen> seen;
+    std::vector<LeaseInfo> leases;
+    Nanoseconds now = 0;
   };
-  server.with_engine(
+  server.with_walk(
       call,
-      [pins](EngineView& e) {
-        All all;
-        for (const auto& [number, pin] : pins)
-          all.seen.push_back({e.runtime.cache().lease_info(LeaseId{number}), e.now});
-        return all;
+      [tenant = tenant_seen_by(*call), after, limit](EngineView& e) {
+        return All{e.runtime.cache().leases(tenant, LeaseId{after.value_or(0)}, limit + 1), e.now};
       },
-      [&server, call, pins](const All& all) {
+      [call, limit](const All& all) {
         Json data = Json::array();
-        for (std::size_t i = 0; i < pins.size(); ++i) {
-          const auto& [number, pin] = pins[i];
-          if (all.seen[i].info.ok())
-            data.push_back(pin_json(pin, number, all.seen[i].info.value(), all.seen[i].now));
-          else
-            server.pins().remove(number);
-        }
+        for (std::size_t i = 0; i < std::min(limit, all.leases.size()); ++i)
+          data.push_back(lease_json(all.leases[i], all.now));
         const Json last = data.empty() ? Json() : data.back()["id"];
-        call->respond({{"data", std::move(data)}, {"has_more", false}, {"last_id", last}});
+        post_answer(call, {{"data", std::move(data)},
+                           {"has_more", all.leases.size() > limit},
+                           {"last_id", last}});
       });
 }
 
 void get_pin(Server& server, std::shared_ptr<Call> call) {
-  const auto number = pin_number(call->arguments.front());
-  if (!number) return call->refuse(not_found("there is no " + call->arguments.front()));
-  show_pin(server, call, *number, 200);
+  with_lease(server, call, [](KvCache&, LeaseId) { return Status(); });
 }
 
 void patch_pin(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
     Fields f(body);
     const auto ttl = f.duration("ttl");
-    const auto number = pin_number(call->arguments.front());
     if (!ttl) f.refuse("ttl", "is required", "missing_required_parameter");
     if (f.failed()) return post_refusal(call, f.error());
-    if (!number || !server.pins().find(*number, call->caller))
-      return post_refusal(call, not_found("there is no " + call->arguments.front()));
-    server.with_engine(
-        call,
-        [number = *number, ttl = *ttl](EngineView& e) {
-          return e.runtime.cache().extend(LeaseId{number}, ttl);
-        },
-        [&server, call, number = *number](const Status& done) {
-          if (!done.ok()) return call->refuse(not_found(done.error().message));
-          show_pin(server, call, number, 200);
-        });
+    with_lease(server, call,
+               [ttl = *ttl](KvCache& cache, LeaseId id) { return cache.extend(id, ttl); });
   });
 }
 
 void delete_pin(Server& server, std::shared_ptr<Call> call) {
-  const auto number = pin_number(call->arguments.front());
-  if (!number || !server.pins().find(*number, call->caller))
-    return call->refuse(not_found("there is no " + call->arguments.front()));
-  server.pins().remove(*number);
-  server.with_engine(
-      call,
-      [number = *number](EngineView& e) { return e.runtime.cache().release(LeaseId{number}); },
-      [call](const Status& done) {
-        if (!done.ok()) return call->refuse(not_found(done.error().message));
-        call->respond({{"id", call->arguments.front()}, {"deleted", true}});
-      });
+  with_lease(server, call, [](KvCache& cache, LeaseId id) { return cache.release(id); });
 }
 
 }  // namespace quire

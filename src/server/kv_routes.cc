@@ -111,7 +111,9 @@ Json Server::statistics() const {
   Json tenants = Json::array();
   for (std::size_t i = 0; i < s.tenants->size(); ++i)
     tenants.push_back(
-        {{"id", (*s.tenants)[i]}, {"used_bytes", s.tenant_bytes[i]}, {"quota_bytes", nullptr}});
+        {{"id", (*s.tenants)[i]},
+         {"used_bytes", s.tenant_bytes[i]},
+         {"quota_bytes", s.tenant_quotas[i] > 0 ? Json(s.tenant_quotas[i]) : Json()}});
   const auto rate = [](double hit, double asked) { return asked > 0 ? hit / asked : 0; };
   const HitHistory::Rates rates = hits_.rates(SteadyClock().now(), c.tokens_queried, c.tokens_hit);
   return {
@@ -184,9 +186,8 @@ void post_kv_lookup(Server& server, std::shared_ptr<Call> call) {
         call,
         [shared, keys, policy = asked.kv.policy](EngineView& e) {
           Found found{.token_seconds = e.log.token_seconds};
-          if (const auto root = e.runtime.tenant_root(policy.tenant, policy.storage.get());
-              root.ok())
-            found.attached = e.runtime.cache().lookup(root.value(), shared->tokens, keys);
+          if (const auto root = e.runtime.find_root(policy.tenant, policy.storage.get()))
+            found.attached = e.runtime.cache().lookup(*root, shared->tokens, keys);
           return found;
         },
         [&server, call, shared, keys](const Found& found) {

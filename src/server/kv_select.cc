@@ -46,7 +46,8 @@ Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_de
   return out;
 }
 
-Result<BlockKey> find_node(const KvCache& cache, std::string_view hex, std::optional<RootId> root) {
+Result<BlockKey> find_node(const KvCache& cache, std::string_view hex,
+                           const std::optional<std::string>& tenant) {
   std::vector<BlockKey> found;
   std::string wanted(hex);
   std::ranges::transform(wanted, wanted.begin(),
@@ -58,7 +59,8 @@ Result<BlockKey> find_node(const KvCache& cache, std::string_view hex, std::opti
            key.hex().starts_with(wanted);
   };
   cache.tree([&](const NodeInfo& n) {
-    if ((!root || n.root == *root) && found.size() < 2 && begins(n.key)) found.push_back(n.key);
+    if ((!tenant || n.tenant == *tenant) && found.size() < 2 && begins(n.key))
+      found.push_back(n.key);
   });
   if (found.empty()) return Error{Code::not_found, "no cached node begins with " + wanted};
   if (found.size() > 1) return Error{Code::invalid, "several nodes begin with " + wanted};
@@ -72,21 +74,19 @@ Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool for
     return cache.clear(force, dry_run);
   }
   BlockKey node;
-  std::optional<RootId> root;
   if (selector.kind == Selector::Kind::node) {
     TRY(node, find_node(cache, selector.node));
   } else if (selector.kind == Selector::Kind::tokens) {
     node = selector.keys.back();
   } else if (selector.kind == Selector::Kind::tenant) {
-    TRY(root, e.runtime.tenant_root(selector.tenant));
-    if (!dry_run) e.drop_snapshots(root);
+    if (!dry_run) e.drop_snapshots();
   }
   std::unordered_set<BlockKey, BlockKeyHash> selected;
   std::vector<BlockKey> tops;
   cache.tree([&](const NodeInfo& n) {
     const bool below = selected.contains(n.parent);
     const bool named =
-        (selector.kind == Selector::Kind::tenant && n.root == *root) ||
+        (selector.kind == Selector::Kind::tenant && n.tenant == selector.tenant) ||
         (selector.kind == Selector::Kind::older_than && n.last_used < e.now - selector.age) ||
         n.key == node;
     if (!below && !named) return;

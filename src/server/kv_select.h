@@ -27,8 +27,8 @@ Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_de
 // Engine thread. Not found: the node is not cached, or the digits fit several.
 Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run);
 
-// The one node whose key begins with these digits; of one root, or any.
+// The one node whose key begins with these digits; of one tenant, or any.
 Result<BlockKey> find_node(const KvCache& cache, std::string_view hex,
-                           std::optional<RootId> root = std::nullopt);
+                           const std::optional<std::string>& tenant = std::nullopt);
 
 }  // namespace quire

@@ -37,14 +37,8 @@ struct Copy {
 Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool text,
                const std::optional<BlockKey>& wanted = std::nullopt) {
   Copy out{.now = e.now};
-  std::optional<RootId> only;
-  if (tenant) {
-    const auto root = e.runtime.tenant_root(*tenant);
-    if (!root.ok()) return out;
-    only = root.value();
-  }
   e.runtime.cache().tree([&](const NodeInfo& n) {
-    if ((only && n.root != *only) || (wanted && n.key != *wanted)) return;
+    if ((tenant && n.tenant != *tenant) || (wanted && n.key != *wanted)) return;
     if (out.blocks.size() >= kBlocksMax) {
       out.truncated = true;
       return;
@@ -326,11 +320,7 @@ void get_kv_block(Server& server, std::shared_ptr<Call> call) {
       call,
       [hex = call->arguments.front(), tenant](EngineView& e) -> Result<Found> {
         if (hex.size() < 8) return Error{Code::invalid, "give at least 8 hex digits"};
-        std::optional<RootId> root;
-        if (tenant) {
-          TRY(root, e.runtime.tenant_root(*tenant));
-        }
-        TRY(const BlockKey key, find_node(e.runtime.cache(), hex, root));
+        TRY(const BlockKey key, find_node(e.runtime.cache(), hex, tenant));
         Copy one = copy_tree(e, tenant, true, key);
         if (one.blocks.empty()) return Error{Code::not_found, "no cached node begins with " + hex};
         return Found{std::move(one.blocks.front()), e.now};

@@ -54,6 +54,11 @@ QUIRE_HANDLER(get_pin);
 QUIRE_HANDLER(patch_pin);
 QUIRE_HANDLER(delete_pin);
 
+// kv_tenants.cc
+QUIRE_HANDLER(get_tenant);
+QUIRE_HANDLER(put_tenant);
+QUIRE_HANDLER(delete_tenant);
+
 // kv_explain.cc
 QUIRE_HANDLER(get_kv_requests);
 QUIRE_HANDLER(get_kv_request);

@@ -23,7 +23,6 @@
 #include "server/grammar.h"
 #include "server/hit_history.h"
 #include "server/metrics.h"
-#include "server/pin_book.h"
 #include "server/report.h"
 #include "server/router.h"
 #include "server/tracer.h"
@@ -111,7 +110,6 @@ class Server {
   std::int64_t model_created() const { return model_created_; }
   std::string_view health();  // "ok", "draining", "stalled" or "device_lost"
   ServerCounts counts() const;
-  PinBook& pins() { return pins_; }
   EventPump& events() { return *events_; }
   bool serves(std::string_view model) const;
   ParseContext parse_context(Call& call) const;
@@ -179,7 +177,6 @@ class Server {
   Nanoseconds steps_changed_ = 0;
   std::atomic<Nanoseconds> walk_took_{0}, next_walk_{0};
   HitHistory hits_;
-  PinBook pins_;
   mutable std::mutex counts_mutex_;
   AnswerCounts answers_;
   std::unique_ptr<Mailbox> mailbox_;

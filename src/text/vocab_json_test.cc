@@ -99,7 +99,7 @@ TEST(VocabJson, NamesWhatItDoesNotSupport) {
 
 TEST(VocabJson, RefusesWhatIsBroken) {
   EXPECT_THAT(error("["), HasSubstr("not JSON"));
-  EXPECT_THAT(error("[]"), HasSubstr("no JSON object"));
+  EXPECT_THAT(error("[]"), HasSubstr("is not a JSON object"));
   EXPECT_THAT(error("{}"), HasSubstr("no 'model'"));
   EXPECT_THAT(error(std::string(100'000, '[')), HasSubstr("nested deeper"));
   EXPECT_THAT(error(with("\"lo\": 3", "\"lo\": 3000000000")), HasSubstr("has id 3000000000"));

@@ -6,6 +6,7 @@ While any attack runs, a one-token answer of the neighbour takes at most a secon
 as many ordinary requests of that size (median of five). The server's memory grows by at most 64 MiB, and is back five
 seconds later. Each attack also says what it must be answered.
 """
+import itertools
 import json
 import os
 import signal
@@ -56,20 +57,26 @@ def status(server, data, limit=30):
         wire.close()
 
 
-def body_status(server, path, body):
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def body_status(server, path, body, key=None):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return status(server, head(path, len(data)) + data)
+    more = "".join(f"{name}: {value}\r\n" for name, value in bearer(key).items())
+    return status(server, head(path, len(data), more) + data)
 
 
-def one_token(server, number):
+def one_token(server, number, key=None):
     began = time.monotonic()
-    server.post("/v1/completions", {"model": "m", "prompt": [60 + number % 100, 70, 80], "max_tokens": 1, "ignore_eos": True})
+    server.post("/v1/completions", {"model": "m", "prompt": [60 + number % 100, 70, 80], "max_tokens": 1, "ignore_eos": True},
+                headers=bearer(key))
     return time.monotonic() - began
 
 
-def ordinary(server, size, prompt=(61, 62, 63)):
+def ordinary(server, size, prompt=(61, 62, 63), key=None):
     """A request of about this size that anybody may send."""
-    body_status(server, "/v1/completions", {"model": "m", "prompt": list(prompt), "max_tokens": 1, "user": "u" * size})
+    body_status(server, "/v1/completions", {"model": "m", "prompt": list(prompt), "max_tokens": 1, "user": "u" * size}, key)
 
 
 class Beside:
@@ -104,12 +111,13 @@ class Beside:
 
 class Attacks(unittest.TestCase):
     arguments = ()
+    key = None  # the neighbour's
 
     @classmethod
     def setUpClass(cls):
         cls.server = Server(QUIRE, TINY, "--kv-cache-memory", "16MiB", *cls.arguments)
         for i in range(100):  # fills the cache, whose memory stays
-            ordinary(cls.server, 1000, [61 + (i * j) % 150 for j in range(200)])
+            ordinary(cls.server, 1000, [61 + (i * j) % 150 for j in range(200)], cls.key)
 
     @classmethod
     def tearDownClass(cls):
@@ -119,15 +127,15 @@ class Attacks(unittest.TestCase):
     def neighbour(self, attack, size, count=4):
         """Measures beside the attack and beside ordinary requests of that size."""
         server = self.server
-        with Beside(lambda: ordinary(server, size), count):
-            usual = statistics.median(one_token(server, i) for i in range(5))
+        with Beside(lambda: ordinary(server, size, key=self.key), count):
+            usual = statistics.median(one_token(server, i, self.key) for i in range(5))
         time.sleep(0.2)
         before = memory(server)
         most = before
         with Beside(attack, count) as beside:
             times = []
             for i in range(5):
-                times.append(one_token(server, 5 + i))
+                times.append(one_token(server, 5 + i, self.key))
                 most = max(most, memory(server))
             end = time.monotonic() + 1
             while time.monotonic() < end:
@@ -349,6 +357,144 @@ class Keys(unittest.TestCase):
                 f.write(keys)
             self.server.process.send_signal(signal.SIGHUP)
             wait_for(lambda: self.call("bob-key-22", "GET", "/v1/models")[0] == 200, 20)
+
+
+class Shares(Attacks):
+    """A tenant who takes whatever it gets, and a neighbour who keeps what is its own."""
+    key, greedy, admin = "bob-key-22", "alice-key-1", "root-key-3"
+    file = os.path.join(FOLDER.name, "shares")
+    arguments = ("--api-key-file", file)
+
+    @classmethod
+    def setUpClass(cls):
+        with open(cls.file, "w") as f:
+            f.write(f"{cls.greedy} tenant=alice\n{cls.key} tenant=bob\n{cls.admin} admin\n")
+        os.chmod(cls.file, 0o600)
+        super().setUpClass()
+
+    def setUp(self):
+        self.numbers = itertools.count(1)
+        for pin in self.leases(self.admin):
+            self.call(self.admin, "DELETE", f"/v1/kv/pins/{pin}")
+        self.call(self.admin, "DELETE", "/v1/kv/tenants/alice")
+        self.call(self.admin, "POST", "/v1/kv/clear", {"select": {"all": True}})
+
+    def call(self, key, method, path, body=None, expected=200):
+        got, _, answer = self.server.call(method, path, body, headers=bearer(key))
+        self.assertEqual(got, expected, answer)
+        return answer
+
+    def complete(self, key, prompt, **kv):
+        return self.call(key, "POST", "/v1/completions", {"model": "m", "prompt": prompt, "max_tokens": 1, "kv": kv})["kv"]
+
+    def fresh(self, length=200):
+        """A prompt that nobody had before."""
+        number = next(self.numbers)
+        return [61 + number // 10_000 % 100, 61 + number // 100 % 100, 61 + number % 100] + [
+            61 + number * i % 97 for i in range(length - 3)]
+
+    def leases(self, key):
+        found, after = [], ""
+        while True:
+            page = self.call(key, "GET", f"/v1/kv/leases?limit=1000&after={after}")
+            found += [lease["id"] for lease in page["data"]]
+            if not page["has_more"]:
+                return found
+            after = page["last_id"]
+
+    def tenant(self, name):
+        return self.call(self.admin, "GET", f"/v1/kv/tenants/{name}")
+
+    def settle(self):
+        """Gives the neighbour something of its own, less than its share."""
+        prompts = [[161 - i] * 2 + [61 + i * j % 89 for j in range(150)] for i in range(10)]
+        for prompt in prompts:
+            self.complete(self.key, prompt)
+        self.assertLess(self.tenant("bob")["used"]["bytes"], self.tenant("bob")["share_bytes"])
+        return prompts
+
+    def still_has(self, prompts):
+        for prompt in prompts:
+            hit = self.complete(self.key, prompt)
+            self.assertGreaterEqual(hit["cached_tokens"], len(prompt) // 32 * 32, hit)
+
+    def test_a_flood(self):
+        prompts = self.settle()
+
+        def attack():
+            self.complete(self.greedy, self.fresh())
+        self.neighbour(attack, 1000)
+        while self.call(self.admin, "GET", "/v1/kv/stats")["evictions"]["total"] == 0:
+            attack()
+        for _ in range(20):
+            attack()
+        self.still_has(prompts)
+
+    def test_pins_without_end(self):
+        prompts = self.settle()
+        made = set()
+
+        def attack():
+            made.update(self.complete(self.greedy, self.fresh(), retention={"pin": True}).get("leases", []))
+        self.neighbour(attack, 1000)
+        count = -1
+        while len(made) > count:  # until no more are given
+            count = len(made)
+            for _ in range(3):
+                attack()
+        self.assertEqual(set(self.leases(self.greedy)), made)
+        self.assertEqual(self.leases(self.key), [])
+        self.assertLessEqual(self.tenant("alice")["used"]["pin_bytes"], 4 * MEBI)  # half of half
+        self.still_has(prompts)
+        own = self.complete(self.key, prompts[0], retention={"pin": True})["leases"]
+        self.assertEqual(self.leases(self.key), own)
+        self.call(self.greedy, "DELETE", f"/v1/kv/pins/{own[0]}", expected=404)
+        first, *others = sorted(made)
+        self.call(self.greedy, "DELETE", f"/v1/kv/pins/{first}")
+        for lease in others:
+            self.call(self.admin, "DELETE", f"/v1/kv/pins/{lease}")
+        self.assertEqual(self.leases(self.admin), own)
+        self.assertEqual(self.tenant("alice")["used"]["pin_bytes"], 0)
+
+    def test_leases_without_end(self):
+        prompts = self.settle()
+        self.call(self.admin, "PUT", "/v1/kv/tenants/alice", {"leases": 20})
+        prompt = self.fresh()
+
+        def attack():
+            self.complete(self.greedy, prompt, retention={"ranges": [{"start": 0, "end": 64} for _ in range(8)]})
+        self.neighbour(attack, 1000)
+        self.assertEqual(len(self.leases(self.greedy)), 20)
+        self.assertEqual(len(self.complete(self.key, prompts[0], retention={"ranges": [{"start": 0, "end": 64}]})["leases"]), 1)
+        self.still_has(prompts)
+
+    def test_ways_of_storing_without_end(self):
+        """Each request has a window, exact tokens or sinks of its own; lookups leave nothing at all."""
+        prompts = self.settle()
+        prompt = self.fresh(100)
+        self.complete(self.greedy, prompt)
+        roots = self.tenant("alice")["used"]["roots"]
+
+        def way(number):
+            return {"allow_lossy": True, **(
+                {"window": {"size": 64 + number % 3000}} if number % 3 == 0 else
+                {"window": {"size": 64 + number % 3000, "sink": 1 + number // 3000}} if number % 3 == 1 else
+                {"format": {"k": "int8", "v": "int8", "recent_exact": 32 * number}})}
+
+        def look():
+            self.call(self.greedy, "POST", "/v1/kv/lookup", {"tokens": prompt, "kv": way(next(self.numbers))})
+
+        def attack():
+            self.complete(self.greedy, prompt, **way(next(self.numbers)))
+        self.neighbour(look, 1000)
+        before = memory(self.server)
+        in_threads([lambda: [look() for _ in range(1000)]] * 5)
+        self.assertEqual(self.tenant("alice")["used"]["roots"], roots)
+        self.neighbour(attack, 1000)
+        in_threads([lambda: [attack() for _ in range(250)]] * 4)
+        self.assertLessEqual(self.tenant("alice")["used"]["roots"], 64)
+        self.assertLessEqual(memory(self.server) - before, 64 * MEBI)
+        self.still_has(prompts)
 
 
 class Words(unittest.TestCase):

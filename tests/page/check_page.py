@@ -314,8 +314,9 @@ def check_real_tenant(browser, program, model, shots):
 
 def check_real_stop(browser, url, shots):
     visit = Visit(browser, url, DESKTOP, shots, "real-stop")
-    visit.page.evaluate("document.getElementById('tokens').value = ''")
-    visit.page.fill("#words", "Count from one to one thousand, one number per line.")
+    # Of the most likely tokens of this answer, none ends it for a long time.
+    visit.page.evaluate("document.getElementById('tokens').value = ''; document.getElementById('temperature').value = '0'")
+    visit.page.fill("#words", "Write a story about a lighthouse.")
     visit.page.press("#words", "Enter")
     visit.page.wait_for_selector(".said.growing")
     visit.page.click("#send.stop")

@@ -87,7 +87,7 @@ void add_values(const EncodedPart& p, const EncodedUnit& unit, const float* weig
     case 3:
       return wide ? by(value_codes<3, 0, 1, 4>) : by(value_codes<3, 0, 1, 2>);
     default:
-      return by(value_codes<2, 0, 1, 2>);
+      return wide ? by(value_codes<2, 0, 1, 4>) : by(value_codes<2, 0, 1, 2>);
   }
 }
 

@@ -88,7 +88,20 @@ QUIRE_INLINE Ints bounded(Floats x, float low, float high) {
   return rounded(min(max(x, all(low)), all(high)));
 }
 
-enum class Grid { rounded, signed_max, midpoint };
+// Root mean squares of n elements, in the order that root_mean_square() of format/codes.h says.
+inline Floats root_mean_squares(const float* x, std::size_t n) {
+  Floats part[32];
+  for (std::size_t p = 0; p < 32; ++p) {
+    part[p] = zero();
+    for (std::size_t d = p * (n / 32); d < (p + 1) * (n / 32); ++d)
+      part[p] = fma(load(x + 16 * d), load(x + 16 * d), part[p]);
+  }
+  for (std::size_t apart = 16; apart > 0; apart /= 2)
+    for (std::size_t p = 0; p < apart; ++p) part[p] = add(part[p], part[p + apart]);
+  return root(div(part[0], all(static_cast<float>(n))));
+}
+
+enum class Grid { rounded, signed_max, midpoint, gaussian_midpoint };
 
 template <Grid kGrid>
 void seal_symmetric(const Sealing& s) {
@@ -104,6 +117,8 @@ void seal_symmetric(const Sealing& s) {
     Ints scale;
     if constexpr (kGrid == Grid::rounded)
       scale = halves_up(max(div(size, all(half - 1)), all(1e-6f)));
+    else if constexpr (kGrid == Grid::gaussian_midpoint)
+      scale = halves_up(div(root_mean_squares(x, s.p.group), all(kGaussianStep)));
     else
       scale = halves_up(div(size, all(half)));
     if constexpr (kGrid == Grid::signed_max)
@@ -217,7 +232,7 @@ QUIRE_INLINE Ints to_fp8(Floats x) {
 template <int kMantissa, int kLeast, int kMax>
 void seal_fp8(const Sealing& s) {
   const std::size_t dim = s.p.rows.dim, tokens = s.p.rows.tokens;
-  Floats size = zero();
+  Floats size = all(kFp8LeastScale * kMax);
   for (std::size_t d = 0; d < dim; ++d) size = max(size, size_of(load(s.x + 16 * d)));
   const Ints power = powers_for(size, kMax);
   store_low_bytes(reinterpret_cast<std::int8_t*>(s.page + s.p.exponents_at + s.slot), power);
@@ -345,6 +360,7 @@ void seal_slots(const Sealing& s, const Channels& channels) {
       break;
   }
   if (p.levels != nullptr) return p.bits == 4 ? seal_turbo<4>(s) : seal_turbo<3>(s);
+  if (p.codec->scale_is_mean) return seal_symmetric<Grid::gaussian_midpoint>(s);
   if (static_cast<int>(2 * p.centre) % 2 != 0) return seal_symmetric<Grid::midpoint>(s);
   return p.bits == 8 ? seal_symmetric<Grid::rounded>(s) : seal_symmetric<Grid::signed_max>(s);
 }

@@ -28,7 +28,7 @@
 
 namespace quire {
 
-inline constexpr std::uint32_t kCudaApiVersion = 5;
+inline constexpr std::uint32_t kCudaApiVersion = 8;
 inline constexpr std::uint32_t kCudaPage = 32;  // tokens per block
 // Slots of a split: small heads make short work of them.
 QUIRE_HOST_DEVICE constexpr std::uint32_t cuda_split(std::uint32_t head_dim) {
@@ -196,10 +196,17 @@ struct AddNormArgs {
   float epsilon;
 };
 
+// The largest logit of a row, the first of those, and the sum of exp(x - max) in the order of
+// kernels/vector.h; NaN where the row is.
+struct CudaBest {
+  TokenId token;
+  float max, sum;
+};
+
 struct EmbedArgs {
   const void* table;            // bf16 [vocabulary][width]
   const std::uint32_t* tokens;  // or rows, with kBestOfRow
-  const BestToken* best;
+  const CudaBest* best;
   float* x;
   std::uint32_t rows, width;
   float scale;
@@ -221,6 +228,8 @@ struct RopeStoreArgs {
   float query_scale, epsilon;
   std::uint64_t layer_offset, page_bytes;
   bool rotate = false;  // queries, keys and values into the Hadamard basis
+  // Set to 1 for rows with a key or a value that is not finite; pinned, or null.
+  std::uint32_t* broken = nullptr;
 };
 
 struct GateArgs {
@@ -258,10 +267,10 @@ struct RandomCodesArgs {
 };
 
 struct ArgmaxArgs {
-  const float* logits;
-  BestToken* best;
+  float* logits;
+  CudaBest* best;
   std::uint32_t rows, vocabulary;
-  float softcap;
+  bool sums = true;  // false: CudaBest::sum is 1, or NaN
 };
 
 // Sampling, as kernels/draw.h says. What is read once and what is told may be pinned host memory.

@@ -58,6 +58,22 @@ TEST_F(CudaAttend, RopeStoreRotatesScalesAndWritesWhereAttentionReads) {
         {up(qkv), up(bias), up(norm), nullptr, up(angles), up(positions), up(places), queries,
          arena, kRows, kQuery, kKv, dim, dim, 0.25f, 1e-5f, 0, 2 * half},
         stream_));
+    // Rows with a key or a value that is not finite are told, and no others.
+    Bits broken = qkv;
+    broken[(1 * heads + kQuery) * dim + 3] = 0x7fc0;              // a key of row 1: NaN
+    broken[(4 * heads + kQuery + kKv) * dim + dim - 1] = 0xff80;  // a value of row 4: -infinity
+    broken[(2 * heads + 1) * dim] = 0x7fc0;  // a query of row 2: stored nowhere
+    auto* flags = static_cast<std::uint32_t*>(room(kRows * 4, 0));
+    RopeStoreArgs again{up(broken), nullptr,    nullptr,
+                        nullptr,    up(angles), up(positions),
+                        up(places), queries,    static_cast<std::byte*>(room(2 * block, 0)),
+                        kRows,      kQuery,     kKv,
+                        dim,        dim,        0.25f,
+                        1e-5f,      0,          2 * half};
+    again.broken = flags;
+    again.queries = room(std::size_t{kRows} * kQuery * dim * 2);
+    ok(api_->rope_store(again, stream_));
+    EXPECT_EQ(down<std::uint32_t>(flags, kRows), (std::vector<std::uint32_t>{0, 1, 0, 0, 1}));
     const Bits q = down<std::uint16_t>(queries, std::size_t{kRows} * kQuery * dim);
     const auto bytes = down<std::byte>(arena, 2 * block);
     std::size_t written = 0;

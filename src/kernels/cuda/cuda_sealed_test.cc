@@ -1,5 +1,5 @@
-// Attention over sealed pages: they are sealed on the device, read back and decoded here. Codes must
-// agree with the rows, attention with softmax over what each row reads, and how a row is cut must
+// Attention over sealed pages: they are sealed on the device and read back with the CPU's codec, or
+// encoded here and read on the device. Bytes must agree, attention with softmax over what each row reads, and how a row is cut must
 // change no bit.
 #include <bit>
 
@@ -27,6 +27,12 @@ TEST_F(CudaSealed, DecodesEveryFormat) {
         const std::uint32_t together = c.window ? 1 : kSealedColumns / c.heads_per_kv;
         EXPECT_EQ(whole, attend_sealed(false, together)) << together << " together";
         EXPECT_EQ(whole, attend_sealed(true, together)) << together << " together, in splits";
+        encode_here();  // what a CPU encoded, a GPU reads
+        const Bits moved = attend_sealed(false);
+        EXPECT_LT(worst(moved), 0.02);
+        if (!cuda_rotates(format)) {
+          EXPECT_EQ(whole, moved);
+        }
       }
 }
 

@@ -52,46 +52,10 @@ struct Room {
   std::uint32_t found, before, token;
 };
 
-class Row {
+// One row of logits, read by a block of threads.
+class Logits {
  public:
-  __device__ Row(const DrawArgs& a, Room& room)
-      : a_(a),
-        room_(room),
-        row_(a.rows[blockIdx.x]),
-        x_(a.logits + std::size_t{blockIdx.x} * a.vocabulary),
-        n_(a.vocabulary) {}
-
-  __device__ void run() {
-    if (row_.mode == DrawMode::logits) return tell(row_.mode, 0);
-    const Most model = most();  // before anything is changed
-    max_ = model.value;
-    finite_ = isfinite(x_[0]);
-    if (row_.logprob) sum_ = ordered_sum(max_, 1);
-    const std::uint32_t changes = row_.biased + row_.penalized + row_.banned;
-    if (changes != 0) change();
-    const Most top = changes != 0 ? most() : model;
-    less_ = top.value;
-    DrawMode mode = row_.mode;
-    std::uint32_t count = 0;
-    if (!isfinite(less_)) {
-      mode = DrawMode::logits;
-    } else if (mode == DrawMode::best) {
-      token_ = top.index;
-    } else if (mode == DrawMode::whole) {
-      token_ = draw(top.index);
-    } else {
-      count = mode == DrawMode::above ? list_above() : list_top();
-      if (count == 0 || count > kDrawListMax) mode = DrawMode::logits;
-    }
-    __syncthreads();
-    if (changes != 0) restore(changes);
-    __syncthreads();
-    if (mode == DrawMode::above || mode == DrawMode::top) bring_list(count);
-    tell(mode, count);
-  }
-
- private:
-  __device__ float value(std::uint32_t i) const { return (x_[i] - less_) * row_.inverse; }
+  __device__ Logits(float* x, std::uint32_t n, Room& room) : room_(room), x_(x), n_(n) {}
 
   __device__ Most most() {
     Most best{kNone, 0xffffffffu};
@@ -140,6 +104,54 @@ class Row {
     __syncthreads();
     return room_.sum;
   }
+
+  // NaN where the row is not finite.
+  __device__ float one() const { return x_[0] - x_[0] + 1.0f; }
+
+ protected:
+  Room& room_;
+  float* const x_;
+  const std::uint32_t n_;
+};
+
+class Row : Logits {
+ public:
+  __device__ Row(const DrawArgs& a, Room& room)
+      : Logits(a.logits + std::size_t{blockIdx.x} * a.vocabulary, a.vocabulary, room),
+        a_(a),
+        row_(a.rows[blockIdx.x]) {}
+
+  __device__ void run() {
+    if (row_.mode == DrawMode::logits) return tell(row_.mode, 0);
+    const Most model = most();  // before anything is changed
+    max_ = model.value;
+    finite_ = isfinite(x_[0]);
+    if (row_.logprob) sum_ = ordered_sum(max_, 1);
+    const std::uint32_t changes = row_.biased + row_.penalized + row_.banned;
+    if (changes != 0) change();
+    const Most top = changes != 0 ? most() : model;
+    less_ = top.value;
+    DrawMode mode = row_.mode;
+    std::uint32_t count = 0;
+    if (!isfinite(less_)) {
+      mode = DrawMode::logits;
+    } else if (mode == DrawMode::best) {
+      token_ = top.index;
+    } else if (mode == DrawMode::whole) {
+      token_ = draw(top.index);
+    } else {
+      count = mode == DrawMode::above ? list_above() : list_top();
+      if (count == 0 || count > kDrawListMax) mode = DrawMode::logits;
+    }
+    __syncthreads();
+    if (changes != 0) restore(changes);
+    __syncthreads();
+    if (mode == DrawMode::above || mode == DrawMode::top) bring_list(count);
+    tell(mode, count);
+  }
+
+ private:
+  __device__ float value(std::uint32_t i) const { return (x_[i] - less_) * row_.inverse; }
 
   __device__ void change() {
     const DrawChange* changes = a_.changes + row_.first_change;
@@ -355,10 +367,7 @@ class Row {
   }
 
   const DrawArgs& a_;
-  Room& room_;
   const DrawRow row_;
-  float* const x_;
-  const std::uint32_t n_;
   float max_ = 0, sum_ = 0, total_ = 0, less_ = 0;
   bool finite_ = true;
   std::uint32_t token_ = kNoToken;
@@ -372,7 +381,21 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const DrawArgs a) {
   Row(a, room).run();
 }
 
+__global__ void __launch_bounds__(kThreads) argmax_kernel(const ArgmaxArgs a) {
+  __shared__ Room room;
+  allow_next();
+  wait_for_previous();
+  Logits row(a.logits + std::size_t{blockIdx.x} * a.vocabulary, a.vocabulary, room);
+  const Most best = row.most();
+  const float sum = a.sums ? row.ordered_sum(best.value, 1) : row.one();
+  if (threadIdx.x == 0) a.best[blockIdx.x] = {best.index, best.value, sum};
+}
+
 }  // namespace
+
+int argmax(const ArgmaxArgs& a, CudaStream stream) {
+  return launch(argmax_kernel, a.rows, kThreads, 0, stream, a);
+}
 
 int draw(const DrawArgs& a, CudaStream stream) {
   if (a.vocabulary > kPartsMax * kPart) return cudaErrorInvalidValue;

@@ -189,14 +189,19 @@ __global__ void rope_store_kernel(const RopeStoreArgs a) {
   const std::uint32_t kv_head = (head - a.query_heads) % a.kv_heads, slot = position % kCudaPage;
   std::byte* page = a.arena + std::size_t{place} * 256 + a.layer_offset + kv_head * a.page_bytes +
                     (is_value ? Page<D>::kHalf : 0);
+  bool finite = true;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const std::uint32_t d = h * (D / 2) + lane * kEach;
     Together<kEach> some;
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) some.x[j] = __float2bfloat16_rn(x[h][j]);
+    for (int j = 0; j < kEach; ++j) {
+      some.x[j] = __float2bfloat16_rn(x[h][j]);
+      finite = finite && fabsf(x[h][j]) <= 0x1.fep127f;  // no NaN is
+    }
     *reinterpret_cast<Together<kEach>*>(page + Page<D>::at(slot, d / 8) + d % 8 * 2) = some;
   }
+  if (a.broken && !finite) a.broken[row] = 1;
 }
 
 __global__ void gate_kernel(const GateArgs a) {
@@ -229,52 +234,6 @@ __global__ void gather_kernel(const GatherArgs a) {
   for (std::uint32_t i = threadIdx.x; i < a.width; i += blockDim.x)
     static_cast<bf16*>(a.attended_out)[activation_at(a.rows, a.width, row, i)] =
         static_cast<const bf16*>(a.attended)[activation_at(a.from_rows, a.width, from, i)];
-}
-
-// Of some logits: the largest, the first of those, and the sum of 2^(x - largest).
-struct Best {
-  float most = kLowest, sum = 0;
-  std::uint32_t index = 0xffffffffu;
-
-  __device__ __forceinline__ void take(const Best& o) {
-    const bool its = o.most > most || (o.most == most && o.index < index);
-    const float top = its ? o.most : most, base = top == kLowest ? 0 : top;
-    sum = sum * exp2_approx(most - base) + o.sum * exp2_approx(o.most - base);
-    most = top;
-    index = its ? o.index : index;
-  }
-  __device__ __forceinline__ Best from(std::uint32_t apart) const {
-    return {__shfl_xor_sync(~0u, most, apart), __shfl_xor_sync(~0u, sum, apart),
-            __shfl_xor_sync(~0u, index, apart)};
-  }
-};
-
-__global__ void __launch_bounds__(1024) argmax_kernel(const ArgmaxArgs a) {
-  allow_next();
-  wait_for_previous();
-  constexpr float kLog2E = 1.4426950408889634f;
-  const float* row = a.logits + std::size_t{blockIdx.x} * a.vocabulary;
-  Best best;
-  for (std::uint32_t i = threadIdx.x; i < a.vocabulary; i += 1024) {
-    float x = row[i];
-    if (a.softcap != 0) x = a.softcap * tanhf(__fdiv_rn(x, a.softcap));
-    x *= kLog2E;
-    if (x > best.most) {
-      best.sum = __fmaf_rn(best.sum, exp2_approx(best.most - x), 1);
-      best.most = x;
-      best.index = i;
-    } else {
-      best.sum += exp2_approx(x - best.most);
-    }
-  }
-  for (int apart = 16; apart > 0; apart /= 2) best.take(best.from(apart));
-  __shared__ Best parts[32];
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = best;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  best = parts[threadIdx.x];
-  for (int apart = 16; apart > 0; apart /= 2) best.take(best.from(apart));
-  if (threadIdx.x == 0) a.best[blockIdx.x] = {best.index, -log2f(best.sum) * (1 / kLog2E)};
 }
 
 // Sums of four uniform numbers: near enough to Gaussian for weights nobody trained.
@@ -343,10 +302,6 @@ int gate(const GateArgs& a, CudaStream stream) {
 
 int gather(const GatherArgs& a, CudaStream stream) {
   return launch(gather_kernel, a.rows, 256, 0, stream, a);
-}
-
-int argmax(const ArgmaxArgs& a, CudaStream stream) {
-  return launch(argmax_kernel, a.rows, 1024, 0, stream, a);
 }
 
 int random_bf16(const RandomArgs& a, CudaStream stream) {

@@ -13,11 +13,17 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// As format/codec.h says: NaN is 0, and what f16 cannot hold its largest number.
+__device__ __forceinline__ float cleaned(float x) {
+  return x == x ? fminf(fmaxf(x, -65504.0f), 65504.0f) : 0.0f;
+}
+
 template <CudaKvFormat kFormat>
 __device__ __forceinline__ float scale_of(float most) {  // of int2: of the root mean square
   const float x = most / sealed_code_max(kFormat);
+  if constexpr (kFormat == CudaKvFormat::int8) return fmaxf(x, 1e-6f);
   if constexpr (kFormat == CudaKvFormat::fp8)  // the next power of two: dividing by it is exact
-    return __uint_as_float((__float_as_uint(x) + 0x7fffffu) & 0xff800000u);
+    return __uint_as_float((__float_as_uint(fmaxf(x, kFp8LeastScale)) + 0x7fffffu) & 0xff800000u);
   return x;
 }
 
@@ -53,8 +59,8 @@ __global__ void __launch_bounds__(kThreads) seal_kernel(const SealArgs a) {
     float x[kEach], most = 0, squares = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      x[i] = __bfloat162float(*reinterpret_cast<const bf16*>(from + side * (kCudaPage * D * 2) +
-                                                             page_at(slot, lane * kEach + i)));
+      x[i] = cleaned(__bfloat162float(*reinterpret_cast<const bf16*>(
+          from + side * (kCudaPage * D * 2) + page_at(slot, lane * kEach + i))));
       most = fmaxf(most, fabsf(x[i]));
       squares = __fmaf_rn(x[i], x[i], squares);
     }

@@ -3,10 +3,12 @@
 // kernels/cuda/attend_sealed.cu explains the order. A page is keys' codes, values' codes, keys'
 // scales, values' scales (f16, one per slot). It is no larger than the format's page on a CPU
 // (format/format.h).
-// A value is (code - centre) * scale; fp8 codes are e4m3 and their scale is a power of two. The scale
-// of int2 is the best one for Gaussian numbers, which rows in the Hadamard basis nearly are.
+// Codes and scales mean what the codec of the same name says (format/symmetric.cc, fp8.cc):
+// kernels/cuda/pages.h copies pages from one order to the other. int4 and int2 are
+// hadamard-int4-head and hadamard-int2-head.
 #pragma once
 
+#include "format/levels.h"
 #include "kernels/cuda/api.h"
 
 namespace quire {
@@ -16,7 +18,7 @@ QUIRE_HOST_DEVICE constexpr float sealed_code_max(CudaKvFormat format) {
   return format == CudaKvFormat::fp8    ? 448.0f
          : format == CudaKvFormat::int8 ? 127.0f
          : format == CudaKvFormat::int4 ? 8.0f
-                                        : 1.0043f;
+                                        : kGaussianStep;
 }
 // int4 and int2 codes are midpoints: no level is wasted on zero.
 QUIRE_HOST_DEVICE constexpr float sealed_centre(CudaKvFormat format) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attend_testing.h"
+#include "kernels/cuda/pages.h"
 #include "kernels/cuda/sealed.h"
 
 namespace quire {
@@ -13,9 +14,13 @@ struct Keeps {
 
 class CudaSealed : public CudaAttend {
  protected:
-  // Seals every full block of the layer and decodes it.
+  // Seals every full block of the layer, and decodes it with the CPU's codec.
   void seal(CudaKvFormat format, Keeps keeps) {
     format_ = format;
+    codecs_ = nullptr;
+    for (const Format* f : formats())
+      if (cuda_kv_format(*f) == format) codecs_ = f;
+    ASSERT_NE(codecs_, nullptr);
     keeps_ = keeps;
     stride_ = (sealed_page_bytes(format, case_.dim) + 63) / 64 * 64;
     const std::size_t block = (kLayers * case_.kv_heads * stride_ + 255) / 256 * 256;
@@ -38,45 +43,77 @@ class CudaSealed : public CudaAttend {
                    .page_bytes = stride_,
                    .format = format},
                   stream_));
-    const auto bytes = down<std::byte>(arena_, 2 * bf16_bytes_);
-    for (std::uint32_t side = 0; side < 2; ++side) {
-      decoded_[side].assign(case_.lengths.size(), {});
-      for (std::size_t s = 0; s < case_.lengths.size(); ++s) {
-        const Bits& rows = side ? values_[s] : keys_[s];
-        decoded_[side][s].resize(rows.size());
-        for (std::size_t i = 0; i < rows.size(); ++i) {
-          const auto d = static_cast<std::uint32_t>(i % case_.dim),
-                     h = static_cast<std::uint32_t>(i / case_.dim % case_.kv_heads),
-                     t = static_cast<std::uint32_t>(i / case_.dim / case_.kv_heads);
-          if ((t / kCudaPage + 1) * kCudaPage > case_.lengths[s]) continue;
-          const std::byte* page = bytes.data() +
-                                  std::size_t{sealed_tables_[first_[s] + t / kCudaPage]} * 256 +
-                                  (kLayer * case_.kv_heads + h) * stride_;
-          decoded_[side][s][i] = decode(page, side, t % kCudaPage, d);
-          std::uint16_t scale;
-          std::memcpy(&scale, page + sealed_scale_at(format, case_.dim, side, t % kCudaPage), 2);
-          double error = f16_to_f32(scale) * (format == CudaKvFormat::fp8 ? 16.1 : 0.51);
-          if (format == CudaKvFormat::int2)  // what lies beyond its levels is cut off
-            error += std::max(0.0, std::fabs(bf16_to_f32(rows[i])) - 2.0 * f16_to_f32(scale));
-          ASSERT_NEAR(decoded_[side][s][i], bf16_to_f32(rows[i]), error);
-        }
+    each_full_page([&](std::size_t s, std::uint32_t b, std::uint32_t head, std::size_t at) {
+      std::vector<std::byte> page(page_bytes());
+      page_from_cuda(*codecs_, shape(), sealed_bytes().data() + at, page.data());
+      if (!cuda_rotates(format)) {
+        EXPECT_EQ(page, encoded(s, b, head));
       }
-    }
+      keep_decoded(s, b, head, page);
+    });
+    sealed_bytes_.clear();
   }
 
-  double decode(const std::byte* page, std::uint32_t side, std::uint32_t slot,
-                std::uint32_t d) const {
-    std::uint16_t scale;
-    std::memcpy(&scale, page + sealed_scale_at(format_, case_.dim, side, slot), 2);
-    const SealedPlace at = sealed_code_at(format_, case_.dim, side, slot, d);
-    const auto code = static_cast<std::uint8_t>(page[at.byte]);
-    if (format_ != CudaKvFormat::fp8)
-      return f16_to_f32(scale) * ((code >> at.shift & ((1 << sealed_bits(format_)) - 1)) -
-                                  double{sealed_centre(format_)});
-    const int exponent = code >> 3 & 15, mantissa = code & 7;
-    const double size =
-        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-    return f16_to_f32(scale) * (code & 128 ? -size : size);
+  // Encodes every full block here, and puts it into the place of the one that the device sealed.
+  void encode_here() {
+    std::vector<std::byte> arena = sealed_bytes();
+    each_full_page([&](std::size_t s, std::uint32_t block, std::uint32_t head, std::size_t at) {
+      const std::vector<std::byte> page = encoded(s, block, head);
+      page_to_cuda(*codecs_, shape(), page.data(), arena.data() + at);
+      keep_decoded(s, block, head, page);
+    });
+    sealed_bytes_.clear();
+    arena_ = up(arena);
+  }
+
+  PageShape shape() const { return {kCudaPage, case_.dim, case_.dim}; }
+  std::size_t page_bytes() const {
+    return codecs_->key_bytes(shape()) + codecs_->value_bytes(shape());
+  }
+  const std::vector<std::byte>& sealed_bytes() {
+    if (sealed_bytes_.empty()) sealed_bytes_ = down<std::byte>(arena_, 2 * bf16_bytes_);
+    return sealed_bytes_;
+  }
+
+  template <class F>
+  void each_full_page(F f) {  // f(sequence, block, head, offset in the arena)
+    for (std::size_t s = 0; s < case_.lengths.size(); ++s)
+      for (std::uint32_t block = 0; block < case_.lengths[s] / kCudaPage; ++block)
+        for (std::uint32_t head = 0; head < case_.kv_heads; ++head)
+          f(s, block, head,
+            std::size_t{sealed_tables_[first_[s] + block]} * 256 +
+                (kLayer * case_.kv_heads + head) * stride_);
+  }
+
+  std::size_t row_at(std::uint32_t block, std::uint32_t slot, std::uint32_t head) const {
+    return ((std::size_t{block} * kCudaPage + slot) * case_.kv_heads + head) * case_.dim;
+  }
+  // A page as the CPU encodes it.
+  std::vector<std::byte> encoded(std::size_t s, std::uint32_t block, std::uint32_t head) const {
+    std::vector<float> rows[2];
+    for (std::uint32_t side = 0; side < 2; ++side)
+      for (std::uint32_t slot = 0; slot < kCudaPage; ++slot)
+        for (std::uint32_t d = 0; d < case_.dim; ++d)
+          rows[side].push_back(
+              bf16_to_f32((side ? values_ : keys_)[s][row_at(block, slot, head) + d]));
+    std::vector<std::byte> page(page_bytes());
+    codecs_->encode(shape(), rows[0].data(), rows[1].data(), page.data());
+    return page;
+  }
+  // What the CPU reads in a page.
+  void keep_decoded(std::size_t s, std::uint32_t block, std::uint32_t head,
+                    const std::vector<std::byte>& page) {
+    std::vector<float> rows[2];
+    for (auto& r : rows) r.resize(std::size_t{kCudaPage} * case_.dim);
+    codecs_->decode(shape(), page.data(), rows[0].data(), rows[1].data());
+    for (std::uint32_t side = 0; side < 2; ++side) {
+      decoded_[side].resize(case_.lengths.size());
+      decoded_[side][s].resize(keys_[s].size());
+      for (std::uint32_t slot = 0; slot < kCudaPage; ++slot)
+        for (std::uint32_t d = 0; d < case_.dim; ++d)
+          decoded_[side][s][row_at(block, slot, head) + d] =
+              double{rows[side][slot * case_.dim + d]};
+    }
   }
 
   double stored(std::uint32_t side, std::size_t s, std::uint32_t position, std::uint32_t t,
@@ -154,6 +191,8 @@ class CudaSealed : public CudaAttend {
   }
 
   CudaKvFormat format_ = CudaKvFormat::fp8;
+  const Format* codecs_ = nullptr;  // the same for the CPU
+  std::vector<std::byte> sealed_bytes_;
   Keeps keeps_{};
   bool rotated_ = false;
   std::size_t stride_ = 0;

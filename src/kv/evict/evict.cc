@@ -72,14 +72,18 @@ void Evictor::take_out(std::uint32_t i, bool evicted) {
   if (evicted) entry.key = 0;
 }
 
-std::optional<EvictId> Evictor::pick(Nanoseconds now) {
+std::optional<EvictId> Evictor::peek(Nanoseconds now) {
   if (size_ == 0) return std::nullopt;
   now_ = now;
   const std::optional<std::uint32_t> expired = expiry_.due(now);
-  const std::uint32_t i = expired ? *expired : choose();
   picked_expired_ = expired.has_value();
-  take_out(i, true);
-  return static_cast<EvictId>(i);
+  return static_cast<EvictId>(expired ? *expired : choose());
+}
+
+std::optional<EvictId> Evictor::pick(Nanoseconds now) {
+  const std::optional<EvictId> least = peek(now);
+  if (least) take_out(static_cast<std::uint32_t>(*least), true);
+  return least;
 }
 
 }  // namespace quire

@@ -57,6 +57,7 @@ class Evictor {
   void add(EvictId id, const EvictEntry& entry);
   void remove(EvictId id);                       // must be in
   std::optional<EvictId> pick(Nanoseconds now);  // removes what it returns; empty when none is left
+  std::optional<EvictId> peek(Nanoseconds now);  // what pick() would return, which stays
   bool contains(EvictId id) const { return lists_[static_cast<std::uint32_t>(id)].present; }
   const EvictEntry& entry(EvictId id) const { return lists_[static_cast<std::uint32_t>(id)]; }
 

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "model/arch/arch.h"
+#include "model/arch/parts.h"
 
 namespace quire {
 namespace {
@@ -19,37 +19,34 @@ constexpr std::string_view kHfDefaults = R"({
   "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
   "query_pre_attn_scalar": 256, "tie_word_embeddings": true})";
 
-constexpr TensorRow kTensors[] = {
-    {"blk.N.ffn_norm.weight", "layers.N.pre_feedforward_layernorm.weight", Extent::none,
-     Extent::hidden},
-    {"blk.N.post_attention_norm.weight", "layers.N.post_attention_layernorm.weight", Extent::none,
-     Extent::hidden},
-    {"blk.N.post_ffw_norm.weight", "layers.N.post_feedforward_layernorm.weight", Extent::none,
-     Extent::hidden},
-    {"blk.N.attn_q_norm.weight", "layers.N.self_attn.q_norm.weight", Extent::none, Extent::head},
-    {"blk.N.attn_k_norm.weight", "layers.N.self_attn.k_norm.weight", Extent::none, Extent::head},
-};
+constexpr auto kBeforeTensors = std::to_array<TensorRow>({
+    {"blk.N.ffn_norm.weight", "layers.N.pre_feedforward_layernorm.weight", extent::hidden},
+});
+constexpr auto kAfterTensors = std::to_array<TensorRow>({
+    {"blk.N.post_attention_norm.weight", "layers.N.post_attention_layernorm.weight",
+     extent::hidden},
+    {"blk.N.post_ffw_norm.weight", "layers.N.post_feedforward_layernorm.weight", extent::hidden},
+});
+constexpr auto kTensors =
+    join(kAttentionTensors, kBeforeTensors, kGatedTensors, kHeadNormTensors, kAfterTensors);
 
 constexpr std::uint32_t kGlobal = 0, kLocal = 1;  // indices into ropes
 constexpr std::uint64_t kGlobalEvery = 6;         // so many layers, one is global
 constexpr Key kPattern{"attention.sliding_window_pattern", "sliding_window_pattern"};
 
-Status fill_ropes(const Hyperparameters& from, ModelConfig& c) {
+Status fill_ropes(const Hyperparameters& from, const Attention& attn, ModelConfig& c) {
   const bool by_kind = !from.is_gguf() && from.json_at("rope_parameters.full_attention");
   TRY(RopeConfig global,
-      rope_of(from, c, by_kind ? "rope_parameters.full_attention" : "rope_parameters"));
+      rope_of(from, attn, by_kind ? "rope_parameters.full_attention" : "rope_parameters"));
   if (from.is_gguf() && !from.has({"rope.freq_base", ""})) global.base = 1e6f;
   RopeConfig local;
   local.dimensions = global.dimensions;
   if (by_kind && from.json_at("rope_parameters.sliding_attention")) {
-    TRY(local, rope_of(from, c, "rope_parameters.sliding_attention"));
+    TRY(local, rope_of(from, attn, "rope_parameters.sliding_attention"));
   } else {
     constexpr Key kBase{"rope.local.freq_base", "rope_local_base_freq"},
         kOther{"rope.freq_base_swa", ""};
-    const Key key = from.has(kOther) ? kOther : kBase;
-    TRY(local.base, from.f32_or(key, 10000.0f));
-    if (!(local.base > 1))
-      return from.bad(key, Code::corrupt, fmt::format("is {}, more than 1 is needed", local.base));
+    TRY(local.base, from.f32_above_or(from.has(kOther) ? kOther : kBase, 1, 10000.0f));
   }
   c.ropes = {std::move(global), std::move(local)};
   return {};
@@ -64,7 +61,7 @@ Result<bool> fill_listed_windows(const Hyperparameters& from, std::uint32_t wind
   if (local.size() != c.layers)
     return from.bad(kPattern, Code::corrupt,
                     fmt::format("has {} entries for {} layers", local.size(), c.layers));
-  for (std::uint32_t i = 0; i < c.layers; ++i) c.per_layer[i].window = local[i] ? window : 0;
+  for (std::uint32_t i = 0; i < c.layers; ++i) c.per_layer[i].attn.window = local[i] ? window : 0;
   return true;
 }
 
@@ -77,13 +74,14 @@ Status fill_windows(const Hyperparameters& from, ModelConfig& c) {
     TRY(const std::uint64_t every, from.unsigned_or(kPattern, kGlobalEvery));
     if (every == 0) return from.bad(kPattern, Code::corrupt, "is 0");
     for (std::uint32_t i = 0; i < c.layers; ++i)
-      c.per_layer[i].window = i % every == every - 1 ? 0 : window;
+      c.per_layer[i].attn.window = i % every == every - 1 ? 0 : window;
   }
-  for (LayerConfig& layer : c.per_layer) layer.rope = layer.window ? kLocal : kGlobal;
+  for (LayerSpec& layer : c.per_layer) layer.attn.rope = layer.attn.window ? kLocal : kGlobal;
   return {};
 }
 
 Status fill(const Hyperparameters& from, ModelConfig& c) {
+  TRY(LayerSpec layer, dense_layer(from, c));
   TRY_STATUS(need_activation(from, {"", "hidden_activation"}, "gelu_pytorch_tanh"));
   TRY_STATUS(refuse_if_true(from, {"", "attention_bias"}));
   TRY_STATUS(refuse_if_true(from, {"", "use_bidirectional_attention"}));
@@ -92,23 +90,20 @@ Status fill(const Hyperparameters& from, ModelConfig& c) {
   if (attention_cap != 0)
     return from.bad(kAttentionCap, Code::unsupported, "is set, which is not supported");
   TRY(c.logit_softcap, from.f32_or({"final_logit_softcapping", "final_logit_softcapping"}, 0));
-  c.activation = Activation::gelu;
-  c.qk_norm = true;
-  c.sandwich_norms = true;
-  c.norm_plus_one = !from.is_gguf();
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden));
+  c.output_norm.plus_one = !from.is_gguf();
+  layer.pre_a = layer.post_a = layer.pre_f = layer.post_f = layer.attn.head_norm = c.output_norm;
+  layer.ffn.activation = Activation::gelu;
   // GGUF does not carry query_pre_attn_scalar: it is the head size, but hidden / heads in the 27B
   // model, the one with 62 layers.
-  constexpr Key kScalar{"", "query_pre_attn_scalar"};
   const bool is_27b = from.is_gguf() && c.layers == 62;
-  TRY(const float scalar,
-      from.f32_or(kScalar, is_27b ? static_cast<float>(c.hidden) / static_cast<float>(c.query_heads)
-                                  : static_cast<float>(c.head_dim)));
-  if (!(scalar > 0))
-    return from.bad(kScalar, Code::corrupt,
-                    fmt::format("is {}, a positive number is needed", scalar));
-  c.attention_scale = 1 / std::sqrt(scalar);
-  TRY_STATUS(fill_ropes(from, c));
+  TRY(const float scalar, from.f32_above_or({"", "query_pre_attn_scalar"}, 0,
+                                            is_27b ? static_cast<float>(c.hidden) /
+                                                         static_cast<float>(layer.attn.query_heads)
+                                                   : static_cast<float>(layer.attn.key_dim)));
+  layer.attn.scale = 1 / std::sqrt(scalar);
+  c.per_layer.assign(c.layers, layer);
+  TRY_STATUS(fill_ropes(from, layer.attn, c));
   return fill_windows(from, c);
 }
 

@@ -1,26 +1,23 @@
 // Llama 2 and 3, SmolLM2, TinyLlama, and Mistral with its sliding window.
-#include "model/arch/arch.h"
+#include "model/arch/parts.h"
 
 namespace quire {
 namespace {
 
 constexpr std::string_view kModelTypes[] = {"llama", "mistral"};
-
-constexpr TensorRow kTensors[] = {
-    {"blk.N.ffn_norm.weight", "layers.N.post_attention_layernorm.weight", Extent::none,
-     Extent::hidden},
-};
+constexpr auto kTensors = join(kAttentionTensors, kPreNormTensors, kGatedTensors);
 
 Status fill(const Hyperparameters& from, ModelConfig& c) {
+  TRY(LayerSpec layer, dense_layer(from, c));
   TRY_STATUS(need_activation(from, {"", "hidden_act"}, "silu"));
   TRY_STATUS(refuse_if_true(from, {"", "attention_bias"}));
   TRY_STATUS(refuse_if_true(from, {"", "mlp_bias"}));
-  TRY(RopeConfig rope, rope_of(from, c));
+  TRY(RopeConfig rope, rope_of(from, layer.attn));
   c.ropes.push_back(std::move(rope));
-  c.interleaved_rope = from.is_gguf();
-  TRY(const std::uint32_t window, window_of(from));
-  for (LayerConfig& layer : c.per_layer) layer.window = window;
-  TRY_STATUS(fill_layer_types(from, window, c));
+  layer.attn.interleaved = from.is_gguf();
+  TRY(layer.attn.window, window_of(from));
+  c.per_layer.assign(c.layers, layer);
+  TRY_STATUS(fill_layer_types(from, layer.attn.window, c));
   return {};
 }
 

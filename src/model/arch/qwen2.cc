@@ -1,34 +1,27 @@
 // Qwen 2 and 2.5: biases on q, k and v; windows only where the file turns them on.
-#include <fmt/format.h>
-
-#include "model/arch/qwen.h"
+#include "model/arch/parts.h"
 
 namespace quire {
 namespace {
 
 constexpr std::string_view kModelTypes[] = {"qwen2"};
-
-constexpr TensorRow kTensors[] = {
-    {"blk.N.ffn_norm.weight", "layers.N.post_attention_layernorm.weight", Extent::none,
-     Extent::hidden},
-    {"blk.N.attn_q.bias", "layers.N.self_attn.q_proj.bias", Extent::none, Extent::queries},
-    {"blk.N.attn_k.bias", "layers.N.self_attn.k_proj.bias", Extent::none, Extent::keys},
-    {"blk.N.attn_v.bias", "layers.N.self_attn.v_proj.bias", Extent::none, Extent::keys},
-};
+constexpr auto kTensors = join(kAttentionTensors, kPreNormTensors, kGatedTensors, kQkvBiasTensors);
 
 Status fill(const Hyperparameters& from, ModelConfig& c) {
-  c.qkv_bias = true;
-  return fill_qwen(from, c);
+  TRY(LayerSpec layer, dense_layer(from, c));
+  layer.attn.qkv_bias = true;
+  return fill_qwen(from, layer, c);
 }
 
 }  // namespace
 
 // Shared with Qwen 3. In config.json a window counts only with use_sliding_window, and only from
 // max_window_layers on.
-Status fill_qwen(const Hyperparameters& from, ModelConfig& c) {
+Status fill_qwen(const Hyperparameters& from, const LayerSpec& layer, ModelConfig& c) {
   TRY_STATUS(need_activation(from, {"", "hidden_act"}, "silu"));
-  TRY(RopeConfig rope, rope_of(from, c));
+  TRY(RopeConfig rope, rope_of(from, layer.attn));
   c.ropes.push_back(std::move(rope));
+  c.per_layer.assign(c.layers, layer);
   constexpr Key kUse{"", "use_sliding_window"}, kFirst{"", "max_window_layers"};
   TRY(const bool windows, from.bool_or(kUse, from.is_gguf()));
   if (!windows) return {};
@@ -36,7 +29,7 @@ Status fill_qwen(const Hyperparameters& from, ModelConfig& c) {
   TRY(const bool listed, fill_layer_types(from, window, c));
   if (listed) return {};
   TRY(const std::uint64_t first, from.unsigned_or(kFirst, 0));
-  for (std::uint64_t i = first; i < c.layers; ++i) c.per_layer[i].window = window;
+  for (std::uint64_t i = first; i < c.layers; ++i) c.per_layer[i].attn.window = window;
   return {};
 }
 

@@ -1,0 +1,25 @@
+// model/broken_rows.h - from rows whose keys or values are not finite to the sequences they are of.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/kv_view.h"
+
+namespace quire {
+
+// `rows` has a number for each row of a step, not 0 where it is broken. Marks the view's sequences in
+// `sequences`, which stays empty where there are none.
+template <class Flag>
+void mark_broken(const KvView& view, std::span<const Flag> rows,
+                 std::vector<std::uint8_t>& sequences) {
+  if (std::ranges::all_of(rows, [](Flag f) { return f == 0; })) return;
+  sequences.resize(view.sequence_count);
+  for (std::uint32_t s = 0; s < view.sequence_count; ++s)
+    for (const Flag f : rows.subspan(view.sequences[s].first_row, view.sequences[s].row_count))
+      sequences[s] |= f != 0;
+}
+
+}  // namespace quire

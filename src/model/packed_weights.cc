@@ -1,0 +1,132 @@
+#include "model/packed_weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kPackedAlignment = 64;
+
+// One matrix to be packed.
+struct PackJob {
+  StackedRows rows;
+  std::vector<TensorView> tensors;  // all of one type
+  std::size_t offset;               // into PackedWeights::memory
+  PackedMatrix* into;
+
+  std::size_t bytes() const { return packed_bytes(tensors[0].type, rows.rows, rows.columns); }
+};
+
+// The loader's sink: collects jobs; the memory is reserved once all sizes are known.
+class Packer {
+ public:
+  Packer(const ModelSource& source, ActivationKinds& kinds) : source_(source), kinds_(kinds) {}
+
+  Status matrix(const MatrixParts& of, TensorView& to) {
+    TRY(to, source_.tensor(of.parts[0].name));
+    return {};
+  }
+  Status tied_head(const MatrixParts& of, PackedMatrix& to) { return matrix(of, to); }
+  Status matrix(const MatrixParts& of, PackedMatrix& to) {
+    TRY(const StackedRows rows, StackedRows::make(source_, of.parts, 0));
+    TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
+    add(rows, tensors, to);
+    return {};
+  }
+  // Neighbours of one type become one matrix.
+  Status matrix(const MatrixParts& of, std::vector<ProjectionPart>& to) {
+    const std::vector<TensorPart>& parts = of.parts;
+    TRY(const std::vector<TensorView> tensors, tensors_of(source_, parts));
+    to.reserve(parts.size());  // jobs have pointers into it
+    std::uint32_t first = 0;
+    for (std::size_t i = 0, end; i < parts.size(); i = end) {
+      for (end = i + 1; end < parts.size() && tensors[end].type == tensors[i].type;) ++end;
+      const auto from = static_cast<std::ptrdiff_t>(i), until = static_cast<std::ptrdiff_t>(end);
+      TRY(const StackedRows rows,
+          StackedRows::make(source_, {parts.begin() + from, parts.begin() + until}, 0));
+      to.push_back({first, {}});
+      add(rows, {tensors.begin() + from, tensors.begin() + until}, to.back().matrix);
+      first += rows.rows;
+    }
+    return {};
+  }
+  Status matrix(const MatrixParts& of, PackedPair& to) {
+    TRY(const StackedRows rows, StackedRows::make(source_, of.parts, kGateUpUnit));
+    TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
+    to.interleaved = tensors[0].type == tensors[1].type && rows.rows % (2 * kGateUpUnit) == 0;
+    if (to.interleaved) {
+      add(rows, tensors, to.both);
+      return {};
+    }
+    TRY_STATUS(matrix({.parts = {of.parts[0]}}, to.gate));
+    return matrix({.parts = {of.parts[1]}}, to.up);
+  }
+  Status vector(const std::vector<TensorPart>& parts, bool plus_one, std::vector<float>& to) {
+    TRY(to, read_vectors(source_, parts, plus_one));
+    return {};
+  }
+
+  Result<HugeBuffer> pack(ThreadPool& pool) {
+    TRY(HugeBuffer memory, HugeBuffer::allocate(bytes_, source_.path() + "'s packed weights"));
+    std::stable_sort(jobs_.begin(), jobs_.end(), [](const PackJob& a, const PackJob& b) {
+      return std::uint64_t{a.rows.rows} * a.rows.columns >
+             std::uint64_t{b.rows.rows} * b.rows.columns;
+    });
+    std::atomic<std::size_t> next{0};
+    pool.run([&](ThreadPool::Lane) {
+      for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) pack(jobs_[i], memory);
+    });
+    return memory;
+  }
+
+ private:
+  void add(const StackedRows& rows, const std::vector<TensorView>& tensors, PackedMatrix& into) {
+    const DType type = tensors[0].type;
+    (uses_quantized_activations(type) ? kinds_.quantized : kinds_.plain) = true;
+    kinds_.half_sums |= uses_half_sums(type);
+    jobs_.push_back({rows, tensors, bytes_, &into});
+    bytes_ += (jobs_.back().bytes() + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
+  }
+
+  void pack(const PackJob& job, const HugeBuffer& memory) const {
+    const bool in_file_order = job.tensors.size() == 1 && job.rows.parts[0].heads.dim == 0;
+    std::uint32_t dropped = 0;
+    const auto row = [&](std::uint32_t o) {
+      // A vocabulary is most of a small model's file: it should not be in memory twice, not even
+      // for a moment.
+      if (in_file_order && o >= dropped + 2 * kRowsDroppedAtOnce) {
+        TensorView part = job.tensors[0];
+        const std::size_t bytes = row_bytes(part.type, part.columns());
+        part.data = part.data.subspan(dropped * bytes, kRowsDroppedAtOnce * bytes);
+        source_.drop_pages(part);
+        dropped += kRowsDroppedAtOnce;
+      }
+      const StackedRows::Row from = job.rows.at(o);
+      return job.tensors[from.tensor].row(from.row);
+    };
+    *job.into = pack_matrix(job.tensors[0].type, job.rows.rows, job.rows.columns, row,
+                            {memory.data() + job.offset, job.bytes()});
+    for (const TensorView& t : job.tensors) source_.drop_pages(t);
+  }
+
+  static constexpr std::uint32_t kRowsDroppedAtOnce = 8192;
+
+  const ModelSource& source_;
+  ActivationKinds& kinds_;
+  std::vector<PackJob> jobs_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace
+
+Result<PackedWeights> load_packed_weights(const ModelSource& source, ThreadPool& pool) {
+  PackedWeights w;
+  Packer packer(source, w.kinds);
+  TRY_STATUS(load_weights(packer, source.config(), w));
+  TRY(w.memory, packer.pack(pool));
+  return w;
+}
+
+}  // namespace quire

@@ -1,0 +1,44 @@
+// model/packed_weights.h - weights as the forward pass on a CPU reads them: packed matrices
+// (kernels/linear.h) in one huge-page region.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/linear.h"
+#include "model/huge_buffer.h"
+#include "model/weights.h"
+
+namespace quire {
+
+// Outputs [first, first + matrix.outputs) of a wider projection. Files may store its parts in
+// different types.
+struct ProjectionPart {
+  std::uint32_t first;
+  PackedMatrix matrix;
+};
+
+// Gate and up, 32 of each in turn, so that one thread has both halves of a product side by side; or
+// two matrices where the file stores them in different types.
+inline constexpr std::uint32_t kGateUpUnit = 32;
+struct PackedPair {
+  bool interleaved = false;
+  PackedMatrix both, gate, up;
+};
+
+// Which kinds of activations weights multiply.
+struct ActivationKinds {
+  bool quantized = false, half_sums = false, plain = false;
+};
+
+// Rows of the embedding are decoded one by one, straight from the file.
+struct PackedWeights : WeightsIn<PackedMatrix, std::vector<float>, std::vector<ProjectionPart>,
+                                 PackedPair, TensorView> {
+  HugeBuffer memory;
+  ActivationKinds kinds;
+};
+
+Result<PackedWeights> load_packed_weights(const ModelSource& source, ThreadPool& pool);
+
+}  // namespace quire
