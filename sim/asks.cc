@@ -44,16 +44,17 @@ Asks::Asks(std::uint64_t seed, const Runtime& runtime)
   const double theme = random_.unit();
   theme_ = theme < 0.15   ? Theme::greedy
            : theme < 0.25 ? Theme::reading
-           : theme < 0.32 ? Theme::cuts
+           : theme < 0.35 ? Theme::cuts
                           : Theme::mixed;
-  for (int i = 0; i < 3; ++i) {
+  const bool cuts = theme_ == Theme::cuts;
+  for (int i = 0; i < (cuts ? 1 : 3); ++i) {
     std::vector<TokenId>& text = texts_.emplace_back();
     while (text.size() < kTextMax) text.push_back(static_cast<TokenId>('a' + random_.below(26)));
   }
-  tenants_ = {"", "", "red"};
-  salts_ = {"", "", "", "salt"};
+  tenants_ = {"", cuts ? "" : "red", ""};
+  salts_ = {"", cuts ? "" : "salt", "", ""};
   if (theme_ == Theme::mixed) policies_.resize(2);  // plain
-  for (int i = 0; i < (theme_ == Theme::greedy ? 2 : 5); ++i)
+  for (int i = 0; i < (theme_ == Theme::greedy || cuts ? 2 : 5); ++i)
     policies_.push_back(draw_policy(runtime));
 }
 
@@ -79,11 +80,14 @@ std::string Asks::draw_retain() {
   if (theme_ == Theme::reading) text = random_.chance(0.5) ? "kvzip" : "kvzip-uniform";
   if (random_.chance(0.2)) text = "ada-" + text;
   if (random_.chance(0.15)) text = "critical-" + text;
+  const bool cuts = theme_ == Theme::cuts;
   text += random_.chance(0.5) ? fmt::format(":{}%", 20 + random_.below(50))
-                              : fmt::format(":{}", 16 + random_.below(40));
+                              : fmt::format(":{}", 16 + random_.below(cuts ? 8 : 40));
   if (random_.chance(0.2)) text += fmt::format(",sink={}", random_.below(5));
   if (random_.chance(0.3)) text += fmt::format(",every={}", one_of(random_, {0, 1, 16, 24, 32}));
-  if (random_.chance(theme_ == Theme::cuts ? 0.9 : 0.5))
+  if (cuts)
+    text += fmt::format(",cut={}", one_of(random_, {64, 80, 100}));
+  else if (random_.chance(0.5))
     text += fmt::format(",cut={}", one_of(random_, {20, 32, 48, 64, 100}));
   if (random_.chance(0.15))
     text += fmt::format(",merge={}", one_of(random_, {"value", "d2o", "cam"}));
@@ -193,7 +197,7 @@ Request Asks::make(std::uint64_t ask) const {
                                     : KvWrite::all;
   r.kv.priority = static_cast<std::uint8_t>(random.below(101));
   if (random.chance(0.1)) r.kv.ttl = 1'000'000 * static_cast<Nanoseconds>(1 + random.below(100));
-  if (pins_ && random.chance(0.15))
+  if (pins_ && random.chance(0.3))
     r.kv.retention.push_back(
         {.ttl = random.chance(0.5) ? 50'000'000 : 0, .pin = random.chance(0.7)});
   return r;

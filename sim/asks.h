@@ -21,6 +21,7 @@ namespace quire {
 
 class Asks {
  public:
+  static constexpr std::string_view kTenants[] = {"", "red"};
   struct Policy {  // of a request's KV cache
     std::shared_ptr<const StoragePolicy> storage;
     std::shared_ptr<const RetainPolicy> retain;

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kWorlds = 60;
+constexpr std::uint64_t kWorlds = 160;
 
 // Runs worlds in a child process, as a caught bug aborts. Returns whether all passed.
 bool passes(Bug bug) {

@@ -62,6 +62,7 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
       opened_(draw_opened(random_)),
       memory_fails_(random_.chance(0.15)),
       resizes_(random_.chance(0.3)),
+      limits_(random_.chance(0.25)),
       crowd_(opened_, draw_service(random_)),
       asks_(options.seed, crowd_.runtime()),
       alone_(opened_) {
@@ -81,6 +82,7 @@ void EngineWorld::step() {
   ++place.step;
   crowd_.clock().advance(static_cast<Nanoseconds>(random_.below(1'000'000)));
   collect();
+  check_limits();
   if (place.step % 64 == 0) crowd_.cache().check();
 }
 
@@ -103,7 +105,8 @@ void EngineWorld::trouble() {
     (void)crowd_.cache().release(leases_.back().id);  // it may have expired
     leases_.pop_back();
   }
-  if (random_.chance(0.05)) check_pins();
+  if (random_.chance(0.1)) check_pins();
+  if (limits_ && random_.chance(0.03)) limit_tenant();
   if (resizes_ && random_.chance(0.1)) {
     crowd_.cache().resize(opened_.cache_bytes * (5 + random_.below(6)) / 10);
     ++report_.features["cache resized"];

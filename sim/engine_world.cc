@@ -171,6 +171,10 @@ void EngineWorld::judge_failure(const Live& l) {
       if (crowd_.trouble().nans == l.nans) wrong(l, "all numbers were finite");
       ++report_.features["not finite"];
       return;
+    case FailureKind::quota:
+      if (!limits_) wrong(l, "nobody has a quota: " + f.message);
+      ++report_.features["over quota"];
+      return;
     case FailureKind::no_room:
       if (crowd_.cache().stats().pinned_bytes > 0 || memory_fails_ || guest_ || resizes_) return;
       if (opened_.nodes < ToyEngineOptions{}.nodes) return;  // no room for a root

@@ -2,10 +2,11 @@
 // they would have been told alone. See sim/engine_sim.h for what is simulated.
 //
 //   engine_sim.cc    the turns of a world, trouble, and the end where everything must finish
-//   engine_pins.cc   leases that requests took: what is pinned stays
+//   engine_tenants.cc  leases that requests took, and limits of tenants
 //   engine_world.cc  requests arrive, leave, and are compared
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -43,9 +44,11 @@ class EngineWorld {
   void finish_all();
   void count_events();
 
-  // engine_pins.cc
+  // engine_tenants.cc
   void keep_leases(const Live& l);
   void check_pins();
+  void limit_tenant();
+  void check_limits();
   std::uint32_t cached_tokens(std::uint64_t ask);
 
   // engine_world.cc
@@ -63,7 +66,7 @@ class EngineWorld {
   EngineSimOptions options_;
   Random random_;
   ToyEngineOptions opened_;
-  bool memory_fails_, resizes_;
+  bool memory_fails_, resizes_, limits_;
   ToyEngine crowd_;
   Asks asks_;
   std::map<JobId, Live> live_;
@@ -77,6 +80,7 @@ class EngineWorld {
     std::uint32_t tokens;  // that it pins and that are there until it is released
   };
   std::vector<Lease> leases_;
+  std::array<std::uint64_t, 2> tenant_bytes_{};  // as last seen
   EngineSimReport report_;
 };
 

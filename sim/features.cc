@@ -25,9 +25,9 @@ constexpr std::string_view kFeatures[] = {
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",
     "step ahead", "cancelled", "client finished it", "deadline passed", "device lost", "not finite",
     "refused", "too large", "cut to what fits", "cache cleared", "cache resized", "memory failed",
-    "snapshots dropped", "clock jumped", "began with a snapshot", "pin checked", "gate in time",
-    "gate too late", "sealed notices", "guest's draft", "guest's draft rejected", "endless",
-    "converted", "blended"};
+    "snapshots dropped", "clock jumped", "began with a snapshot", "pin checked", "limits changed",
+    "over quota", "gate in time", "gate too late", "sealed notices", "guest's draft",
+    "guest's draft rejected", "endless", "converted", "blended"};
 
 }  // namespace
 

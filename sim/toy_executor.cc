@@ -86,7 +86,8 @@ Result<StepTicket> ToyExecutor::submit(const StepPlan& plan) {
   CHECK(submitted_ - completed_ < 2 && (traits_.draws || plan.want != StepWant::drawn));
   CHECK(plan.tokens.size() <= traits_.rows_max &&
         plan.groups.size() == plan.geometry->groups.size());
-  if (is_lost()) return lost();
+  refused_ = is_lost();
+  if (refused_) return lost();
   queue_[submitted_ % 2].take(plan);
   return static_cast<StepTicket>(submitted_++);
 }

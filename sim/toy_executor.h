@@ -44,7 +44,8 @@ class ToyExecutor final : public Executor, public PageWork {
               bool draws = false, std::uint32_t rows_max = 512);
 
   ToyTrouble& trouble() { return trouble_; }
-  bool busy() const { return submitted_ != completed_; }
+  // Whether somebody may hold room for a step: one is queued, or the last one was refused.
+  bool busy() const { return submitted_ != completed_ || refused_; }
 
   const ExecutorTraits& traits() const override { return traits_; }
   const ModelConfig& config() const override { return config_; }
@@ -91,6 +92,7 @@ class ToyExecutor final : public Executor, public PageWork {
   };
   Queued queue_[2] = {};
   std::uint32_t submitted_ = 0, completed_ = 0;  // steps, ever
+  bool refused_ = false;                         // the last one that came
   std::vector<TokenId> tokens_;
   std::vector<float> logits_;
   std::vector<BestToken> best_;
