@@ -44,7 +44,7 @@ Asks::Asks(std::uint64_t seed, const Runtime& runtime)
   const double theme = random_.unit();
   theme_ = theme < 0.15   ? Theme::greedy
            : theme < 0.25 ? Theme::reading
-           : theme < 0.35 ? Theme::cuts
+           : theme < 0.4  ? Theme::cuts
                           : Theme::mixed;
   const bool cuts = theme_ == Theme::cuts;
   for (int i = 0; i < (cuts ? 1 : 3); ++i) {

@@ -37,7 +37,7 @@ ServiceOptions draw_service(Random& random) {
   o.preemptions_max = static_cast<std::uint32_t>(random.below(6));
   if (random.chance(0.5)) o.preempt = random.chance(0.5) ? Preempt::park : Preempt::recompute;
   o.requests_kept = 16;
-  o.ahead = random.chance(0.5);
+  o.ahead = random.chance(0.7);
   o.follow_max = 1'000'000 * static_cast<Nanoseconds>(random.below(200));
   return o;
 }
@@ -61,7 +61,7 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
       random_(mix64(options.seed ^ 0x656e67696e65)),
       opened_(draw_opened(random_)),
       memory_fails_(random_.chance(0.15)),
-      resizes_(random_.chance(0.3)),
+      resizes_(random_.chance(0.4)),
       limits_(random_.chance(0.25)),
       crowd_(opened_, draw_service(random_)),
       asks_(options.seed, crowd_.runtime()),

@@ -53,6 +53,7 @@ void EngineWorld::check_pins() {
 }
 
 void EngineWorld::limit_tenant() {
+  check_limits();  // the old ones, up to here
   const std::uint64_t bytes = opened_.cache_bytes;
   const TenantLimits limits{
       .bytes = random_.chance(0.7) ? bytes / 10 * (1 + random_.below(8)) : 0,
@@ -62,13 +63,15 @@ void EngineWorld::limit_tenant() {
   ++report_.features["limits changed"];
 }
 
-// What is over a quota does not grow, and all leases are listed, each for its tenant.
+// What is over a limit does not grow, and all leases are listed, each for its tenant.
 void EngineWorld::check_limits() {
   std::size_t listed = 0;
   for (std::size_t i = 0; i < std::size(Asks::kTenants); ++i) {
     const TenantInfo has = crowd_.cache().tenant(Asks::kTenants[i]);
-    if (has.limits.bytes > 0) CHECK(has.bytes <= std::max(has.limits.bytes, tenant_bytes_[i]));
-    tenant_bytes_[i] = has.bytes;
+    const TenantInfo& before = tenants_[i];
+    if (has.limits.bytes > 0) CHECK(has.bytes <= std::max(has.limits.bytes, before.bytes));
+    if (has.limits.leases > 0) CHECK(has.leases <= std::max(has.limits.leases, before.leases));
+    tenants_[i] = has;
     const std::size_t leases = crowd_.cache().leases(Asks::kTenants[i], {}, kLeasesMax).size();
     CHECK(leases == has.leases);
     listed += leases;

@@ -80,7 +80,7 @@ class EngineWorld {
     std::uint32_t tokens;  // that it pins and that are there until it is released
   };
   std::vector<Lease> leases_;
-  std::array<std::uint64_t, 2> tenant_bytes_{};  // as last seen
+  std::array<TenantInfo, std::size(Asks::kTenants)> tenants_;  // as last seen
   EngineSimReport report_;
 };
 
