@@ -83,13 +83,16 @@ int stop_now(Server& server, int code) {
 // Runs until told to end; then lets what is running finish.
 int watch(Server& server, const sigset_t& signals, double drain_seconds) {
   while (true) {
-    const int signal = next_signal(signals, std::chrono::hours(1));
-    if (signal == SIGHUP) {
+    const int signal = next_signal(signals, std::chrono::seconds(5));
+    if (signal == 0) {
+      if (const auto news = server.look_at_model_files())
+        fmt::print(stderr, "warning: {}\n", *news);
+    } else if (signal == SIGHUP) {
       if (const Status s = server.reload(); !s.ok())
         fmt::print(stderr, "warning: {}\n", s.error().message);
     } else if (signal == SIGUSR1) {
       fmt::print(stderr, "{}\n", server.statistics().dump());
-    } else if (signal != 0) {
+    } else {
       break;
     }
   }
@@ -206,8 +209,10 @@ std::function<int()> declare_serve(CLI::App& app) {
   app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o->port, "port (8080); 0: any");
   app.add_option("-a,--alias,--served-model-name", o->names, "name(s) of the model (its file's)");
-  app.add_option("--api-key-file", o->api_key_file,
-                 "lines of KEY [tenant=NAME] [admin]; a KEY has 8 characters or more");
+  app.add_option(
+      "--api-key-file", o->api_key_file,
+      "lines of KEY [tenant=NAME] [admin] [quota_bytes=N] [pin_bytes=N] [leases=N]; a KEY "
+      "has 8 characters or more");
   app.add_option("--api-key", o->api_key)->group("");
   app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
                  "answers that decode together (64)")
