@@ -60,14 +60,14 @@ class Requests(Attacks):
 
     def test_beams_that_never_end(self):
         self.attack_body("/v1/completions", {"model": "m", "prompt": [61, 62], "max_tokens": 2000, "use_beam_search": True, "n": 16,
-                                             "best_of": 16, "length_penalty": 10, "temperature": 0}, {200, 400, 429}, size=1000)
+                                             "best_of": 16, "length_penalty": 10, "temperature": 0}, {200, 400, 429}, size=1000, count=2)
 
     def test_choices_with_all_log_probabilities(self):
         self.attack_body("/v1/completions", {"model": "m", "prompt": [61, 62], "max_tokens": 2000, "n": 16, "logprobs": 5,
                                              "ignore_eos": True, "stream": True}, {200, 400, 429}, size=1000, count=2)
 
     def test_all_log_probabilities_in_one_answer(self):
-        self.attack_body("/v1/completions", {"model": "m", "prompt": [61, 62], "max_tokens": 4000, "n": 16, "logprobs": 5,
+        self.attack_body("/v1/completions", {"model": "m", "prompt": [61, 62], "max_tokens": 3500, "n": 4, "logprobs": 20,
                                              "ignore_eos": True}, {400, 429}, size=1000, count=2)
 
     def test_a_window_and_answers_without_end(self):

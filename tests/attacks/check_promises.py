@@ -98,7 +98,7 @@ class Crowds(unittest.TestCase):
         kv = {"budget": {"policy": "kvzip", "ratio": 0.3}, "allow_lossy": True}
         ask = {"model": "m", "prompt": [61 + i * i % 97 for i in range(800)], "max_tokens": 24, "temperature": 0, "ignore_eos": True,
                "kv": kv}
-        with Server(QUIRE, TINY, "--kv-cache-memory", "4MiB") as server:
+        with Server(QUIRE, TINY, "--kv-cache-memory", "8MiB") as server:
             one = server.post("/v1/completions", ask)["choices"][0]["text"]
             answers = in_threads([lambda: server.post("/v1/completions", {**ask, "n": 4})] * 3)
             self.assertEqual({c["text"] for a in answers for c in a["choices"]}, {one})
