@@ -66,6 +66,7 @@ class EngineWorld {
   EngineSimOptions options_;
   Random random_;
   ToyEngineOptions opened_;
+  bool crowded_;  // memory is short, and nothing else goes wrong: whatever fits alone must finish
   bool memory_fails_, resizes_, limits_;
   ToyEngine crowd_;
   Asks asks_;

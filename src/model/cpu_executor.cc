@@ -65,7 +65,6 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
                      .dropped = dropped_,
                      .broken = broken_rows_},
                     to);
-    ;
     mark_broken<std::uint8_t>(p.groups[0], broken_rows_, broken_);
   };
   if (plan.geometry->by_block()) {
