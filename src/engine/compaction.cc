@@ -75,7 +75,7 @@ void Compaction::merge(Runtime& runtime, const Sequence& s, const Merger& merger
   const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;
   merged_.resize(tokens_.size());
   std::atomic<std::uint32_t> next{0};
-  runtime.pool().run([&](ThreadPool::Lane) {
+  runtime.pool().run([&](ThreadPool::Worker) {
     for (std::uint32_t lane; (lane = next.fetch_add(1)) < tokens_.size();) {
       LaneRows rows = lane_rows(runtime, s, layers_[lane / kv_heads], lane % kv_heads,
                                 {.values = true}, {0, end_});

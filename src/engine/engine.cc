@@ -23,7 +23,7 @@ Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log,
       clock_(clock),
       line_({}) {
   for (std::uint32_t i = 0; i < runtime.threads(); ++i)
-    lanes_.emplace_back(runtime.vector(), runtime.config().vocabulary);
+    workers_.emplace_back(runtime.vector(), runtime.config().vocabulary);
   log_.tokens_per_block = runtime.geometry().tokens_per_block;
 }
 

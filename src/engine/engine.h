@@ -76,8 +76,8 @@ class Engine {
     Choice choice;
     bool complete;  // the mask wants no more
   };
-  struct LaneScratch {
-    explicit LaneScratch(const VectorKernels& vector, std::uint32_t vocabulary)
+  struct SamplingWorker {
+    explicit SamplingWorker(const VectorKernels& vector, std::uint32_t vocabulary)
         : sampler(vector, vocabulary), bits((vocabulary + 31) / 32) {}
     Sampler sampler;
     std::vector<float> row;
@@ -145,7 +145,7 @@ class Engine {
   void advance_beams(Job& job, std::span<const float> logits);
   void sample(std::span<float> logits);
   bool few_to_sample() const;
-  void sample_one(Task& task, std::span<float> logits, LaneScratch& lane);
+  void sample_one(Task& task, std::span<float> logits, SamplingWorker& worker);
   void accept(Task& task);
   void tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last);
 
@@ -197,7 +197,7 @@ class Engine {
   std::vector<DrawChange> changes_;
   std::uint32_t draw_lists_ = 0;
   std::vector<Running> candidates_;
-  std::vector<LaneScratch> lanes_;
+  std::vector<SamplingWorker> workers_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt
   std::uint64_t room_bytes_ = 0;      // what admissions of this step may still take
   std::uint64_t reserved_bytes_ = 0;  // promised to jobs that are protected

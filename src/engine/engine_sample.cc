@@ -47,9 +47,9 @@ void Engine::score_prompt(const Row& row, std::span<const float> logits) {
   const auto alternatives = static_cast<std::uint32_t>(job.request.prompt_logprobs);
   job.prompt_logprobs.resize(prompt.size());
   job.prompt_logprobs[0].token = prompt[0];
-  runtime_.pool().run([&](ThreadPool::Lane lane) {
-    Sampler& sampler = lanes_[lane.index].sampler;
-    for (std::uint32_t i = lane.index; i < row.logit_count; i += lane.count) {
+  runtime_.pool().run([&](ThreadPool::Worker worker) {
+    Sampler& sampler = workers_[worker.index].sampler;
+    for (std::uint32_t i = worker.index; i < row.logit_count; i += worker.count) {
       const std::size_t at = row.past + i + 1;
       if (at >= prompt.size()) return;
       const std::span<const float> of =
@@ -105,7 +105,7 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
 }
 
 void Engine::advance_beams(Job& job, std::span<const float> logits) {
-  const Result<bool> more = job.beams->advance(runtime_.cache(), lanes_[0].sampler, logits);
+  const Result<bool> more = job.beams->advance(runtime_.cache(), workers_[0].sampler, logits);
   if (!more.ok()) return fail(job, FailureKind::no_room, more.error().message);
   job.attached = job.branch_count();
   if (more.value()) return;
@@ -133,11 +133,11 @@ void Engine::sample(std::span<float> logits) {
       task.choice = {best_[task.logit].token, told ? best_[task.logit].logprob : 0, {}};
     }
   } else if (few_to_sample()) {
-    for (Task& task : tasks_) sample_one(task, logits, lanes_[0]);
+    for (Task& task : tasks_) sample_one(task, logits, workers_[0]);
   } else {
-    runtime_.pool().run([&](ThreadPool::Lane lane) {
-      for (std::size_t i = lane.index; i < tasks_.size(); i += lane.count)
-        sample_one(tasks_[i], logits, lanes_[lane.index]);
+    runtime_.pool().run([&](ThreadPool::Worker worker) {
+      for (std::size_t i = worker.index; i < tasks_.size(); i += worker.count)
+        sample_one(tasks_[i], logits, workers_[worker.index]);
     });
   }
   for (Task& task : tasks_) accept(task);
@@ -155,26 +155,26 @@ bool Engine::few_to_sample() const {
   return choices <= kChoicesMax;
 }
 
-void Engine::sample_one(Task& task, std::span<float> logits, LaneScratch& lane) {
+void Engine::sample_one(Task& task, std::span<float> logits, SamplingWorker& worker) {
   const Job& job = *task.job;
   Answer& a = task.job->answers[task.answer];
   const auto position = static_cast<std::uint32_t>(job.request.prompt.size()) + a.generated;
   if (!drawn_.empty() && drawn_[task.logit].mode != DrawMode::logits) {
     task.choice =
-        lane.sampler.choose(drawn_[task.logit], job.request.sampling, task.answer, position);
+        worker.sampler.choose(drawn_[task.logit], job.request.sampling, task.answer, position);
     return;
   }
   const std::size_t vocabulary = runtime_.config().vocabulary;
   std::span<float> row = logits.subspan(task.logit * vocabulary, vocabulary);
   if (task.shared) {
-    lane.row.assign(row.begin(), row.end());
-    row = lane.row;
+    worker.row.assign(row.begin(), row.end());
+    row = worker.row;
   }
   TokenLimits limits;
   if (a.generated < job.request.tokens_min) limits.banned = job.end_tokens;
-  if (a.mask && a.mask->fill(lane.bits)) limits.allowed = lane.bits;
+  if (a.mask && a.mask->fill(worker.bits)) limits.allowed = worker.bits;
   task.choice =
-      lane.sampler.sample(row, job.request.sampling, a.counts, task.answer, position, limits);
+      worker.sampler.sample(row, job.request.sampling, a.counts, task.answer, position, limits);
   if (a.mask && task.choice.token != kNoToken) task.complete = !a.mask->accept(task.choice.token);
 }
 

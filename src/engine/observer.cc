@@ -125,7 +125,7 @@ std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
   std::vector<Part> parts(methods.size() * layers_.size());
   lane_tokens(runtime, s, layers_[0], 0);  // tables are right from here on: threads only read
   std::atomic<std::uint32_t> next{0};
-  runtime.pool().run([&](ThreadPool::Lane) {
+  runtime.pool().run([&](ThreadPool::Worker) {
     Gathered gathered;
     for (std::uint32_t index; (index = next.fetch_add(1)) < layers_.size();) {
       std::vector<std::size_t> slots;

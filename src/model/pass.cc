@@ -17,7 +17,7 @@ Pass::Sharing Pass::sharing_for(std::uint32_t rows, std::uint32_t threads) {
 }
 
 Pass::Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits,
-           ThreadPool::Lane worker, bool is_tail)
+           ThreadPool::Worker worker, bool is_tail)
     : s_(state),
       scratch_(state.scratch),
       c_(state.config),
