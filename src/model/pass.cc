@@ -131,7 +131,7 @@ void Pass::encode(const float* from, std::uint32_t row, std::uint32_t first, std
 
 // A projection back to the width of the residual stream, into y.
 void Pass::project(const PackedMatrix& w, const ActivationRows& in) {
-  const Range mine = unit_share(w.padded_outputs(), kLinearLanes);
+  const Range mine = unit_share(w.padded_outputs(), kPanelOutputs);
   if (mine.begin < mine.end)
     s_.linear.multiply(w, in, matrix_rows_.begin, matrix_rows_.end, mine.begin, mine.end,
                        floats(scratch_.y), c_.hidden, &fetch_);
@@ -196,7 +196,7 @@ void Pass::logits() {
   }
   worker_.barrier();
   const PackedMatrix& head = s_.weights.head;
-  const Range columns = share(head.padded_outputs(), kLinearLanes);
+  const Range columns = share(head.padded_outputs(), kPanelOutputs);
   if (wanted == 0 || columns.begin == columns.end) return;
   s_.linear.multiply(head, scratch_.head.view, 0, wanted, columns.begin, columns.end, logits_,
                      c_.vocabulary, nullptr);
