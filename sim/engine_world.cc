@@ -45,7 +45,7 @@ Request EngineWorld::make(std::uint64_t ask, std::uint32_t tokens_max) const {
   r.tokens_max = tokens_max;
   r.cut_tokens_max = false;
   r.deadline = 0;
-  r.kv.retention.clear();
+  r.kv.leases.clear();
   return r;
 }
 

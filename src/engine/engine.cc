@@ -191,13 +191,8 @@ void Engine::prompt_read(Job& job) {
   if (job.request.kv.write != KvWrite::none)
     job.written = s.published_blocks() * per_block -
                   std::min(s.published_blocks() * per_block, job.cached / per_block * per_block);
-  for (const Retention& keep : job.request.kv.retention) {
-    Result<LeaseId> lease = runtime_.cache().lease(s, {.first_token = keep.first_token,
-                                                       .end_token = keep.end_token,
-                                                       .ttl = keep.ttl,
-                                                       .priority = keep.priority,
-                                                       .pin = keep.pin,
-                                                       .label = keep.label});
+  for (const LeaseRequest& asked : job.request.kv.leases) {
+    Result<LeaseId> lease = runtime_.cache().lease(s, asked);
     if (lease.ok())
       job.leases.push_back(lease.value());
     else

@@ -302,7 +302,7 @@ TEST(Engine, ScoresThePromptWholeOrInChunks) {
 TEST(Engine, ReadingOnlyWarmsTheCacheAndTakesLeases) {
   TinyEngine e(tiny());
   Request r = request(text_of(128, 13), 0);
-  r.kv.retention.push_back({.pin = true});
+  r.kv.leases.push_back({.pin = true});
   const auto sink = e.submit(std::move(r));
   e.run();
   ASSERT_TRUE(sink->result);
@@ -423,7 +423,7 @@ TEST(Engine, WhatWasCutToFitFits) {
 TEST(Engine, PinsThatLeaveNoRoomAreAnErrorNotAHang) {
   TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20});
   Request pin = request(text_of(2000, 30), 0);
-  pin.kv.retention.push_back({.pin = true});
+  pin.kv.leases.push_back({.pin = true});
   e.submit(std::move(pin));
   e.run();
   const auto sink = e.submit(request(text_of(3000, 31), 100));

@@ -45,15 +45,6 @@ class TokenMask {
 
 enum class KvWrite : std::uint8_t { all, prompt, none };
 
-// A lease that the request takes on its own blocks when its prompt has been computed.
-struct Retention {
-  std::uint32_t first_token = 0, end_token = 0xffffffffu;
-  Nanoseconds ttl = 0;         // 0: until released
-  std::uint8_t priority = 50;  // 0-100
-  bool pin = false;
-  std::string label = {};  // for people
-};
-
 struct KvPolicy {
   bool reuse = true;
   KvWrite write = KvWrite::all;
@@ -70,7 +61,8 @@ struct KvPolicy {
       false;  // in a lossy format: exact blocks that are cached are encoded, not computed
   std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
   Nanoseconds ttl = 0;         // soft lease on all it writes; 0: none
-  std::vector<Retention> retention = {};
+  // Taken on its own blocks when its prompt has been computed.
+  std::vector<LeaseRequest> leases = {};
 };
 
 // A named range of the prompt ("system[0]", "messages[3]"), for explain.
@@ -176,7 +168,7 @@ struct Done {
   double lookup_seconds = 0;                      // finding its prefix in the index
   double token_gap_median = 0, token_gap_99 = 0;  // seconds between tokens of one choice
   double saved_prefill_seconds = 0;  // estimate: what the cached tokens would have cost
-  std::vector<LeaseId> leases;       // one per Retention that could be taken
+  std::vector<LeaseId> leases;       // one per lease of KvPolicy::leases that could be taken
   std::string lease_problem;         // why one could not
 };
 
