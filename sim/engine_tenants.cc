@@ -35,7 +35,7 @@ void EngineWorld::keep_leases(const Live& l) {
   const bool whole = r.kv.leases.size() == 1 && r.kv.leases[0].pin && r.kv.leases[0].ttl == 0 &&
                      !r.kv.retain && !r.kv.select && !r.kv.blend && !r.kv.convert &&
                      r.kv.write != KvWrite::none && !windows;
-  for (const LeaseId id : l.told->result->leases) {
+  for (const LeaseId id : l.log->result->leases) {
     Lease lease{id, l.ask, 0};
     if (whole)
       lease.tokens = std::min(cached_tokens(l.ask) / kToyBlock * kToyBlock,

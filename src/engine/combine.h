@@ -3,7 +3,7 @@
 //
 //   TRY_STATUS(check_combination({.geometry = &geometry, .retain = &policy, .beams = 4}));
 //
-// Adding a policy: its row in Part, what it does not go with in combine.cc.
+// Adding a policy: its name in Part, what it does not go with in combine.cc.
 #pragma once
 
 #include <cstdint>

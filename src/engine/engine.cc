@@ -176,7 +176,6 @@ void Engine::admit(Job& job) {
     record->waited_tokens = job.waited;
     record->reason = got.reason;
   }
-  told_ = true;
   job.sink->admitted({.prompt_tokens = prompt,
                       .cached_tokens = job.cached,
                       .waited_tokens = job.waited,
@@ -200,7 +199,6 @@ void Engine::prompt_read(Job& job) {
   }
   settle(job, job.width() > 1);
   if (!job.prompt_logprobs.empty()) {
-    told_ = true;
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));
     job.prompt_logprobs.clear();
   }
@@ -219,7 +217,6 @@ void Engine::fail(Job& job, FailureKind kind, std::string message) {
   ++stats_.failed[static_cast<std::size_t>(kind)];
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id)))
     record->failure = failure;
-  told_ = true;
   job.sink->failed(failure);
   end(job, kind == FailureKind::cancelled ? Reason::cancelled : Reason::failed);
 }

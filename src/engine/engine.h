@@ -51,8 +51,6 @@ class Engine {
   // Runs one forward pass and tells what came of it. False: there was nothing to run.
   bool step();
 
-  // Whether a sink was told something since the last call.
-  bool told() { return std::exchange(told_, false); }
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
   // Of one root, or all.
@@ -163,11 +161,10 @@ class Engine {
   std::vector<JobId> over_;                        // to be swept
   std::uint32_t placed_ = 0;                       // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
-  bool told_ = false;
   bool worked_ = false;  // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
-  double cost_told_ = 0;  // to the cache, of a token
+  double cost_reported_ = 0;  // to the cache, of a token
 
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;

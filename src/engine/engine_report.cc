@@ -22,7 +22,6 @@ void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
     record->finishes.resize(job.request.choices, Finish::cancelled);
     record->finishes[index] = how;
   }
-  told_ = true;
   job.sink->finished(index, how);
   if (std::ranges::all_of(job.answers, &Answer::done)) complete(job);
 }
@@ -71,7 +70,6 @@ void Engine::complete(Job& job) {
     record->first_token = job.first_token;
     record->done = done;
   }
-  told_ = true;
   job.sink->done(done);
   end(job, Reason::finished);
 }
@@ -90,8 +88,8 @@ void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));
   const double now = prefill_cost_.token_seconds();
   log_.token_seconds = now;
-  if (now < 0.8 * cost_told_ || now > 1.25 * cost_told_) {
-    cost_told_ = now;
+  if (now < 0.8 * cost_reported_ || now > 1.25 * cost_reported_) {
+    cost_reported_ = now;
     runtime_.cache().set_recompute_cost(prefill_cost_.token_ns(),
                                         prefill_cost_.token_position_ns());
   }

@@ -67,7 +67,6 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
   prompt_read(job);
   Request& r = job.request;
   if (r.tokens_max == 0) {
-    told_ = true;
     for (std::uint32_t c = 0; c < r.choices; ++c) {
       ++stats_.finished[static_cast<std::size_t>(Finish::length)];
       job.sink->finished(c, Finish::length);
@@ -114,10 +113,10 @@ void Engine::advance_beams(Job& job, std::span<const float> logits) {
         std::max(job.kv_bytes, sequence_bytes(geometry(job), b.sequence.tokens().size()));
   const std::vector<Beam> best = job.beams->best();
   for (std::uint32_t c = 0; c < job.request.choices; ++c) {
-    Nanoseconds told = 0;
+    Nanoseconds last = 0;
     const bool there = c < best.size();
     if (there)
-      for (const Choice& choice : best[c].choices) tell_token(job, c, choice, told);
+      for (const Choice& choice : best[c].choices) tell_token(job, c, choice, last);
     const Finish how = there && best[c].ended ? Finish::end_token : Finish::length;
     ++stats_.finished[static_cast<std::size_t>(how)];
     job.sink->finished(c, how);
@@ -129,8 +128,8 @@ void Engine::sample(std::span<float> logits) {
   if (tasks_.empty()) return;
   if (!best_.empty()) {
     for (Task& task : tasks_) {
-      const bool told = task.job->request.sampling.logprob;
-      task.choice = {best_[task.logit].token, told ? best_[task.logit].logprob : 0, {}};
+      const bool wanted = task.job->request.sampling.logprob;
+      task.choice = {best_[task.logit].token, wanted ? best_[task.logit].logprob : 0, {}};
     }
   } else if (few_to_sample()) {
     for (Task& task : tasks_) sample_one(task, logits, workers_[0]);
@@ -190,7 +189,6 @@ void Engine::tell_token(Job& job, std::uint32_t index, const Choice& choice, Nan
   last = now_;
   ++job.generated;
   ++stats_.tokens_generated;
-  told_ = true;
   job.sink->token(index, choice);
 }
 
@@ -202,7 +200,7 @@ void Engine::accept(Task& task) {
   a.next = token;
   ++a.generated;
   if (job.request.sampling.penalizes()) a.counts.add_generated(token);
-  tell_token(job, task.answer, task.choice, a.told);
+  tell_token(job, task.answer, task.choice, a.last_token_at);
   const bool end = std::ranges::find(job.end_tokens, token) != job.end_tokens.end();
   if (end)
     end_answer(job, task.answer, Finish::end_token);

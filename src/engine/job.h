@@ -29,7 +29,7 @@ struct Answer {
   std::uint32_t generated = 0;
   TokenCounts counts;
   std::unique_ptr<TokenMask> mask;
-  Nanoseconds told = 0;  // when its last token was
+  Nanoseconds last_token_at = 0;
   bool done = false;
 };
 

@@ -52,13 +52,13 @@ std::uint32_t Retaining::rows_max(std::uint32_t past) const {
 void Retaining::reset(Sequence&) {
   observer_ = *fresh_;
   compaction_.reset();
-  prompt_done_ = acted_ = false;
+  prompt_done_ = dropped_ = false;
   last_ = shift_ = 0;
   for (MergeState& state : merge_states_) state = {};
 }
 
 Status Retaining::truncate(std::uint32_t) {
-  if (!acted_) return {};
+  if (!dropped_) return {};
   return Error{Code::unsupported, "tokens that kv_budget dropped do not come back"};
 }
 
@@ -79,7 +79,7 @@ Program::Work Retaining::work(Stepper& stepper, Sequence& s, std::uint32_t rows)
 
 // Answers that fork share what stays, so all of it is done before they do.
 void Retaining::settle(Stepper& stepper, Sequence& s, bool forks) {
-  if (forks || !reads_again(stepper.runtime(), s)) (void)act(stepper, s);
+  if (forks || !reads_again(stepper.runtime(), s)) (void)drop_due(stepper, s);
 }
 
 void Retaining::after_step(Stepper& stepper, Sequence& s) {
@@ -95,16 +95,17 @@ std::optional<std::string> Retaining::wanted_snapshot() const {
 }
 
 std::optional<std::string> Retaining::snapshot_name(const Sequence& s) const {
-  return acted_ && s.length() == prompt_length_ && !compaction_ ? wanted_snapshot() : std::nullopt;
+  return dropped_ && s.length() == prompt_length_ && !compaction_ ? wanted_snapshot()
+                                                                  : std::nullopt;
 }
 
-Status Retaining::act(Stepper& stepper, Sequence& s) {
+Status Retaining::drop_due(Stepper& stepper, Sequence& s) {
   Runtime& runtime = stepper.runtime();
   if (!due(s)) return {};
   if (!compaction_) TRY_STATUS(decide(stepper, s));
   if (compaction_) {
     const Status done = compaction_->carry_out(runtime, s);
-    acted_ |= compaction_->began();
+    dropped_ |= compaction_->began();
     TRY_STATUS(done);
     observer_.kept(compaction_->held());
     compaction_.reset();
@@ -152,7 +153,7 @@ Status Retaining::decide(Stepper& stepper, Sequence& s) {
 Status Retaining::rebase(Runtime& runtime, Sequence& s) {
   const std::uint32_t per_block = runtime.geometry().tokens_per_block;
   const std::uint32_t ahead = std::max(policy_->every, per_block) + per_block;
-  if (!acted_ || s.length() % per_block != 0 || s.length() - shift_ + ahead <= runtime.context())
+  if (!dropped_ || s.length() % per_block != 0 || s.length() - shift_ + ahead <= runtime.context())
     return {};
   const Geometry& geometry = runtime.cache().geometry(s.root());
   const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;

@@ -118,7 +118,6 @@ void Service::State::run() {
   const auto tell = [&](bool wait) {
     publish(wait);
     ended.store(taken - engine.job_count(), std::memory_order_release);
-    if (engine.told() && options.told) options.told();
   };
   // While nobody asks for anything, memory for those who come next; not at once, as whoever comes
   // while a page is made ready waits for it.

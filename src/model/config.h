@@ -1,5 +1,5 @@
 // model/config.h - the hyperparameters of a model, whatever file they came from: what it is as a whole,
-// and what each of its layers computes (model/layer_spec.h). Filled by a row of model/arch/.
+// and what each of its layers computes (model/layer_spec.h). Filled by an entry of model/arch/.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace quire {
 
 class GgufFile;
-struct TensorRow;
+struct TensorEntry;
 
 struct RopeConfig {
   float base = 10000.0f;
@@ -25,9 +25,9 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;            // "llama", "gemma3", "qwen2", "qwen3"; for people
-  std::string name;                    // as the file calls itself
-  std::span<const TensorRow> tensors;  // that a layer has (model/arch/arch.h)
+  std::string architecture;              // "llama", "gemma3", "qwen2", "qwen3"; for people
+  std::string name;                      // as the file calls itself
+  std::span<const TensorEntry> tensors;  // that a layer has (model/arch/arch.h)
   std::uint32_t layers = 0, hidden = 0, vocabulary = 0, context = 0;
   float embedding_scale = 1;  // gemma: sqrt(hidden)
   float logit_softcap = 0;    // 0: none

@@ -5,8 +5,8 @@
 #include <bit>
 
 #include "base/check.h"
-#include "model/device_front.h"
 #include "model/device_model.h"
+#include "model/device_upload.h"
 
 namespace quire {
 
