@@ -36,7 +36,6 @@ class Blend {
 
   // Copies what was found; the sequence then ends behind the last run. No room changes nothing.
   Status lay(Runtime& runtime);
-  bool laid() const { return laid_; }
   // Computes up to so many rows of what is to be computed.
   Status advance(Stepper& stepper, std::uint32_t rows);
   bool done() const { return laid_ && looked_ == end_ && next_ == again_.size(); }

@@ -48,7 +48,6 @@ class Retaining final : public Program {
   Observer& observer() { return observer_; }
   const RetainPolicy& policy() const { return *policy_; }
   std::uint32_t cut() const { return prompt_length_; }  // tokens of the prompt that it looks at
-  bool dropped() const { return dropped_; }  // something was dropped: it cannot be computed again
   // The first tokens of the prompt that may come from the cache: queries of the others are looked at.
   std::uint32_t serve_max() const;
   // Tokens that a sequence must have room for besides its own: the context, read again.
@@ -69,7 +68,7 @@ class Retaining final : public Program {
   Observer observer_;
   std::shared_ptr<const Observer> fresh_;  // as it was before anything was read
   std::uint32_t prompt_length_, budget_, tokens_per_block_;
-  bool prompt_done_ = false, dropped_ = false;
+  bool prompt_done_ = false, dropped_ = false;  // dropped_: it cannot be computed again
   std::uint32_t last_ = 0;                // length when it last ran
   std::uint32_t shift_ = 0;               // endless text: how far positions are behind
   std::vector<MergeState> merge_states_;  // by lane
