@@ -51,6 +51,6 @@ struct Refusal {
   std::string message;
 };
 std::optional<Refusal> refusal(const Combination& c);
-Status check_combination(const Combination& c);  // the same as an error
+Status check_combination(const Combination& c);  // refusal() as an error
 
 }  // namespace quire

@@ -11,9 +11,10 @@
 namespace quire {
 namespace {
 
-// Formats that store tokens of a block together keep or drop all of it: as many pages of each lane as
-// fit what it may keep, those with most of the slots that were chosen. The first one stays where the
-// method has first tokens; ties go to the lower page. Slots behind the last whole page stay.
+// Some formats encode the tokens of a block together, so a lane keeps or drops whole pages. It
+// keeps as many pages as its budget allows: those with most chosen slots, and the lower page among
+// equals. The first page stays if the method keeps first tokens. Slots behind the last whole page
+// stay.
 KeepSets whole_pages(const KeepSets& chosen, const LaneScores& lanes, std::uint32_t sinks,
                      std::uint32_t per_page) {
   KeepSets out;

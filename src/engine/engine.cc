@@ -41,7 +41,7 @@ void Engine::note(const Job& job, Reason reason, std::uint32_t tokens, std::uint
                          .reason = reason});
 }
 
-// An error where the cache has no room for another root.
+// The root of a job's blocks. An error if the cache has no room for another root.
 Result<RootId> Engine::root_of(const Job& job) {
   const KvPolicy& kv = job.request.kv;
   std::string name = kv.tenant;
@@ -126,7 +126,7 @@ void Engine::expire() {
   sweep();
 }
 
-// Its turn has come: it gets its blocks and joins the batch.
+// The job's turn has come: it gets its blocks and joins the batch.
 void Engine::admit(Job& job) {
   if (!job.placed) place(job);
   if (!job.placed) return fail(job, FailureKind::no_room, "too many sequences are open");
@@ -183,7 +183,7 @@ void Engine::admit(Job& job) {
                       .queue_seconds = since(job.submitted)});
 }
 
-// All of the prompt is in the cache: what the request wants kept is kept.
+// The whole prompt is in the cache. Takes the leases that the request asks for.
 void Engine::prompt_read(Job& job) {
   Sequence& s = *job.branch(0).sequence;
   const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
@@ -204,7 +204,7 @@ void Engine::prompt_read(Job& job) {
   }
 }
 
-// Programs do what can be done now; what they leave for others is kept.
+// Programs do now what they can. States that other requests may start from are kept.
 void Engine::settle(Job& job, bool forks) {
   Answer& a = job.answers[0];
   if (a.programs.empty() || job.beams) return;

@@ -1,7 +1,7 @@
-// engine/engine.h - what runs on the engine thread: jobs, the batch of each step, what becomes of
-// its logits.
+// engine/engine.h - everything that runs on the engine thread: jobs, the batch of each step, and
+// the tokens that are sampled from its logits.
 //
-// One thread, no locks. The Service drives it; tests may do so directly, step by step.
+// One thread, no locks. A Service or a Client drives it; tests may drive it step by step.
 //
 //   Engine engine(runtime, options, log, clock);
 //   engine.submit(std::move(job));
@@ -12,7 +12,7 @@
 //   engine_room.cc    room for them: admission, preemption
 //   engine_draw.cc    what is wanted of the rows, and submitting them
 //   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
-//   engine_sample.cc  from logits to tokens, told to the sinks
+//   engine_sample.cc  from logits to tokens, reported to the sinks
 //   engine_report.cc  what it cost
 #pragma once
 
@@ -48,7 +48,7 @@ class Engine {
 
   bool has_jobs() const { return !jobs_.empty(); }
   std::size_t job_count() const { return jobs_.size(); }
-  // Runs one forward pass and tells what came of it. False: there was nothing to run.
+  // Runs one forward pass and reports its tokens. False: there was nothing to run.
   bool step();
 
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
@@ -169,7 +169,7 @@ class Engine {
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;
   std::vector<Row> rows_;
-  std::optional<Step> step_;   // the same step, on its way
+  std::optional<Step> step_;   // the step at hand, submitted and not completed
   bool may_go_ahead_ = false;  // the next one may be submitted before this one is completed
   struct Ahead {               // the one after it, submitted as well
     std::vector<StepItem> items;
@@ -189,7 +189,7 @@ class Engine {
   std::vector<std::uint32_t> order_;
   std::vector<Task> tasks_;
   std::span<const BestToken> best_;  // of the step at hand, if it has no logits
-  std::span<const Drawn> drawn_;     // likewise, if some rows of it have none
+  std::span<const Drawn> drawn_;     // of the step at hand, if some of its rows have no logits
   std::vector<DrawRow> draws_;
   std::vector<DrawChange> changes_;
   std::uint32_t draw_lists_ = 0;

@@ -1,4 +1,4 @@
-// What an answer, a request and a step have cost, and who is told of it.
+// The end of an answer and of a request, with what they cost, reported to sink, log and statistics.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -74,8 +74,8 @@ void Engine::complete(Job& job) {
   end(job, Reason::finished);
 }
 
-// What the step tells of the cost of a prompt token. The cache hears of it when it has changed
-// noticeably: a jitter would only shuffle the order of eviction.
+// Measures the cost of a prompt token. The cache is told only when the cost has changed noticeably:
+// jitter would only shuffle the order of eviction.
 void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   double positions = 0;
   std::size_t reading = 0;

@@ -1,4 +1,4 @@
-// From a step's logits to tokens, and who is told of them.
+// From a step's logits to tokens, reported to the sinks.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -142,8 +142,8 @@ void Engine::sample(std::span<float> logits) {
   for (Task& task : tasks_) accept(task);
 }
 
-// Waking the other threads takes longer than a device has left to be done for a few rows: nothing
-// for tokens it has drawn itself, a choice among some for the others.
+// Whether this thread should sample alone. A device leaves little to do: nothing for tokens that it
+// has drawn, and a choice among a few candidates otherwise. Waking the other threads takes longer.
 bool Engine::few_to_sample() const {
   constexpr std::size_t kChoicesMax = 16;
   std::size_t choices = 0;

@@ -97,7 +97,7 @@ std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
   Signal needs = Signal::none;
   for (const RetainMethod& m : methods) needs = needs | m.needs;
   if (asks(needs, kLastQueries)) {
-    // Queries that saw what a compaction dropped since are no judges of what is left.
+    // Queries from before the last compaction saw tokens that are gone, so they do not count.
     const std::uint32_t seen =
         std::max(tap_->first(), runtime.cache().ragged_until(s, tap_->group()));
     const std::uint32_t rows = std::min(methods[0].window, s.length() - seen);

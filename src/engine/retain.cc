@@ -41,7 +41,8 @@ void Retaining::open(SequenceOptions& options) const {
   options.recomputable = false;
 }
 
-// A step ends wherever the program acts: at the cut, and from there on at every `every` tokens.
+// A step ends wherever the program may drop tokens: at the cut, and from there on every `every`
+// tokens.
 std::uint32_t Retaining::rows_max(std::uint32_t past) const {
   if (past < prompt_length_) return prompt_length_ - past;
   if (policy_->every == 0 || planted(Bug::cut_ignores_every)) return 0xffffffffu;
@@ -72,12 +73,12 @@ bool Retaining::due(const Sequence& s) const {
 // Reads the prompt again in pieces, so that other requests do not wait for it.
 Program::Work Retaining::work(Stepper& stepper, Sequence& s, std::uint32_t rows) {
   if (!reads_again(stepper.runtime(), s)) return Work::none;
-  // Without room for it the step itself tries again, when others may have given way.
+  // If there is no room, the next step tries again, when other jobs may have been preempted.
   if (!observer_.read_some(stepper, s, rows).ok()) return Work::none;
   return reads_again(stepper.runtime(), s) ? Work::unfinished : Work::done;
 }
 
-// Answers that fork share what stays, so all of it is done before they do.
+// Forks share the tokens that stay, so everything is dropped before an answer forks.
 void Retaining::settle(Stepper& stepper, Sequence& s, bool forks) {
   if (forks || !reads_again(stepper.runtime(), s)) (void)drop_due(stepper, s);
 }
@@ -86,8 +87,8 @@ void Retaining::after_step(Stepper& stepper, Sequence& s) {
   observer_.after_step(stepper.runtime(), s);
 }
 
-// What stands at a cut depends on the tokens before it alone. A prompt that ends before its cut is
-// judged by its own length, so nobody else can start from there.
+// The state at a cut depends only on the tokens before it. A prompt that is shorter than its cut is
+// judged at its own length, so no other request can start from there.
 std::optional<std::string> Retaining::wanted_snapshot() const {
   const bool at_cut = prompt_length_ == policy_->cut || planted(Bug::snapshot_short_of_cut);
   if (!policy_->snapshots() || !at_cut) return {};
@@ -147,9 +148,9 @@ Status Retaining::decide(Stepper& stepper, Sequence& s) {
   return {};
 }
 
-// Before positions leave the range that the model was trained on, those of all but the first tokens
-// start over right behind them. Keys are turned by the difference, mostly once in their lives: they
-// leave before the next time where the window is less than half of the range.
+// Before positions leave the range that the model was trained on, all tokens but the first ones
+// move to lower positions, right behind the first ones. Their keys are rotated by the difference.
+// If the window is less than half of the range, this happens at most once to a key.
 Status Retaining::rebase(Runtime& runtime, Sequence& s) {
   const std::uint32_t per_block = runtime.geometry().tokens_per_block;
   const std::uint32_t ahead = std::max(policy_->every, per_block) + per_block;

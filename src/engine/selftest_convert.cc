@@ -1,5 +1,5 @@
-// The part of the selftest that is about converting: a prompt whose first half is encoded from exact
-// blocks, gone on with in one piece, in several, and by somebody who finds the encoded blocks.
+// The selftest's part about conversion. The first half of a prompt is encoded from exact blocks.
+// The rest is read in one piece, in several, and by a second request that finds the encoded blocks.
 #include <fmt/format.h>
 
 #include "base/hash.h"

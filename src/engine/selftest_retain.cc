@@ -44,8 +44,8 @@ struct Policy {
   std::shared_ptr<const SelectPolicy> select;
 };
 
-// What a policy left of a text at its cut is gone on with twice: by somebody else, then as it should
-// be. The sequence and its policy become those of the second.
+// Continues twice from the state that a policy left at its cut: first with other tokens, then with
+// the prompt's. The sequence and its policy become those of the second continuation.
 Status go_on_from_snapshot(Stepper& stepper, Sequence& s, std::optional<Retaining>& retain,
                            std::span<const TokenId> prompt) {
   Runtime& r = stepper.runtime();
@@ -134,8 +134,9 @@ Result<SelftestCheck> check(Runtime& r, const Policy& policy, const Text& text, 
   return made;
 }
 
-// The logits after a prompt whose second half was cached by itself, `share` of it computed again, so
-// many rows at a time; 0 where nothing was found. A negative share: the prompt is read.
+// A digest of the logits after a prompt whose second half was cached by itself. `share` of that
+// half is computed again, `rows` at a time. 0: nothing was found. A negative share: the prompt is
+// read.
 Result<std::uint64_t> blended(Runtime& r, const Text& text, double share, std::uint32_t rows,
                               std::uint64_t& compared) {
   const std::span<const TokenId> prompt = text.prompt;
@@ -168,7 +169,7 @@ Result<std::uint64_t> blended(Runtime& r, const Text& text, double share, std::u
   return digest | 1;
 }
 
-// The one that promises less: an approximation depends on what else is cached.
+// Approximate reuse promises less: its answer depends on what else is cached.
 Status selftest_blend(Runtime& r, const Text& text, const std::string& prefix,
                       const std::function<void(const SelftestCheck&)>& report) {
   const Geometry geometry = r.geometry();
@@ -198,8 +199,8 @@ Status selftest_blend(Runtime& r, const Text& text, const std::string& prefix,
 Status selftest_retain(Runtime& r, std::span<const TokenId> prompt, const std::string& prefix,
                        SelftestMethods methods,
                        const std::function<void(const SelftestCheck&)>& report) {
-  // Steps are what takes time: but where all is to be seen answers are short, and begin right before an
-  // edge of blocks of any size.
+  // Steps take most of the time, so answers are short unless `thoroughly` is set. They begin right
+  // before an edge of blocks of any size.
   const auto length = static_cast<std::uint32_t>(prompt.size());
   const Text text = methods == SelftestMethods::thoroughly
                         ? Text{prompt, 40}
