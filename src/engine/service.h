@@ -36,8 +36,8 @@ class RequestLog;  // engine/explain.h: the last requests and why they hit or mi
 struct ServiceOptions {
   std::uint32_t step_tokens = 512;  // --step-tokens: rows of one step, at most Runtime's rows_max
   // --prompt-tokens: how many of these rows prompts may have while answers wait for their next
-  // token. None: 96 on a CPU, which few rows use as well as 512 do, so answers do not stutter; all on
-  // a GPU.
+  // token. None: all on a GPU, 96 on a CPU, which few rows use as well as 512 do, so that answers do
+  // not stutter.
   std::optional<std::uint32_t> prompt_tokens = {};
   std::uint32_t sequences_max = 64;        // --max-num-seqs: answers that decode together
   std::uint32_t queue_max = 512;           // --max-queue: requests that wait
