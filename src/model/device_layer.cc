@@ -1,4 +1,4 @@
-// How a step's layers become kernels: the walk over their specs. Numbers never leave the device.
+// Walks the layers' specs and queues their kernels. Activations never leave the device.
 #include "kernels/cuda/packed.h"
 #include "model/device_model.h"
 #include "model/device_upload.h"

@@ -1,4 +1,4 @@
-// What a step needs on the device besides weights: its attention planned, and everything uploaded.
+// Plans a step's attention and uploads what the step needs on the device.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
   const std::uint32_t partial_floats =
       config_.widest([](const LayerSpec& l) { return l.attn.query_heads * (l.attn.key_dim + 2); });
   TRY_STATUS(grow(partials_, partials * partial_floats * 4, "attention partials"));
-  // Items and tables stand at fixed places behind the largest UploadLayout, until they outgrow them.
+  // Items and tables lie at fixed offsets behind the largest UploadLayout, until they outgrow them.
   const std::size_t largest_front =
       UploadLayout(std::max(row_class(options_.rows_max), kLibraryRows), groups_.size()).end;
   const auto group_bytes = [&] {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const Architecture* kArchitectures[] = {&kLlama, &kGemma3, &kQwen2, &kQwen3};
 
-// What every model has.
+// Tensors that every model has, besides those of its layers.
 constexpr TensorEntry kModelTensors[] = {
     {"token_embd.weight", "embed_tokens.weight", extent::hidden, extent::vocabulary},
     {"output_norm.weight", "norm.weight", extent::hidden},

@@ -1,5 +1,5 @@
-// model/arch/parts.h - what several architectures share: pieces for an architecture's `fill` and entries
-// for its table of tensors.
+// model/arch/parts.h - what several architectures share: functions for an architecture's `fill`,
+// and entries for its table of tensors.
 //
 //   constexpr auto kTensors = join(kAttentionTensors, kPreNormTensors, kGatedTensors);
 //   Status fill(const Hyperparameters& from, ModelConfig& c) {
@@ -37,9 +37,9 @@ Result<bool> fill_layer_types(const Hyperparameters& from, std::uint32_t window,
 // What Qwen 2 and 3 share: every layer has this spec, with the model's rotation and its windows.
 Status fill_qwen(const Hyperparameters& from, const LayerSpec& layer, ModelConfig& config);
 
-// config.json names its activation; others than this one are an error.
+// config.json names its activation; any other activation is an error.
 Status need_activation(const Hyperparameters& from, Key key, std::string_view name);
-// Biases and other variants that nobody computes.
+// Refuses biases and other variants that no executor computes.
 Status refuse_if_true(const Hyperparameters& from, Key key);
 
 namespace extent {
@@ -76,7 +76,7 @@ inline constexpr auto kGatedTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_up.weight", "layers.N.mlp.up_proj.weight", extent::hidden, extent::inner},
     {"blk.N.ffn_down.weight", "layers.N.mlp.down_proj.weight", extent::inner, extent::hidden},
 });
-// Of layers without norms after their halves.
+// Norms of layers that have none after attention and feed-forward.
 inline constexpr auto kPreNormTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_norm.weight", "layers.N.post_attention_layernorm.weight", extent::hidden},
 });
