@@ -146,7 +146,7 @@ void EngineWorld::finish_all() {
   crowd_.cache().clear(true);
   crowd_.cache().check();
   left = crowd_.cache().stats();
-  // Leases of requests that failed are told to nobody; they keep their nodes.
+  // Leases of requests that failed are reported to nobody; they keep their nodes.
   if (left.cached_blocks > 0 || (left.nodes > 0 && left.leases == 0)) {
     fmt::print(stderr, "{} cached blocks and {} nodes are left\n", left.cached_blocks, left.nodes);
     std::abort();
