@@ -199,10 +199,11 @@ void Engine::resume_branches(Job& job) {
   }
 }
 
-// Whether recomputing a branch would also recompute the blocks it shared with the first branch: so
-// it is when the job leaves nothing in the index.
+// Whether recomputing a branch would also recompute the blocks it shared with the first branch. This
+// is so when the job leaves nothing in the index, or takes nothing from it.
 bool Engine::shares_by_forks(Job& job, std::uint32_t branch) {
-  return job.request.kv.write == KvWrite::none && branch != job.first_open() &&
+  const KvPolicy& kv = job.request.kv;
+  return (kv.write == KvWrite::none || !kv.reuse) && branch != job.first_open() &&
          job.answers[0].programs.empty() && job.branch(branch).sequence->length() == 0 &&
          !geometry(job).sparse();
 }
