@@ -167,6 +167,8 @@ int serve(const ServeOptions& o) {
   ServiceOptions service_options = o.service;
   if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())
     service_options.queue_max_per_tenant = (service_options.queue_max + 1) / 2;
+  if (service_options.sequences_max_per_tenant == 0 && !o.api_key_file.empty())
+    service_options.sequences_max_per_tenant = (service_options.sequences_max * 3 + 3) / 4;
   auto service = Service::start(std::move(runtime.value()), service_options);
   if (!service.ok()) return fail(service.error());
   const Runtime& r = service.value()->runtime();
@@ -217,6 +219,10 @@ std::function<int()> declare_serve(CLI::App& app) {
   app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
                  "answers that decode together (64)")
       ->check(CLI::Range(1, 4096));
+  app.add_option("--max-num-seqs-per-tenant", o->service.sequences_max_per_tenant,
+                 "of one tenant (three quarters of all where there are keys)")
+      ->check(CLI::Range(1, 4096))
+      ->group(kRare);
   app.add_option("--max-queue", o->service.queue_max, "requests that wait (512)")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--max-queue-per-tenant", o->service.queue_max_per_tenant,

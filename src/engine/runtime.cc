@@ -33,8 +33,9 @@ std::uint64_t available_memory() {
          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Addresses cost nothing until they are filled: with four times the budget the cache can grow while
-// it runs (KvCache::resize). Where addresses are scarce (ulimit -v) it may grow less.
+// Reserves addresses for four times the budget, so that the cache can grow while it runs
+// (KvCache::resize). Addresses cost nothing until they are filled. If they are scarce (ulimit -v),
+// the cache can grow less.
 Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
   for (const std::uint64_t times : {4u, 2u})
     if (budget < (std::uint64_t{1} << 62) / times)
@@ -115,7 +116,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   parts.tokenizer = std::make_shared<const Tokenizer>(std::move(text.value().tokenizer));
   parts.chat_template = std::move(text.value().chat_template);
   parts.weights = file_identity(path);
-  // A step has at most a sequence per row, and as many again may wait with a cursor or be parked.
+  // A step has at most one sequence per row. As many again may wait with a cursor or be parked.
   const std::uint32_t rows = parts.executor->traits().rows_max;
   parts.cache.sequences_max = std::max(4096u, 4 * rows);
   parts.cache.step_items_max = std::max(1024u, rows);
@@ -243,7 +244,7 @@ Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* st
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
   Geometry made = executor_->geometry(tokens_per_block_, storage ? *storage : *storage_);
-  // Those that are not calibrated are refused by check_storage.
+  // check_storage refuses formats that need a calibration and have none.
   if (const Status known = use_calibrations(made, calibrations_); !known.ok()) return made;
   return made;
 }

@@ -8,7 +8,7 @@ import os
 import signal
 import unittest
 
-from attacking import FOLDER, MEBI, QUIRE, TINY, Attacks, bearer, head, main, memory, status
+from attacking import FOLDER, MEBI, QUIRE, TINY, Attacks, bearer, head, main, memory, post, status
 from serving import Server, in_threads, wait_for
 
 
@@ -147,6 +147,16 @@ class Shares(Attacks):
         for _ in range(20):
             attack()
         self.still_has(prompts)
+
+    def test_choices_without_end(self):
+        """Answers of sixteen choices that would take every place in a step."""
+        request = post("/v1/completions", {"model": "m", "prompt": [61, 62], "max_tokens": 600, "n": 16, "ignore_eos": True},
+                       f"Authorization: Bearer {self.greedy}\r\n")
+
+        def attack():
+            got = status(self.server, request)
+            assert got in (200, 429, 0), got
+        self.neighbour(attack, 1000, count=6)
 
     def test_pins_without_end(self):
         prompts = self.settle()
