@@ -146,6 +146,9 @@ void EngineWorld::judge(const Live& l) {
   if (l.told->admission) {
     report_.features["cached tokens"] += l.told->admission->cached_tokens > 0;
     report_.features["waited for a prefix"] += l.told->admission->waited_tokens > 0;
+    report_.features["loaded from a tier"] += l.told->admission->loaded_tokens > 0;
+    report_.features["load failed"] += l.told->admission->reason == Reason::load_failed;
+    report_.features["load too slow"] += l.told->admission->reason == Reason::load_too_slow;
     const auto retain = asks_.make(l.ask).kv.retain;
     report_.features["began with a snapshot"] +=
         retain && retain->cut > 0 && l.told->admission->cached_tokens >= retain->cut;

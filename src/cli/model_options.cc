@@ -215,6 +215,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   }
   TRY_STATUS(read_retention(o.kv, r));
   TRY_STATUS(read_selection(o.kv, r));
+  TRY_STATUS(read_tier_options(o.tier, r));
   if (r.kv_format == "planned" && !o.kv.allow_lossy)
     return Error{Code::invalid, "--kv-format planned may change answers: add --allow-lossy"};
   if (r.kv_format != "auto" && r.kv_format != "planned") {

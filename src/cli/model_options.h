@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/model_files.h"
+#include "cli/tier_options.h"
 #include "engine/runtime.h"
 
 namespace quire::cli {
@@ -31,6 +32,7 @@ struct ModelOptionsCli {
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
   double pin_budget = 0.5, tenant_pin_share = 1;  // RuntimeOptions
   KvStorageCli kv;
+  TierOptionsCli tier;
 };
 
 void add_model_options(CLI::App& app, ModelOptionsCli& options);

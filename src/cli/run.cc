@@ -176,6 +176,7 @@ int answer_prompt(RunOptions& o) {
 std::function<int()> declare_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   add_model_options(app, o->model);
+  add_tier_options(app, o->model.tier);
   add_retention_options(app, o->model);
   app.add_option("PROMPT", o->prompt, "what to answer; what is piped in is put below it");
   app.add_option("-p,--prompt", o->prompt_option, "the same as PROMPT")->group(kRare);

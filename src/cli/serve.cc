@@ -202,6 +202,7 @@ int serve(const ServeOptions& o) {
 std::function<int()> declare_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   add_model_options(app, o->model);
+  add_tier_options(app, o->model.tier);
   add_retention_options(app, o->model);
   app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o->port, "port (8080); 0: any");

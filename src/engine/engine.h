@@ -10,6 +10,7 @@
 //   engine.cc         jobs: submitted, admitted, ended; the step
 //   engine_batch.cc   which rows a step has
 //   engine_room.cc    room for them: admission, preemption
+//   engine_load.cc    prompts whose blocks come from a tier
 //   engine_draw.cc    what is wanted of the rows, and submitting them
 //   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
 //   engine_sample.cc  from logits to tokens, told to the sinks
@@ -50,6 +51,10 @@ class Engine {
   std::size_t job_count() const { return jobs_.size(); }
   // Runs one forward pass and tells what came of it. False: there was nothing to run.
   bool step();
+  // Nothing is to run for a while, or ever again: what is worth keeping is written to the tiers, for
+  // at most this long.
+  void save_below(Nanoseconds limit);
+  void drain_below();  // hears what tiers have done
 
   // Whether a sink was told something since the last call.
   bool told() { return std::exchange(told_, false); }
@@ -89,6 +94,8 @@ class Engine {
   Result<RootId> root_of(const Job& job);
   const Geometry& geometry(const Job& job) const { return runtime_.cache().geometry(job.root); }
   void admit(Job& job);
+  void tell_admission(Job& job);
+  bool run_step();
   void prompt_read(Job& job);
   void settle(Job& job, bool forks);
   void end_answer(Job& job, std::uint32_t index, Finish how);
@@ -124,6 +131,15 @@ class Engine {
   void preempt(Job& job);
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
+
+  // engine_load.cc
+  void look_below(Job& job);
+  bool still_looking(const Job& job) const;
+  std::uint32_t stored_end(const Job& job, const Sequence& s, std::uint32_t from) const;
+  void begin_loading(Job& job);
+  bool arrives(Job& job);
+  void end_loading(Job& job);
+  bool give_up_loading();
 
   // engine_ahead.cc
   bool steady() const;

@@ -58,7 +58,7 @@ bool Engine::goes_on(Job& job) {
 // Rows of answers go into the step at once; prompts are noted, to share what is left. Returns the
 // rows taken.
 std::uint32_t Engine::collect(Job& job) {
-  if (!goes_on(job)) return 0;
+  if (!arrives(job) || !goes_on(job)) return 0;
   std::uint32_t taken = 0;
   bool lagging = job.attached < job.branch_count();
   for (std::uint32_t i = 0; i < job.attached; ++i) {
@@ -73,6 +73,7 @@ std::uint32_t Engine::collect(Job& job) {
         {.remaining = b.unread(),
          .rows_max =
              std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
+                       job.loading ? job.loading->rows(*b.sequence) : 0xffffffffu,
                        job.request.chunk ? std::max(job.request.chunk, together) : 0xffffffffu}),
          .steps = job.read_steps,
          .together = together,
@@ -224,6 +225,7 @@ SequenceOptions Engine::sequence_options(const Job& job) const {
           .reuse = r.kv.reuse,
           .publish = r.kv.write != KvWrite::none,
           .publish_generated = r.kv.write == KvWrite::all && !geometry(job).sparse(),
+          .goes_below = r.kv.below,
           .priority = r.kv.priority,
           .ttl = r.kv.ttl,
           .changes = {&job.salt, r.kv.salt.empty() ? 0u : 1u},
@@ -256,6 +258,7 @@ Readiness Engine::probe(Job& job) {
   Attached seen;
   if (job.placed) seen = runtime_.cache().peek(*job.branch(job.first_open()).sequence);
   if (!std::exchange(job.probed, true)) job.first_seen_tokens = seen.tokens;
+  if (still_looking(job)) return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
   if (follows(job, seen)) {
     ++stats_.waiting_for_prefix;
     return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};

@@ -34,6 +34,7 @@ void Engine::complete(Job& job) {
   const auto seconds = [](Nanoseconds t) { return static_cast<double>(t) * 1e-9; };
   Done done{.prompt_tokens = prompt,
             .cached_tokens = job.cached,
+            .loaded_tokens = job.loaded,
             .approximate_tokens = approximate,
             .converted = job.programs.converted,
             .computed_tokens = prompt - job.cached - approximate,
@@ -52,6 +53,7 @@ void Engine::complete(Job& job) {
             .decode_seconds = seconds(now_ - read),
             .submitted = job.submitted,
             .lookup_seconds = seconds(job.lookup),
+            .load_seconds = seconds(job.load_time),
             .token_gap_median = job.gaps.quantile(0.5),
             .token_gap_99 = job.gaps.quantile(0.99),
             .saved_prefill_seconds = job.cached * prefill_cost_.token_seconds(),
@@ -103,6 +105,7 @@ const ServiceStats& Engine::stats() {
   stats_.sequences_running = branches_;
   stats_.cache = runtime_.cache().stats();
   stats_.block_times = runtime_.cache().block_times();
+  if (TierLink* link = runtime_.tiers()) stats_.tier = link->stats();
   stats_.key_error = runtime_.executor().seal_error().keys.relative();
   stats_.value_error = runtime_.executor().seal_error().values.relative();
   const CacheStats& c = stats_.cache;

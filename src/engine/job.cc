@@ -146,6 +146,12 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
   if (request.prompt_logprobs >= 0) request.kv.reuse = false;
   auto job = std::make_unique<Job>();
   job->keys = prompt_keys(runtime, request.prompt, request.kv);
+  const KvPolicy& kv = request.kv;
+  // What programs do depends on how a prompt was attached: they take what is in memory.
+  if (runtime.tiers() && kv.reuse && kv.below && !kv.retain && !kv.select && !kv.blend &&
+      !kv.convert)
+    job->records = prompt_records(runtime.secret(), runtime.geometry(kv.storage.get()), job->keys,
+                                  request.prompt);
   if (!request.ignore_end) job->end_tokens = runtime.tokenizer().end_of_generation();
   job->end_tokens.insert(job->end_tokens.end(), request.stop_tokens.begin(),
                          request.stop_tokens.end());

@@ -13,6 +13,7 @@
 #include "base/histogram.h"
 #include "engine/beams.h"
 #include "engine/explain.h"
+#include "engine/loading.h"
 #include "engine/program.h"
 #include "engine/request.h"
 #include "engine/runtime.h"
@@ -56,6 +57,7 @@ struct Job {
   Request request;
   std::shared_ptr<RequestSink> sink;
   std::vector<BlockKey> keys;       // of the prompt's whole blocks
+  std::shared_ptr<const PromptRecords> records;  // the same blocks below memory, or none
   std::vector<TokenId> end_tokens;  // that end an answer
   RequestRecord record;             // moved to the log when it is submitted
   std::shared_ptr<TenantQueue> queue;
@@ -74,6 +76,9 @@ struct Job {
   bool one_by_one = false;  // its answers find no room together: a branch waits for those before it
   bool placed = false;
   std::uint32_t preemptions = 0;
+  std::shared_ptr<Stored> stored;    // what a tier has of `records`, once it has answered
+  std::unique_ptr<Loading> loading;  // of branch 0, while the prompt is read
+  bool told_admission = false;
   bool snapshot_kept = false;    // what its programs left at their cut was offered to others
   bool reserved = false;         // holds all the memory it may ever need
   std::uint32_t read_steps = 0;  // steps since its reading began
@@ -87,6 +92,8 @@ struct Job {
   std::uint64_t kv_bytes = 0, kv_bytes_whole = 0;
   ProgramReport programs;  // of answers that ended
   Nanoseconds lookup = 0;  // spent on finding its prefix
+  std::uint32_t loaded = 0;  // tokens that came from a tier
+  Nanoseconds load_time = 0;
   GapSketch gaps;          // between the tokens of an answer
   Reason reason = Reason::none;
   std::vector<PromptLogprob> prompt_logprobs;

@@ -129,6 +129,14 @@ void Service::State::run() {
     while (!has_mail.load(std::memory_order_relaxed) && runtime->cache().prepare(kPreparedBytes)) {
     }
     lock.lock();
+    // What tiers have written meanwhile is let go.
+    while (runtime->tiers() && runtime->tiers()->write_queue_bytes() > 0 &&
+           !wake.wait_for(lock, kPrepareAfter, has_work)) {
+      lock.unlock();
+      engine.drain_below();
+      publish(true);
+      lock.lock();
+    }
     wake.wait(lock, has_work);
   };
   for (bool over = false; !over;) {
@@ -150,6 +158,7 @@ void Service::State::run() {
     }
     tell(!engine.has_jobs());
   }
+  engine.save_below(options.save_max);
 }
 
 // A reader never makes the engine wait while it has work: it then publishes after the next step.

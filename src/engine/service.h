@@ -49,6 +49,8 @@ struct ServiceOptions {
   // How long a request waits for another one that computes the prefix they share, counted anew
   // with every block it gets on by.
   Nanoseconds follow_max = 2'000'000'000;
+  // How long stop() may take to write blocks to the tiers.
+  Nanoseconds save_max = 10'000'000'000;
   // Called on the engine thread after every step, when sinks have been told something: where sinks
   // only enqueue, this is the place to wake whoever reads the queues, once.
   std::function<void()> told = {};

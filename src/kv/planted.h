@@ -50,6 +50,11 @@ enum class Bug : std::uint8_t {
   window_too_short,        // a window frees one block too early
   state_not_restored,      // a rejected step leaves its state behind
   // engine: for the simulator of the whole engine
+  landing_not_fenced,     // room for a block on its way from a tier may be moved
+  adopt_before_arrival,   // a block is used while its bytes are on their way
+  adopt_failed,           // a block whose bytes could not be read is used
+  free_while_read,        // room of a request that left is used while a tier still writes into it
+  name_without_prefix,    // a block is stored under its own tokens alone
   cut_ignores_every,      // behind a cut, steps go on past the places where the program acts
   snapshot_short_of_cut,  // the state of a prompt that ends before its cut is kept for longer ones
   share_rereading,        // answers that fork share how far the context was read again

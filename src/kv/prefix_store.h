@@ -14,6 +14,7 @@
 //
 //   prefix_store.cc  nodes, their blocks, and which of them may leave
 //   evict_store.cc   who leaves (kv/tenants.h)
+//   below_store.cc   blocks offered to what lies below memory
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "kv/below.h"
 #include "kv/block_times.h"
 #include "kv/cache_layout.h"
 #include "kv/content_table.h"
@@ -61,7 +63,9 @@ struct CacheNode {
   std::uint32_t stocked = 0;    // children that hold a block
   std::uint32_t hits = 0, pins = 0, leases = 0;
   std::uint8_t priority = kDefaultPriority;
+  std::uint8_t below = 0;  // groups whose block is kept below memory, too
 };
+static_assert(kGroupsMax <= 8);
 
 // The time to compute a block again, by its position. The `cost` evictor uses it.
 struct RecomputeCost {
@@ -77,6 +81,7 @@ struct PrefixStoreOptions {
   std::uint32_t node_capacity = 0, tokens_per_block = 32, blocks_max = 0;
   std::uint32_t ghost_capacity = 65536, tenants_max = 4096;
   const EvictPolicy* policy = nullptr;
+  Below* below = nullptr;
 };
 
 struct PrefixStoreStats {
@@ -122,6 +127,14 @@ class PrefixStore final : public PoolListener {
   void became_ready(NodeId n);  // after the last put: cursors above it move on
   std::uint64_t bytes(NodeId n) const;
   std::uint64_t root_bytes(std::uint32_t root) const { return root_bytes_[root]; }
+
+  // What lies below memory (kv/below.h).
+  void offer(NodeId n, std::uint32_t group, Offer why);  // unless it has been taken
+  void set_below(NodeId n, std::uint32_t group) {
+    nodes_[raw(n)].below |= static_cast<std::uint8_t>(1u << group);
+  }
+  void not_below(const BlockKey& key, std::uint32_t group);
+  bool offer_rest(std::uint32_t& place);
 
   // The realm of blocks after `n` whose key has this change.
   std::uint64_t realm(NodeId n, std::uint64_t change) const;
@@ -236,6 +249,7 @@ class PrefixStore final : public PoolListener {
   GhostTable ghosts_;
   LeaseHeap leased_;
   const EvictPolicy* policy_;
+  Below* below_;
   std::uint32_t blocks_max_;
   RecomputeCost cost_;
   Nanoseconds now_ = 0;

@@ -257,7 +257,7 @@ void CacheCore::leave_window(SequenceState& s) {
   }
 }
 
-void CacheCore::publish(SequenceState& s) {
+void CacheCore::publish(SequenceState& s, std::uint32_t below_until) {
   if (!s.options.publish || (s.faulted && !planted(Bug::publish_faulted))) return;
   if (s.options.inline_keys) compute_keys(s);
   std::uint32_t limit = std::min(
@@ -265,7 +265,7 @@ void CacheCore::publish(SequenceState& s) {
   if (planted(Bug::publish_early)) ++limit;
   if (planted(Bug::publish_impure) || planted(Bug::publish_faulted)) limit = s.length;
   while ((s.published + 1) * s.tokens_per_block() <= limit && s.published < s.keys.size())
-    if (!publish_block(s, s.published)) return;
+    if (!publish_block(s, s.published, s.published < below_until)) return;
 }
 
 // Makes room in a quota for the bytes that are missing. What leaves for that may be missing then too.
@@ -279,7 +279,7 @@ bool CacheCore::fits_quota(TenantSlot t, F missing) {
   }
 }
 
-bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
+bool CacheCore::publish_block(SequenceState& s, std::uint32_t i, bool from_below) {
   std::vector<NodeId>& path = s.cursor.path;
   const auto missing = [&] {
     std::uint64_t bytes = 0;
@@ -313,6 +313,10 @@ bool CacheCore::publish_block(SequenceState& s, std::uint32_t i) {
       store.put(n, g, t.refs[i].id());
       stored = true;
       ++counters.blocks_published;
+      if (from_below || !s.options.goes_below)  // the latter: it is never offered
+        store.set_below(n, g);
+      else
+        store.offer(n, g, Offer::sealed);
     } else if (store.block_id(n, g) != t.refs[i].id()) {
       // The same bytes were computed twice: one copy stays. A step in flight may still read the
       // other, so the pool fences it.

@@ -217,6 +217,7 @@ void Generation::handle(Event event) {
   } else if (auto* done = std::get_if<Done>(&event.what)) {
     part.done = std::move(*done);
     part.admitted.cached_tokens = part.done->cached_tokens;
+    part.admitted.loaded_tokens = part.done->loaded_tokens;
     for (std::uint32_t c = 0; c < part.choices.size() && !over_; ++c)
       finish_choice(part, c, Finish::length);  // those that only scored their prompt
     if (++parts_done_ == parts_.size() && !over_) complete();
@@ -344,6 +345,7 @@ Usage Generation::usage() const {
                         cached = part->admitted.cached_tokens;
     u.prompt += prompt;
     u.cached += cached;
+    u.loaded += part->admitted.loaded_tokens;
     if (start_.asked.kv.policy.write != KvWrite::none) {
       const auto& mark = start_.prompts[part->number].breakpoint;
       const std::uint64_t kept = (mark ? *mark : prompt) / p * p;
@@ -376,7 +378,7 @@ Json Generation::kv_report() const {
           {"node", first.node == BlockKey{} ? Json() : Json(first.node.hex())},
           {"prompt_tokens", u.prompt},
           {"cached_tokens", u.cached},
-          {"cached_by_tier", {{"cpu", u.cached}}},
+          {"cached_by_tier", cached_by_tier(u)},
           {"computed_tokens", sum.computed_tokens},
           {"written_tokens", sum.written_tokens},
           {"format", format_json(storage)},
@@ -409,6 +411,7 @@ Json Generation::kv_report() const {
                     {"cached", u.cached / runtime.geometry().tokens_per_block}};
   if (asked.report_timing)
     kv["timing"] = {{"queue_ms", ms(first.queue_seconds)},
+                    {"load_ms", ms(first.load_seconds)},
                     {"prefill_ms", ms(first.prefill_seconds)},
                     {"ttft_ms", ms(first.first_token_seconds)},
                     {"decode_ms", ms(first.decode_seconds)},
@@ -525,6 +528,7 @@ void Generation::over(int status, std::string error_code) {
     s.timed = true;
     s.submitted = done->submitted;
     s.lookup_ms = ms(done->lookup_seconds);
+    s.load_ms = ms(done->load_seconds);
     s.tpot_ms_p50 = ms(done->token_gap_median);
     s.tpot_ms_p99 = ms(done->token_gap_99);
     s.queue_ms = ms(done->queue_seconds);

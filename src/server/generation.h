@@ -49,7 +49,7 @@ struct GenerationSummary {
   std::vector<std::string> finishes = {};  // of the choices that ended
   bool timed = false;                      // the engine finished it: the times are there
   Nanoseconds submitted = 0;               // on SteadyClock
-  double queue_ms = 0, lookup_ms = 0, prefill_ms = 0, ttft_ms = 0, decode_ms = 0;
+  double queue_ms = 0, lookup_ms = 0, load_ms = 0, prefill_ms = 0, ttft_ms = 0, decode_ms = 0;
   double tpot_ms_p50 = 0, tpot_ms_p99 = 0;
   std::string_view outcome = "miss";
   Reason reason = Reason::none;

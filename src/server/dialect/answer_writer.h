@@ -25,7 +25,11 @@ enum class FinishReason : std::uint8_t { stop, length, tool_calls };
 struct Usage {
   std::uint64_t prompt = 0, completion = 0;
   std::uint64_t cached = 0, written = 0;  // of the prompt: served from the cache, newly kept
+  std::uint64_t loaded = 0;               // of the cached: they came from a tier
 };
+inline Json cached_by_tier(const Usage& u) {
+  return {{"cpu", u.cached - u.loaded}, {"disk", u.loaded}};
+}
 
 // What is new of one choice.
 struct AnswerPiece {
