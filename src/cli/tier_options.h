@@ -10,6 +10,7 @@ namespace quire::cli {
 
 struct TierOptionsCli {
   std::string dir, disk, write = "auto";
+  bool none = false;
 };
 void add_tier_options(CLI::App& app, TierOptionsCli& options);
 Status read_tier_options(const TierOptionsCli& options, RuntimeOptions& to);

@@ -1,7 +1,7 @@
-// engine/engine.h - what runs on the engine thread: jobs, the batch of each step, what becomes of
-// its logits.
+// engine/engine.h - everything that runs on the engine thread: jobs, the batch of each step, and
+// the tokens that are sampled from its logits.
 //
-// One thread, no locks. The Service drives it; tests may do so directly, step by step.
+// One thread, no locks. A Service or a Client drives it; tests may drive it step by step.
 //
 //   Engine engine(runtime, options, log, clock);
 //   engine.submit(std::move(job));
@@ -13,7 +13,7 @@
 //   engine_load.cc    prompts whose blocks come from a tier
 //   engine_draw.cc    what is wanted of the rows, and submitting them
 //   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
-//   engine_sample.cc  from logits to tokens, told to the sinks
+//   engine_sample.cc  from logits to tokens, reported to the sinks
 //   engine_report.cc  what it cost
 #pragma once
 
@@ -49,15 +49,13 @@ class Engine {
 
   bool has_jobs() const { return !jobs_.empty(); }
   std::size_t job_count() const { return jobs_.size(); }
-  // Runs one forward pass and tells what came of it. False: there was nothing to run.
+  // Runs one forward pass and reports its tokens. False: there was nothing to run.
   bool step();
   // Nothing is to run for a while, or ever again: what is worth keeping is written to the tiers, for
   // at most this long.
   void save_below(Nanoseconds limit);
   void drain_below();  // hears what tiers have done
 
-  // Whether a sink was told something since the last call.
-  bool told() { return std::exchange(told_, false); }
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
   // Of one root, or all.
@@ -81,8 +79,8 @@ class Engine {
     Choice choice;
     bool complete;  // the mask wants no more
   };
-  struct LaneScratch {
-    explicit LaneScratch(const VectorKernels& vector, std::uint32_t vocabulary)
+  struct SamplingWorker {
+    explicit SamplingWorker(const VectorKernels& vector, std::uint32_t vocabulary)
         : sampler(vector, vocabulary), bits((vocabulary + 31) / 32) {}
     Sampler sampler;
     std::vector<float> row;
@@ -161,7 +159,7 @@ class Engine {
   void advance_beams(Job& job, std::span<const float> logits);
   void sample(std::span<float> logits);
   bool few_to_sample() const;
-  void sample_one(Task& task, std::span<float> logits, LaneScratch& lane);
+  void sample_one(Task& task, std::span<float> logits, SamplingWorker& worker);
   void accept(Task& task);
   void tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last);
 
@@ -179,16 +177,15 @@ class Engine {
   std::vector<JobId> over_;                        // to be swept
   std::uint32_t placed_ = 0;                       // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
-  bool told_ = false;
   bool worked_ = false;  // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
-  double cost_told_ = 0;  // to the cache, of a token
+  double cost_reported_ = 0;  // to the cache, of a token
 
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;
   std::vector<Row> rows_;
-  std::optional<Step> step_;   // the same step, on its way
+  std::optional<Step> step_;   // the step at hand, submitted and not completed
   bool may_go_ahead_ = false;  // the next one may be submitted before this one is completed
   struct Ahead {               // the one after it, submitted as well
     std::vector<StepItem> items;
@@ -208,12 +205,12 @@ class Engine {
   std::vector<std::uint32_t> order_;
   std::vector<Task> tasks_;
   std::span<const BestToken> best_;  // of the step at hand, if it has no logits
-  std::span<const Drawn> drawn_;     // likewise, if some rows of it have none
+  std::span<const Drawn> drawn_;     // of the step at hand, if some of its rows have no logits
   std::vector<DrawRow> draws_;
   std::vector<DrawChange> changes_;
   std::uint32_t draw_lists_ = 0;
   std::vector<Running> candidates_;
-  std::vector<LaneScratch> lanes_;
+  std::vector<SamplingWorker> workers_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt
   std::uint64_t room_bytes_ = 0;      // what admissions of this step may still take
   std::uint64_t reserved_bytes_ = 0;  // promised to jobs that are protected

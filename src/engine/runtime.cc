@@ -35,8 +35,9 @@ std::uint64_t available_memory() {
          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Addresses cost nothing until they are filled: with four times the budget the cache can grow while
-// it runs (KvCache::resize). Where addresses are scarce (ulimit -v) it may grow less.
+// Reserves addresses for four times the budget, so that the cache can grow while it runs
+// (KvCache::resize). Addresses cost nothing until they are filled. If they are scarce (ulimit -v),
+// the cache can grow less.
 Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
   for (const std::uint64_t times : {4u, 2u})
     if (budget < (std::uint64_t{1} << 62) / times)
@@ -127,7 +128,11 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   // The vocabulary is read while the weights are packed: both take a noticeable part of starting
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
-  if (!options.kv_dir.empty()) TRY_STATUS(open_folder(options, parts));
+  if (!options.kv_dir.empty())
+    if (const Status opened = open_folder(options, parts); !opened.ok()) {
+      if (options.kv_dir_needed) return opened.error();
+      if (options.log) options.log("nothing is kept on disk: " + opened.error().message);
+    }
   Result<Digest> weights = file_identity(path);
   std::thread reader([&] { text = read_text_parts(*parts.source); });
   std::thread hasher([&] {
@@ -144,7 +149,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   parts.chat_template = std::move(text.value().chat_template);
   parts.weights = weights.value();
   if (options.random_weights) parts.weights[0] ^= 1;  // the file holds none
-  // A step has at most a sequence per row, and as many again may wait with a cursor or be parked.
+  // A step has at most one sequence per row. As many again may wait with a cursor or be parked.
   const std::uint32_t rows = parts.executor->traits().rows_max;
   parts.cache.sequences_max = std::max(4096u, 4 * rows);
   parts.cache.step_items_max = std::max(1024u, rows);
@@ -277,7 +282,7 @@ Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* st
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
   Geometry made = executor_->geometry(tokens_per_block_, storage ? *storage : *storage_);
-  // Those that are not calibrated are refused by check_storage.
+  // check_storage refuses formats that need a calibration and have none.
   if (const Status known = use_calibrations(made, calibrations_); !known.ok()) return made;
   return made;
 }

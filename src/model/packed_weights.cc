@@ -75,7 +75,7 @@ class Packer {
              std::uint64_t{b.rows.rows} * b.rows.columns;
     });
     std::atomic<std::size_t> next{0};
-    pool.run([&](ThreadPool::Lane) {
+    pool.run([&](ThreadPool::Worker) {
       for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) pack(jobs_[i], memory);
     });
     return memory;

@@ -44,8 +44,10 @@ class Page {
     open(name, MetricType::Counter, help).sample(value, labels);
   }
   void histogram(const char* name, const char* help, const Histogram& h) {
-    open(name, MetricType::Histogram, help);
-    ClientMetric::Histogram& to = add({}).histogram;
+    open(name, MetricType::Histogram, help).sample(h);
+  }
+  Page& sample(const Histogram& h, const Labels& labels = {}) {
+    ClientMetric::Histogram& to = add(labels).histogram;
     to.sample_count = h.count;
     to.sample_sum = h.sum;
     to.bucket.reserve(h.bounds.size() + 1);
@@ -53,6 +55,7 @@ class Page {
     for (std::size_t i = 0; i < h.bounds.size(); ++i)
       to.bucket.push_back({below += h.counts[i], h.bounds[i]});
     to.bucket.push_back({h.count, std::numeric_limits<double>::infinity()});
+    return *this;
   }
   const std::vector<MetricFamily>& families() const { return families_; }
 
@@ -96,6 +99,33 @@ void add_requests(Page& page, const ServiceStats& s) {
              {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});
 }
 
+// What moves between memory and a tier. Without one, all of it is 0.
+void add_tier(Page& page, const TierLinkStats& t) {
+  const std::string name(t.there ? t.name : "disk");
+  const Labels down{{"from", kTier}, {"to", name}}, up{{"from", name}, {"to", kTier}};
+  page.open("kv_transfers_total", MetricType::Counter, "Blocks moved between tiers.")
+      .sample(number(t.down.blocks), down)
+      .sample(number(t.up.blocks), up);
+  page.open("kv_transfer_bytes_total", MetricType::Counter, "Bytes moved between tiers.")
+      .sample(number(t.down.bytes), down)
+      .sample(number(t.up.bytes), up);
+  page.open("kv_transfer_seconds", MetricType::Histogram, "Time of a batch of blocks.")
+      .sample(t.down.seconds, down)
+      .sample(t.up.seconds, up);
+  page.open("kv_transfer_queue_bytes", MetricType::Gauge, "Bytes that wait to be moved.")
+      .sample(number(t.write_queue_bytes), down)
+      .sample(number(t.cost.queued_bytes), up);
+  page.gauge("kv_tier_open", "1: the tier works; 0: it closed itself, or there is none.",
+             t.there && t.tier.open != 0 ? 1 : 0, {{"tier", name}});
+  page.counter("kv_tier_closings_total", "How often it closed itself.", number(t.tier.closings),
+               {{"tier", name}});
+  page.open("kv_tier_misses_total", MetricType::Counter, "Blocks it could not give, by why.")
+      .sample(number(t.tier.absent), {{"tier", name}, {"cause", "absent"}})
+      .sample(number(t.tier.corrupt), {{"tier", name}, {"cause", "corrupt"}})
+      .sample(number(t.tier.failed), {{"tier", name}, {"cause", "failed"}});
+  page.gauge("kv_tier_bytes", "Bytes it holds.", number(t.tier.stored_bytes), {{"tier", name}});
+}
+
 void add_tokens(Page& page, const ServiceStats& s) {
   page.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests.",
                number(s.prompt_tokens));
@@ -103,17 +133,19 @@ void add_tokens(Page& page, const ServiceStats& s) {
                number(s.prompt_tokens_cached));
   page.open("vllm:prompt_tokens_cached_by_source_total", MetricType::Counter,
             "Prompt tokens served from the cache, by where they were.")
-      .sample(number(s.prompt_tokens_cached), {{"source", "device"}})
+      .sample(number(s.prompt_tokens_cached - s.prompt_tokens_loaded), {{"source", "device"}})
       .sample(0, {{"source", "host"}})
-      .sample(0, {{"source", "disk"}})
+      .sample(number(s.prompt_tokens_loaded), {{"source", "disk"}})
       .sample(0, {{"source", "p2p"}});
   page.counter("vllm:generation_tokens_total", "Tokens made.", number(s.tokens_generated));
   page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up.",
                number(s.prompt_tokens));
   page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found.",
                number(s.prompt_tokens_cached));
-  page.counter("vllm:external_prefix_cache_queries_total", "Prompt tokens looked up elsewhere.", 0);
-  page.counter("vllm:external_prefix_cache_hits_total", "Prompt tokens loaded from elsewhere.", 0);
+  page.counter("vllm:external_prefix_cache_queries_total", "Prompt tokens looked up elsewhere.",
+               s.tier.there ? number(s.prompt_tokens) : 0);
+  page.counter("vllm:external_prefix_cache_hits_total", "Prompt tokens loaded from elsewhere.",
+               number(s.prompt_tokens_loaded));
   page.counter("vllm:spec_decode_num_drafts_total", "Drafts tried.", 0);
   page.counter("vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", 0);
   page.counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.", 0);
@@ -207,9 +239,7 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
     page.sample(number(c.ghost_hits[i]), {{"x", std::to_string(2u << i)}});
 
   page.gauge("kv_sessions", "Named sessions.", 0);
-  const Labels path{{"from", kTier}, {"to", "disk"}};  // there is one tier: nothing moves yet
-  page.counter("kv_transfers_total", "Blocks moved between tiers.", 0, path);
-  page.counter("kv_transfer_bytes_total", "Bytes moved between tiers.", 0, path);
+  add_tier(page, s.tier);
 
   page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by whose they are.");
   for (std::size_t i = 0; i < s.tenants->size(); ++i)
