@@ -101,7 +101,7 @@ class Runtime {
   Isa isa() const { return isa_; }
   const std::string& kv_format() const { return kv_format_; }  // with what stays exact
   const StoragePolicy& storage() const { return *storage_; }   // unless a request says otherwise
-  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }        // "planned"
+  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }  // "planned"
   // Of requests that say nothing else. select() is about answers; storage() says what prompts select.
   const std::shared_ptr<const RetainPolicy>& retain() const { return retain_; }
   const std::shared_ptr<const SelectPolicy>& select() const { return select_; }
