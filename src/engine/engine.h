@@ -115,6 +115,7 @@ class Engine {
   Readiness probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
+  bool has_its_share(const Job& job) const;  // its tenant, of those that decode together
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
   bool restart_parked();

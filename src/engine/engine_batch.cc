@@ -258,6 +258,7 @@ Readiness Engine::probe(Job& job) {
   Attached seen;
   if (job.placed) seen = runtime_.cache().peek(*job.branch(job.first_open()).sequence);
   if (!std::exchange(job.probed, true)) job.first_seen_tokens = seen.tokens;
+  if (has_its_share(job)) return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
   if (follows(job, seen)) {
     ++stats_.waiting_for_prefix;
     return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};

@@ -93,7 +93,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
   if (options.loading) opened.watch(options.loading);
   RuntimeParts parts;
-  parts.source = std::make_shared<const ModelSource>(std::move(opened));
+  const auto source = std::make_shared<ModelSource>(std::move(opened));
+  parts.source = source;
   if (options.device == DeviceKind::cuda && options.tokens_per_block != kCudaPage)
     return Error{
         Code::unsupported,
@@ -105,11 +106,12 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   // The vocabulary is read while the weights are packed: both take a noticeable part of starting
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
-  std::thread reader([&] { text = read_text_parts(*parts.source); });
-  Result<std::unique_ptr<Executor>> executor = load_executor(*parts.source, *parts.pool, options);
+  std::thread reader([&] { text = read_text_parts(*source); });
+  Result<std::unique_ptr<Executor>> executor = load_executor(*source, *parts.pool, options);
   reader.join();
   if (!executor.ok()) return executor.error();
   if (!text.ok()) return text.error();
+  TRY_STATUS(source->detach());
   parts.executor = std::move(executor.value());
   parts.tokenizer = std::make_shared<const Tokenizer>(std::move(text.value().tokenizer));
   parts.chat_template = std::move(text.value().chat_template);
