@@ -110,8 +110,7 @@ class Packer {
     const bool in_file_order = job.tensors.size() == 1 && job.rows.parts[0].heads.dim == 0;
     std::uint32_t dropped = 0;
     const auto row = [&](std::uint32_t o) {
-      // A vocabulary is most of a small model's file: it should not be in memory twice, not even
-      // for a moment.
+      // The vocabulary is most of a small model's file, so it must never be in memory twice.
       if (in_file_order && o >= dropped + 2 * kRowsDroppedAtOnce) {
         TensorView part = job.tensors[0];
         const std::size_t bytes = row_bytes(part.type, part.columns());

@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 
 constexpr std::uintmax_t kConfigBytesMax = 128 << 10, kTokenizerBytesMax = 128 << 20;
 
-// In front of "embed_tokens.weight" and the rest; models that see images put theirs under
-// language_model.
+// What may stand before "embed_tokens.weight" and all other names. Models that also see images put
+// the language model under language_model.
 constexpr std::string_view kHfPrefixes[] = {"model.", "language_model.model.",
                                             "model.language_model.", ""};
 
