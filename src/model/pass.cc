@@ -97,7 +97,8 @@ void Pass::embed() {
   }
 }
 
-// Normalizes a row of n numbers into `to`, which may be the row itself. Without a norm, copies it.
+// Normalizes a row of n numbers into `to`, which may be the row itself. Without a norm it returns
+// the row.
 const float* Pass::normed(const Norm& norm, const std::vector<float>& weight, const float* row,
                           std::uint32_t n, float* to) const {
   switch (norm.kind) {

@@ -463,7 +463,7 @@ void Generation::complete() {
   over(200, "");
 }
 
-// Much JSON is made away from the thread that every stream needs.
+// A large body is made on a worker, away from the thread that all streams share.
 void Generation::respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv) {
   std::size_t logprobs = logprobs_held_;
   for (const PromptInfo& p : prompts_)

@@ -1,4 +1,4 @@
-// The cache, looked at and changed by hand: stats, lookup, prefill, evict, clear.
+// Routes that show or change the cache: stats, lookup, prefill, evict, clear.
 #include "server/routes.h"
 
 #include <fmt/core.h>
@@ -24,7 +24,8 @@ Json evicted_json(const Evicted& e) {
           {"skipped", {{"in_use", e.in_use}, {"pinned", e.pinned}}}};
 }
 
-// evict and clear differ in what they take when nothing is said, and in touching pins.
+// evict and clear differ in two ways: what they drop without a selection, and whether they drop
+// pins.
 void select_and_evict(Server& server, std::shared_ptr<Call> call, bool all_by_default) {
   server.with_json(call, [&server, call, all_by_default](const Json& body) {
     Fields f(body);

@@ -1,8 +1,8 @@
 // server/dialect/answer_writer.h - how an answer looks on the wire: each dialect has its own.
 //
-// A Generation (server/generation.h) tells its writer what became certain and sends the bytes it
-// gets back: events, lines or elements of an array, as stream_head() announces. Pure: no socket, no
-// engine, so that it is tested on strings.
+// A Generation (server/generation.h) gives its writer the text that has become certain and sends
+// the bytes that the writer returns: events, lines or elements of an array, as stream_head()
+// announces. A writer knows no socket and no engine, so it is tested on strings.
 //
 //   writer->begin(usage) + writer->piece(...) + ... + writer->end(usage, kv);   // a stream
 //   writer->whole(answers, prompts, usage, kv);                                 // or one body
