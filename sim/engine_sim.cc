@@ -63,7 +63,8 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
       memory_fails_(random_.chance(0.15)),
       resizes_(random_.chance(0.4)),
       limits_(random_.chance(0.25)),
-      crowd_(opened_, draw_service(random_)),
+      draft_random_(mix64(options.seed ^ 0x647261667473)),
+      crowd_(opened_, with_drafts(draw_service(random_))),
       asks_(options.seed, crowd_.runtime()),
       alone_(opened_) {
   if (random_.chance(0.3)) {
@@ -157,6 +158,7 @@ void EngineWorld::count_events() {
   report_.features["parked"] += s.preemptions_parked;
   report_.features["recomputed"] += s.preemptions_recompute;
   report_.features["step ahead"] += s.steps_ahead;
+  count_drafts(s.drafts);
   report_.features["evicted"] += s.cache.evicted_blocks;
   report_.features["blocks moved"] += s.cache.blocks_moved;
   report_.steps += s.steps;

@@ -276,6 +276,7 @@ bool Engine::step() {
       fail_all(FailureKind::device, submitted.error().message);
       return has_jobs();
     }
+    if (drop_drafts()) continue;  // nobody gives way for a draft
     if (!make_room()) return has_jobs();
     compose(false);
   }
@@ -287,13 +288,22 @@ bool Engine::step() {
   const Nanoseconds computed = clock_.now(), forward = stepper_.forward_time() - forward_before;
   now_ = computed;
   std::uint32_t rows = 0;
-  for (const StepItem& item : items_) rows += static_cast<std::uint32_t>(item.tokens.size());
+  bool reading = false;
+  for (const StepItem& item : items_) {
+    rows += static_cast<std::uint32_t>(item.tokens.size());
+    reading |= item.tokens.size() - item.drafted > 1;
+  }
   measure(rows, forward);
   for (std::size_t i = 0; i < rows_.size(); ++i)
-    if (rows_[i].job) line_.charge(rows_[i].job->entry.tenant, items_[i].tokens.size());
+    if (rows_[i].job) {
+      const std::size_t certain = items_[i].tokens.size() - items_[i].drafted;
+      line_.charge(rows_[i].job->entry.tenant, certain);
+    }
   use_logits(logits);
+  step_.reset();
   sweep();
   const Nanoseconds ended = clock_.now();
+  if (!reading) pace_.add(rows, static_cast<double>(ended - started));
   ++stats_.steps;
   stats_.step_rows += rows;
   stats_.rows_per_step.add(rows);

@@ -84,7 +84,7 @@ void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const auto count = static_cast<double>(items_[i].tokens.size());
     positions += count * (rows_[i].past + count / 2);
-    if (items_[i].tokens.size() > 1) reading += items_[i].tokens.size();
+    if (items_[i].tokens.size() - items_[i].drafted > 1) reading += items_[i].tokens.size();
   }
   if (reading < PrefillCost::kRowsMin) return;
   prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));

@@ -4,6 +4,7 @@
 // the sequences that run for it: one while the prompt is read, then one per choice or per beam.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "base/histogram.h"
 #include "engine/beams.h"
+#include "engine/draft/drafter.h"
 #include "engine/explain.h"
 #include "engine/program.h"
 #include "engine/request.h"
@@ -29,7 +31,8 @@ struct Answer {
   std::uint32_t generated = 0;
   TokenCounts counts;
   std::unique_ptr<TokenMask> mask;
-  Nanoseconds told = 0;  // when its last token was
+  std::unique_ptr<Drafter> drafter;  // made when it is first asked
+  Nanoseconds told = 0;              // when its last token was
   bool done = false;
 };
 
@@ -60,6 +63,7 @@ struct Job {
   RequestRecord record;             // moved to the log when it is submitted
   std::shared_ptr<TenantQueue> queue;
   bool counted = false;  // in `queue`, until its turn first comes
+  bool drafts = false;   // its answers may be drafted
 
   // Set by the engine.
   enum class State : std::uint8_t { waiting, reading, answering, over };
@@ -97,6 +101,9 @@ struct Job {
     if (!std::exchange(counted, false)) return;
     --queue->waiting;
     if (queue->all) --queue->all->waiting;
+  }
+  bool ends(TokenId token) const {
+    return std::ranges::find(end_tokens, token) != end_tokens.end();
   }
   std::uint32_t width() const { return std::max(request.choices, request.beams); }
   std::uint32_t branch_count() {

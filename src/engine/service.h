@@ -23,6 +23,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/draft/options.h"
 #include "engine/request.h"
 #include "engine/runtime.h"
 #include "engine/service_stats.h"
@@ -46,6 +47,7 @@ struct ServiceOptions {
   // Whether a step of answers is submitted before the tokens of the last one are known; by default
   // on a GPU, which then never waits for us.
   std::optional<bool> ahead = {};
+  DraftOptions drafts = {};  // --speculative-config
   // How long a request waits for another one that computes the prefix they share, counted anew
   // with every block it gets on by.
   Nanoseconds follow_max = 2'000'000'000;

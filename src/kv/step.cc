@@ -9,8 +9,8 @@
 namespace quire {
 namespace {
 
-// Whether a step that ends at `end` fills the block, and no query needs its rows afterwards. Such
-// rows are encoded and dropped before the step is over.
+// Whether a step whose tokens before `end` are certain to stay fills the block, and no query needs its
+// rows afterwards. Such rows are encoded and dropped before the step is over.
 bool passes_by(const CacheLayout& layout, std::uint32_t g, std::uint32_t block, std::uint32_t end) {
   return layout.groups[g].open_only && (block + 1) * layout.geometry.tokens_per_block <= end;
 }
@@ -41,10 +41,10 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
     return Error{Code::invalid, fmt::format("a step takes at most {} sequences, this one has {}",
                                             options.step_items_max, needs.size())};
   const auto new_blocks = [](const CacheLayout& l, std::uint32_t g, const BlockTable& t,
-                             std::uint32_t end) {
+                             std::uint32_t end, std::uint32_t drafted) {
     std::uint32_t count = 0;
     for (std::uint32_t b = t.count(); b < l.block_end(g, end); ++b)
-      count += !passes_by(l, g, b, end);
+      count += !passes_by(l, g, b, end - drafted);
     return count;
   };
   const auto writes_into_shared = [&](const SequenceState& s, const BlockTable& t) {
@@ -62,7 +62,7 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
   wants.clear();
   for (const StepNeed& need : needs) {
     SequenceState& s = *need.sequence->state_;
-    CHECK(s.phase == Phase::running && need.count > 0);
+    CHECK(s.phase == Phase::running && need.count > need.drafted);
     const std::uint32_t end = s.length + s.reserved + need.count;
     if (end > s.options.token_capacity)
       return Error{Code::invalid, fmt::format("a sequence opened for {} tokens cannot have {}",
@@ -74,7 +74,8 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
       const SizeClass c = s.layout->groups[g].size_class;
       const std::uint32_t count = s.layout->state >> g & 1
                                       ? 1
-                                      : new_blocks(*s.layout, g, t, end) + writes_into_shared(s, t);
+                                      : new_blocks(*s.layout, g, t, end, need.drafted) +
+                                            writes_into_shared(s, t);
       needed[static_cast<std::size_t>(c)] += count;
       if (count > 0) wants.push_back({&s, c, count});
     }
@@ -141,7 +142,8 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
       }
       const std::uint32_t end = base + need.count, blocks = s.layout->block_end(g, end);
       while (t.count() < blocks)
-        t.push(passes_by(*s.layout, g, t.count(), end) ? BlockRef{} : std::move(next(c)));
+        t.push(passes_by(*s.layout, g, t.count(), end - need.drafted) ? BlockRef{}
+                                                                      : std::move(next(c)));
     }
     s.reserved += need.count;
     ++s.steps;
