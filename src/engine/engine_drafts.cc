@@ -107,6 +107,12 @@ void Engine::accept_draft(Task& task) {
   ++tally.drafts;
   tally.tokens += task.drafted;
   tally.accepted += right;
+  job.drafted += task.drafted;
+  job.drafted_right += right;
+  if (drafter.source() == kPredictionRow) {
+    job.predicted += task.drafted;
+    job.predicted_right += right;
+  }
   for (std::size_t i = 0; i < right; ++i)
     ++tally.accepted_at[std::min(i, DraftTally::kPositions - 1)];
   for (std::uint32_t i = 0; i < read; ++i)

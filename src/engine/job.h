@@ -88,6 +88,7 @@ struct Job {
 
   Nanoseconds submitted = 0, deadline = 0, admitted = 0, first_token = 0;
   std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
+  std::uint32_t drafted = 0, drafted_right = 0, predicted = 0, predicted_right = 0;
   std::uint64_t kv_bytes = 0, kv_bytes_whole = 0;
   ProgramReport programs;  // of answers that ended
   Nanoseconds lookup = 0;  // spent on finding its prefix

@@ -15,14 +15,16 @@ Result<std::uint32_t> sources_of(const std::string& method) {
   const std::span<const DraftSourceRow> all = draft_sources();
   if (method == "none") return 0u;
   if (method == "auto") return (1u << all.size()) - 1;
+  if (method == "suffix") return 1u | 1u << kCachedRow;  // this text and others
   std::string names;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].name == method) return 1u << i;
     names += fmt::format("{}, ", all[i].name);
   }
-  return Error{Code::unsupported,
-               fmt::format("speculative method '{}' is not supported; there are {}auto and none",
-                           method, names)};
+  return Error{
+      Code::unsupported,
+      fmt::format("speculative method '{}' is not supported; there are {}suffix, auto and none",
+                  method, names)};
 }
 
 }  // namespace

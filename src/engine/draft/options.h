@@ -27,7 +27,7 @@ struct DraftOptions {
   bool on() const { return sources != 0 || source; }
 };
 
-// vLLM's keys: method ("ngram", "suffix", "none", "auto"), num_speculative_tokens,
+// vLLM's keys: method (a name of draft_sources(), "suffix", "auto" or "none"), num_speculative_tokens,
 // prompt_lookup_min, prompt_lookup_max.
 Result<DraftOptions> parse_draft_options(std::string_view json);
 

@@ -56,5 +56,6 @@ struct DraftSourceRow {
   std::unique_ptr<DraftSource> (*make)(const DraftScene& scene);
 };
 std::span<const DraftSourceRow> draft_sources();
+inline constexpr std::size_t kCachedRow = 1, kPredictionRow = 2;
 
 }  // namespace quire
