@@ -60,14 +60,15 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
     : options_(options),
       random_(mix64(options.seed ^ 0x656e67696e65)),
       opened_(draw_opened(random_)),
-      memory_fails_(random_.chance(0.15)),
-      resizes_(random_.chance(0.4)),
-      limits_(random_.chance(0.25)),
+      crowded_(random_.chance(0.25)),
+      memory_fails_(!crowded_ && random_.chance(0.2)),
+      resizes_(!crowded_ && random_.chance(0.5)),
+      limits_(!crowded_ && random_.chance(0.35)),
       draft_random_(mix64(options.seed ^ 0x647261667473)),
       crowd_(opened_, with_drafts(draw_service(random_))),
       asks_(options.seed, crowd_.runtime()),
       alone_(opened_) {
-  if (random_.chance(0.3)) {
+  if (!crowded_ && random_.chance(0.4)) {
     const Asks::Policy& policy = asks_.policies()[random_.below(asks_.policies().size())];
     const bool sparse = policy.storage && policy.storage->prefill.way != SparsePrefill::Way::none;
     guest_.emplace(crowd_, asks_.texts()[0], sparse ? nullptr : policy.storage.get());
@@ -146,7 +147,7 @@ void EngineWorld::finish_all() {
   crowd_.cache().clear(true);
   crowd_.cache().check();
   left = crowd_.cache().stats();
-  // Leases of requests that failed are told to nobody; they keep their nodes.
+  // Leases of requests that failed are reported to nobody; they keep their nodes.
   if (left.cached_blocks > 0 || (left.nodes > 0 && left.leases == 0)) {
     fmt::print(stderr, "{} cached blocks and {} nodes are left\n", left.cached_blocks, left.nodes);
     std::abort();

@@ -96,7 +96,7 @@ void Asks::count(const Request& r, Features& features) {
   note(kv.write == KvWrite::none, "write none");
   note(kv.write == KvWrite::prompt, "write prompt");
   note(kv.ttl > 0, "ttl");
-  for (const Retention& keep : kv.retention) note(true, keep.pin ? "pin" : "lease");
+  for (const LeaseRequest& lease : kv.leases) note(true, lease.pin ? "pin" : "lease");
 }
 
 }  // namespace quire

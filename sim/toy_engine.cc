@@ -55,28 +55,28 @@ KeySecret fixed_secret(std::uint32_t bits) {
 
 }  // namespace
 
-void Told::admitted(const Admitted& a) {
+void AnswerLog::admitted(const Admitted& a) {
   CHECK(!over() && !admission);
   admission = a;
 }
-void Told::prompt_logprobs(std::vector<PromptLogprob> p) {
+void AnswerLog::prompt_logprobs(std::vector<PromptLogprob> p) {
   CHECK(!over());
   prompt = std::move(p);
 }
-void Told::token(std::uint32_t choice, const Choice& token) {
+void AnswerLog::token(std::uint32_t choice, const Choice& token) {
   CHECK(!over() && choice < answers.size() && !answers[choice].finish);
   answers[choice].tokens.push_back(token);
 }
-void Told::finished(std::uint32_t choice, Finish how) {
+void AnswerLog::finished(std::uint32_t choice, Finish how) {
   CHECK(!over() && choice < answers.size() && !answers[choice].finish);
   answers[choice].finish = how;
 }
-void Told::done(const Done& d) {
+void AnswerLog::done(const Done& d) {
   CHECK(!over());
   for (const Answer& a : answers) CHECK(a.finish);
   result = d;
 }
-void Told::failed(const Failure& f) {
+void AnswerLog::failed(const Failure& f) {
   CHECK(!over());
   failure = f;
 }
@@ -116,8 +116,8 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
   engine_ = std::make_unique<Engine>(*runtime_, service_, log_, clock_);
 }
 
-ToyEngine::Submitted ToyEngine::submit(Request request, std::shared_ptr<Told> told, JobId id) {
-  PreparedJob made = prepare_job(*runtime_, service_, std::move(request), std::move(told));
+ToyEngine::Submitted ToyEngine::submit(Request request, std::shared_ptr<AnswerLog> log, JobId id) {
+  PreparedJob made = prepare_job(*runtime_, service_, std::move(request), std::move(log));
   if (!made.job) return {std::move(made.failure), 0};
   made.job->id = id;
   made.job->submitted = clock_.now();

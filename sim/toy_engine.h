@@ -1,10 +1,10 @@
 // sim/toy_engine.h - the real engine, cache and programs over the toy executor and a virtual clock.
 //
 //   ToyEngine crowd({.cache_bytes = 300'000}, {.step_tokens = 32});
-//   auto told = std::make_shared<Told>(request.choices);
-//   Failure f = crowd.submit(std::move(request), told, id);
+//   auto log = std::make_shared<AnswerLog>(request.choices);
+//   Failure f = crowd.submit(std::move(request), log, id);
 //   while (crowd.engine().has_jobs()) crowd.engine().step();
-//   told->answers[0].tokens;
+//   log->answers[0].tokens;
 #pragma once
 
 #include <memory>
@@ -17,14 +17,14 @@
 
 namespace quire {
 
-// All that a request was told.
-class Told final : public RequestSink {
+// All that the engine reported about a request.
+class AnswerLog final : public RequestSink {
  public:
   struct Answer {
     std::vector<Choice> tokens;
     std::optional<Finish> finish;
   };
-  explicit Told(std::uint32_t choices) : answers(choices) {}
+  explicit AnswerLog(std::uint32_t choices) : answers(choices) {}
 
   void admitted(const Admitted& a) override;
   void prompt_logprobs(std::vector<PromptLogprob> p) override;
@@ -74,7 +74,7 @@ class ToyEngine {
     Failure failure;           // kind none: it runs
     std::uint32_t tokens_max;  // as it was cut to what fits
   };
-  Submitted submit(Request request, std::shared_ptr<Told> told, JobId id);
+  Submitted submit(Request request, std::shared_ptr<AnswerLog> log, JobId id);
   // Until everything is over. False: nothing runs although there are jobs.
   bool run();
 

@@ -29,8 +29,8 @@ class ProgressLine {
   const double unit_;
   const bool terminal_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  double told_ = 0;     // seconds when it last spoke
-  bool shown_ = false;  // there is a line to wipe
+  double printed_at_ = 0;  // seconds when it last spoke
+  bool shown_ = false;     // there is a line to wipe
 };
 
 std::string in_words(double seconds);  // "14 s", "5 min", "2.1 h"

@@ -29,8 +29,8 @@ Error error_of(const Failure& failure) {
   }
 }
 
-// Makes text of what the engine tells, and remembers what is to be told to the engine: it must not be
-// called back from within.
+// Turns tokens into text. It also remembers what to tell the engine, which must not be called from
+// within its own callback.
 class TextSink final : public RequestSink {
  public:
   TextSink(const Runtime& runtime, const GenerateOptions& options, const GenerateEvents& events,

@@ -100,7 +100,7 @@ class Composition {
     engine_.run();
     EXPECT_TRUE(sink->result) << (sink->failure ? sink->failure->message : "no end");
     std::vector<std::vector<TokenId>> all;
-    for (const MemorySink::Told& told : sink->told) all.push_back(told.ids());
+    for (const MemorySink::Answer& answer : sink->answers) all.push_back(answer.ids());
     return all;
   }
 

@@ -23,7 +23,7 @@ Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log,
       clock_(clock),
       line_({}) {
   for (std::uint32_t i = 0; i < runtime.threads(); ++i)
-    lanes_.emplace_back(runtime.vector(), runtime.config().vocabulary);
+    workers_.emplace_back(runtime.vector(), runtime.config().vocabulary);
   log_.tokens_per_block = runtime.geometry().tokens_per_block;
   if (options.drafts.sources >> kCachedRow & 1) runtime.cache().remember_tails();
 }
@@ -42,7 +42,7 @@ void Engine::note(const Job& job, Reason reason, std::uint32_t tokens, std::uint
                          .reason = reason});
 }
 
-// An error where the cache has no room for another root.
+// The root of a job's blocks. An error if the cache has no room for another root.
 Result<RootId> Engine::root_of(const Job& job) {
   const KvPolicy& kv = job.request.kv;
   std::string name = kv.tenant;
@@ -127,7 +127,7 @@ void Engine::expire() {
   sweep();
 }
 
-// Its turn has come: it gets its blocks and joins the batch.
+// The job's turn has come: it gets its blocks and joins the batch.
 void Engine::admit(Job& job) {
   if (!job.placed) place(job);
   if (!job.placed) return fail(job, FailureKind::no_room, "too many sequences are open");
@@ -177,7 +177,6 @@ void Engine::admit(Job& job) {
     record->waited_tokens = job.waited;
     record->reason = got.reason;
   }
-  told_ = true;
   job.sink->admitted({.prompt_tokens = prompt,
                       .cached_tokens = job.cached,
                       .waited_tokens = job.waited,
@@ -185,20 +184,15 @@ void Engine::admit(Job& job) {
                       .queue_seconds = since(job.submitted)});
 }
 
-// All of the prompt is in the cache: what the request wants kept is kept.
+// The whole prompt is in the cache. Takes the leases that the request asks for.
 void Engine::prompt_read(Job& job) {
   Sequence& s = *job.branch(0).sequence;
   const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
   if (job.request.kv.write != KvWrite::none)
     job.written = s.published_blocks() * per_block -
                   std::min(s.published_blocks() * per_block, job.cached / per_block * per_block);
-  for (const Retention& keep : job.request.kv.retention) {
-    Result<LeaseId> lease = runtime_.cache().lease(s, {.first_token = keep.first_token,
-                                                       .end_token = keep.end_token,
-                                                       .ttl = keep.ttl,
-                                                       .priority = keep.priority,
-                                                       .pin = keep.pin,
-                                                       .label = keep.label});
+  for (const LeaseRequest& asked : job.request.kv.leases) {
+    Result<LeaseId> lease = runtime_.cache().lease(s, asked);
     if (lease.ok())
       job.leases.push_back(lease.value());
     else
@@ -206,13 +200,12 @@ void Engine::prompt_read(Job& job) {
   }
   settle(job, job.width() > 1);
   if (!job.prompt_logprobs.empty()) {
-    told_ = true;
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));
     job.prompt_logprobs.clear();
   }
 }
 
-// Programs do what can be done now; what they leave for others is kept.
+// Programs do now what they can. States that other requests may start from are kept.
 void Engine::settle(Job& job, bool forks) {
   Answer& a = job.answers[0];
   if (a.programs.empty() || job.beams) return;
@@ -225,7 +218,6 @@ void Engine::fail(Job& job, FailureKind kind, std::string message) {
   ++stats_.failed[static_cast<std::size_t>(kind)];
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id)))
     record->failure = failure;
-  told_ = true;
   job.sink->failed(failure);
   end(job, kind == FailureKind::cancelled ? Reason::cancelled : Reason::failed);
 }

@@ -1,7 +1,7 @@
-// engine/engine.h - what runs on the engine thread: jobs, the batch of each step, what becomes of
-// its logits.
+// engine/engine.h - everything that runs on the engine thread: jobs, the batch of each step, and
+// the tokens that are sampled from its logits.
 //
-// One thread, no locks. The Service drives it; tests may do so directly, step by step.
+// One thread, no locks. A Service or a Client drives it; tests may drive it step by step.
 //
 //   Engine engine(runtime, options, log, clock);
 //   engine.submit(std::move(job));
@@ -13,7 +13,7 @@
 //   engine_room.cc    room for them: admission, preemption
 //   engine_draw.cc    what is wanted of the rows, and submitting them
 //   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
-//   engine_sample.cc  from logits to tokens, told to the sinks
+//   engine_sample.cc  from logits to tokens, reported to the sinks
 //   engine_report.cc  what it cost
 #pragma once
 
@@ -50,11 +50,9 @@ class Engine {
 
   bool has_jobs() const { return !jobs_.empty(); }
   std::size_t job_count() const { return jobs_.size(); }
-  // Runs one forward pass and tells what came of it. False: there was nothing to run.
+  // Runs one forward pass and reports its tokens. False: there was nothing to run.
   bool step();
 
-  // Whether a sink was told something since the last call.
-  bool told() { return std::exchange(told_, false); }
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
   // Of one root, or all.
@@ -80,8 +78,8 @@ class Engine {
     std::uint32_t drafted = 0;  // rows after `logit`, one for each guess
     std::uint32_t item = 0;     // of the step, where there are any
   };
-  struct LaneScratch {
-    explicit LaneScratch(const VectorKernels& vector, std::uint32_t vocabulary)
+  struct SamplingWorker {
+    explicit SamplingWorker(const VectorKernels& vector, std::uint32_t vocabulary)
         : sampler(vector, vocabulary), bits((vocabulary + 31) / 32) {}
     Sampler sampler;
     std::vector<float> row;
@@ -121,6 +119,7 @@ class Engine {
   Readiness probe(Job& job);
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
+  bool has_its_share(const Job& job) const;  // its tenant, of those that decode together
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
   bool restart_parked();
@@ -134,7 +133,7 @@ class Engine {
   void offer_draft(std::uint32_t row);
   bool drop_drafts();
   void number_logits();
-  void verify(Task& task, std::span<float> logits, LaneScratch& lane);
+  void verify(Task& task, std::span<float> logits, SamplingWorker& worker);
   void accept_draft(Task& task);
 
   // engine_ahead.cc
@@ -157,8 +156,8 @@ class Engine {
   void advance_beams(Job& job, std::span<const float> logits);
   void sample(std::span<float> logits);
   bool few_to_sample() const;
-  void sample_one(Task& task, std::span<float> logits, LaneScratch& lane);
-  bool draw(const Task& task, std::uint32_t which, std::span<float> logits, LaneScratch& lane,
+  void sample_one(Task& task, std::span<float> logits, SamplingWorker& worker);
+  bool draw(const Task& task, std::uint32_t which, std::span<float> logits, SamplingWorker& worker,
             Choice& choice);
   void accept(Task& task);
   void accept_token(Job& job, std::uint32_t index, const Choice& choice, bool complete);
@@ -178,16 +177,15 @@ class Engine {
   std::vector<JobId> over_;                        // to be swept
   std::uint32_t placed_ = 0;                       // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
-  bool told_ = false;
   bool worked_ = false;  // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
-  double cost_told_ = 0;  // to the cache, of a token
+  double cost_reported_ = 0;  // to the cache, of a token
 
   // Of the step at hand; they keep their capacity.
   std::vector<StepItem> items_;
   std::vector<Row> rows_;
-  std::optional<Step> step_;   // the same step, on its way
+  std::optional<Step> step_;   // the step at hand, submitted and not completed
   bool may_go_ahead_ = false;  // the next one may be submitted before this one is completed
   struct Ahead {               // the one after it, submitted as well
     std::vector<StepItem> items;
@@ -207,7 +205,7 @@ class Engine {
   std::vector<std::uint32_t> order_;
   std::vector<Task> tasks_;
   std::span<const BestToken> best_;  // of the step at hand, if it has no logits
-  std::span<const Drawn> drawn_;     // likewise, if some rows of it have none
+  std::span<const Drawn> drawn_;     // of the step at hand, if some of its rows have no logits
   std::vector<DrawRow> draws_;
   std::vector<DrawChange> changes_;
   std::uint32_t draw_lists_ = 0;
@@ -215,7 +213,7 @@ class Engine {
   SourceRates draft_rates_;
   std::vector<DraftOffer> offers_;
   std::vector<Running> candidates_;
-  std::vector<LaneScratch> lanes_;
+  std::vector<SamplingWorker> workers_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt
   std::uint64_t room_bytes_ = 0;      // what admissions of this step may still take
   std::uint64_t reserved_bytes_ = 0;  // promised to jobs that are protected

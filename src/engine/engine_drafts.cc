@@ -77,14 +77,14 @@ void Engine::number_logits() {
 }
 
 // Draws token after token, as long as the guesses are right.
-void Engine::verify(Task& task, std::span<float> logits, LaneScratch& lane) {
+void Engine::verify(Task& task, std::span<float> logits, SamplingWorker& worker) {
   const Job& job = *task.job;
   Answer& a = task.job->answers[task.answer];
   std::vector<Choice>& drawn = a.drafter->drawn;
   const std::span<const TokenId> guesses = items_[task.item].tokens.subspan(1);
   drawn.clear();
   for (std::uint32_t i = 0;; ++i) {
-    task.complete = draw(task, i, logits, lane, drawn.emplace_back());
+    task.complete = draw(task, i, logits, worker, drawn.emplace_back());
     const TokenId token = drawn.back().token;
     if (token == kNoToken) return;
     if (job.request.sampling.penalizes() && !planted(Bug::guesses_not_counted))

@@ -5,8 +5,7 @@
 
 namespace quire {
 
-// Where tokens are drawn on the device all rows bring their best token, or what was drawn for them, or
-// logits.
+// If the device draws tokens, every row returns its best token, a drawn token, or its logits.
 Status Engine::submit_step() {
   const ExecutorTraits& traits = runtime_.executor().traits();
   StepAsk ask;
@@ -55,9 +54,10 @@ void Engine::describe_draws() {
     }
 }
 
-// False: its logits are wanted. Grammars say what may come only when the pass is over, beams and
-// the choices of a prompt that was just read see all of a row, penalties count a prompt after it, and
-// guesses when they have come true. `which` counts the rows of an answer with guesses.
+// False: the row's logits are needed on the host. Grammars know which tokens are allowed only after
+// the pass. Beams, and the first tokens of several choices, need the whole row. Penalties count the
+// prompt after it was read, and guesses after they came true. `which` counts the rows of an answer
+// with guesses.
 bool Engine::describe_draw(const Row& row, std::uint32_t which, DrawRow& draw) {
   Job& job = *row.job;
   const Request& r = job.request;

@@ -1,4 +1,4 @@
-// What an answer, a request and a step have cost, and who is told of it.
+// The end of an answer and of a request, with what they cost, reported to sink, log and statistics.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -22,7 +22,6 @@ void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
     record->finishes.resize(job.request.choices, Finish::cancelled);
     record->finishes[index] = how;
   }
-  told_ = true;
   job.sink->finished(index, how);
   if (std::ranges::all_of(job.answers, &Answer::done)) complete(job);
 }
@@ -75,13 +74,12 @@ void Engine::complete(Job& job) {
     record->first_token = job.first_token;
     record->done = done;
   }
-  told_ = true;
   job.sink->done(done);
   end(job, Reason::finished);
 }
 
-// What the step tells of the cost of a prompt token. The cache hears of it when it has changed
-// noticeably: a jitter would only shuffle the order of eviction.
+// Measures the cost of a prompt token. The cache is told only when the cost has changed noticeably:
+// jitter would only shuffle the order of eviction.
 void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   double positions = 0;
   std::size_t reading = 0;
@@ -94,8 +92,8 @@ void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));
   const double now = prefill_cost_.token_seconds();
   log_.token_seconds = now;
-  if (now < 0.8 * cost_told_ || now > 1.25 * cost_told_) {
-    cost_told_ = now;
+  if (now < 0.8 * cost_reported_ || now > 1.25 * cost_reported_) {
+    cost_reported_ = now;
     runtime_.cache().set_recompute_cost(prefill_cost_.token_ns(),
                                         prefill_cost_.token_position_ns());
   }

@@ -1,4 +1,4 @@
-// From a step's logits to tokens, and who is told of them.
+// From a step's logits to tokens, reported to the sinks.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -54,9 +54,9 @@ void Engine::score_prompt(const Row& row, std::span<const float> logits) {
   const auto alternatives = static_cast<std::uint32_t>(job.request.prompt_logprobs);
   job.prompt_logprobs.resize(prompt.size());
   job.prompt_logprobs[0].token = prompt[0];
-  runtime_.pool().run([&](ThreadPool::Lane lane) {
-    Sampler& sampler = lanes_[lane.index].sampler;
-    for (std::uint32_t i = lane.index; i < row.logit_count; i += lane.count) {
+  runtime_.pool().run([&](ThreadPool::Worker worker) {
+    Sampler& sampler = workers_[worker.index].sampler;
+    for (std::uint32_t i = worker.index; i < row.logit_count; i += worker.count) {
       const std::size_t at = row.past + i + 1;
       if (at >= prompt.size()) return;
       const std::span<const float> of =
@@ -74,7 +74,6 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
   prompt_read(job);
   Request& r = job.request;
   if (r.tokens_max == 0) {
-    told_ = true;
     for (std::uint32_t c = 0; c < r.choices; ++c) {
       ++stats_.finished[static_cast<std::size_t>(Finish::length)];
       job.sink->finished(c, Finish::length);
@@ -112,7 +111,7 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
 }
 
 void Engine::advance_beams(Job& job, std::span<const float> logits) {
-  const Result<bool> more = job.beams->advance(runtime_.cache(), lanes_[0].sampler, logits);
+  const Result<bool> more = job.beams->advance(runtime_.cache(), workers_[0].sampler, logits);
   if (!more.ok()) return fail(job, FailureKind::no_room, more.error().message);
   job.attached = job.branch_count();
   if (more.value()) return;
@@ -121,10 +120,10 @@ void Engine::advance_beams(Job& job, std::span<const float> logits) {
         std::max(job.kv_bytes, sequence_bytes(geometry(job), b.sequence.tokens().size()));
   const std::vector<Beam> best = job.beams->best();
   for (std::uint32_t c = 0; c < job.request.choices; ++c) {
-    Nanoseconds told = 0;
+    Nanoseconds last = 0;
     const bool there = c < best.size();
     if (there)
-      for (const Choice& choice : best[c].choices) tell_token(job, c, choice, told);
+      for (const Choice& choice : best[c].choices) tell_token(job, c, choice, last);
     const Finish how = there && best[c].ended ? Finish::end_token : Finish::length;
     ++stats_.finished[static_cast<std::size_t>(how)];
     job.sink->finished(c, how);
@@ -135,20 +134,20 @@ void Engine::advance_beams(Job& job, std::span<const float> logits) {
 void Engine::sample(std::span<float> logits) {
   if (tasks_.empty()) return;
   if (!best_.empty()) {
-    for (Task& task : tasks_) sample_one(task, logits, lanes_[0]);
+    for (Task& task : tasks_) sample_one(task, logits, workers_[0]);
   } else if (few_to_sample()) {
-    for (Task& task : tasks_) sample_one(task, logits, lanes_[0]);
+    for (Task& task : tasks_) sample_one(task, logits, workers_[0]);
   } else {
-    runtime_.pool().run([&](ThreadPool::Lane lane) {
-      for (std::size_t i = lane.index; i < tasks_.size(); i += lane.count)
-        sample_one(tasks_[i], logits, lanes_[lane.index]);
+    runtime_.pool().run([&](ThreadPool::Worker worker) {
+      for (std::size_t i = worker.index; i < tasks_.size(); i += worker.count)
+        sample_one(tasks_[i], logits, workers_[worker.index]);
     });
   }
   for (Task& task : tasks_) task.drafted > 0 ? accept_draft(task) : accept(task);
 }
 
-// Waking the other threads takes longer than a device has left to be done for a few rows: nothing
-// for tokens it has drawn itself, a choice among some for the others.
+// Whether this thread should sample alone. A device leaves little to do: nothing for tokens that it
+// has drawn, and a choice among a few candidates otherwise. Waking the other threads takes longer.
 bool Engine::few_to_sample() const {
   constexpr std::size_t kChoicesMax = 16;
   std::size_t choices = 0;
@@ -159,38 +158,39 @@ bool Engine::few_to_sample() const {
   return choices <= kChoicesMax;
 }
 
-void Engine::sample_one(Task& task, std::span<float> logits, LaneScratch& lane) {
-  if (task.drafted > 0) return verify(task, logits, lane);
-  task.complete = draw(task, 0, logits, lane, task.choice);
+void Engine::sample_one(Task& task, std::span<float> logits, SamplingWorker& worker) {
+  if (task.drafted > 0) return verify(task, logits, worker);
+  task.complete = draw(task, 0, logits, worker, task.choice);
 }
 
 // The token that follows `which` guesses that came true. True: the mask wants no more.
-bool Engine::draw(const Task& task, std::uint32_t which, std::span<float> logits, LaneScratch& lane,
-                  Choice& choice) {
+bool Engine::draw(const Task& task, std::uint32_t which, std::span<float> logits,
+                  SamplingWorker& worker, Choice& choice) {
   const Job& job = *task.job;
   Answer& a = task.job->answers[task.answer];
   const std::size_t logit = task.logit + which;
   const std::uint32_t generated = a.generated + which;
   const auto position = static_cast<std::uint32_t>(job.request.prompt.size()) + generated;
   if (!best_.empty()) {
-    const bool told = job.request.sampling.logprob;
-    choice = {best_[logit].token, told ? best_[logit].logprob : 0, {}};
+    const bool wanted = job.request.sampling.logprob;
+    choice = {best_[logit].token, wanted ? best_[logit].logprob : 0, {}};
     return false;
   }
   if (!drawn_.empty() && drawn_[logit].mode != DrawMode::logits) {
-    choice = lane.sampler.choose(drawn_[logit], job.request.sampling, task.answer, position);
+    choice = worker.sampler.choose(drawn_[logit], job.request.sampling, task.answer, position);
     return false;
   }
   const std::size_t vocabulary = runtime_.config().vocabulary;
   std::span<float> row = logits.subspan(logit * vocabulary, vocabulary);
   if (task.shared) {
-    lane.row.assign(row.begin(), row.end());
-    row = lane.row;
+    worker.row.assign(row.begin(), row.end());
+    row = worker.row;
   }
   TokenLimits limits;
   if (generated < job.request.tokens_min) limits.banned = job.end_tokens;
-  if (a.mask && a.mask->fill(lane.bits)) limits.allowed = lane.bits;
-  choice = lane.sampler.sample(row, job.request.sampling, a.counts, task.answer, position, limits);
+  if (a.mask && a.mask->fill(worker.bits)) limits.allowed = worker.bits;
+  choice =
+      worker.sampler.sample(row, job.request.sampling, a.counts, task.answer, position, limits);
   return a.mask && choice.token != kNoToken && !a.mask->accept(choice.token);
 }
 
@@ -206,7 +206,6 @@ void Engine::tell_token(Job& job, std::uint32_t index, const Choice& choice, Nan
   last = now_;
   ++job.generated;
   ++stats_.tokens_generated;
-  told_ = true;
   job.sink->token(index, choice);
 }
 
@@ -222,7 +221,7 @@ void Engine::accept_token(Job& job, std::uint32_t index, const Choice& choice, b
   if (choice.token == kNoToken) return end_answer(job, index, Finish::mask);
   a.next = choice.token;
   ++a.generated;
-  tell_token(job, index, choice, a.told);
+  tell_token(job, index, choice, a.last_token_at);
   if (job.ends(choice.token))
     end_answer(job, index, Finish::end_token);
   else if (complete)

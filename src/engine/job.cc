@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Tables of a sequence are sized for all the tokens that it may have.
+// The tables of a sequence have room for all the tokens that it may ever hold.
 constexpr std::uint32_t kEndlessTokensMax = 1 << 20;
 
 Failure invalid(std::string message) { return {FailureKind::invalid, std::move(message)}; }

@@ -1,7 +1,7 @@
 // engine/job.h - one request inside the engine: its answers, its blocks, where it stands.
 //
-// Made by prepare_job() on the submitting thread, then owned by the Engine. A job's branches are
-// the sequences that run for it: one while the prompt is read, then one per choice or per beam.
+// prepare_job() makes it on the submitting thread; then the Engine owns it. A job's branches are
+// its sequences: one while the prompt is read, then one per choice or per beam.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Answer {
   TokenCounts counts;
   std::unique_ptr<TokenMask> mask;
   std::unique_ptr<Drafter> drafter;  // made when it is first asked
-  Nanoseconds told = 0;              // when its last token was
+  Nanoseconds last_token_at = 0;
   bool done = false;
 };
 
@@ -130,8 +130,7 @@ struct Job {
   }
 };
 
-// Checks the request and makes a job of it: everything that needs no engine, so that the submitting
-// thread does it. A failure says what is wrong.
+// Checks the request and makes a job of it, on the submitting thread. A failure says what is wrong.
 struct PreparedJob {
   std::unique_ptr<Job> job;
   Failure failure;

@@ -97,7 +97,7 @@ std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
   Signal needs = Signal::none;
   for (const RetainMethod& m : methods) needs = needs | m.needs;
   if (asks(needs, kLastQueries)) {
-    // Queries that saw what a compaction dropped since are no judges of what is left.
+    // Queries from before the last compaction saw tokens that are gone, so they do not count.
     const std::uint32_t seen =
         std::max(tap_->first(), runtime.cache().ragged_until(s, tap_->group()));
     const std::uint32_t rows = std::min(methods[0].window, s.length() - seen);
@@ -125,7 +125,7 @@ std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
   std::vector<Part> parts(methods.size() * layers_.size());
   lane_tokens(runtime, s, layers_[0], 0);  // tables are right from here on: threads only read
   std::atomic<std::uint32_t> next{0};
-  runtime.pool().run([&](ThreadPool::Lane) {
+  runtime.pool().run([&](ThreadPool::Worker) {
     Gathered gathered;
     for (std::uint32_t index; (index = next.fetch_add(1)) < layers_.size();) {
       std::vector<std::size_t> slots;

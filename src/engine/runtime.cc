@@ -33,8 +33,9 @@ std::uint64_t available_memory() {
          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Addresses cost nothing until they are filled: with four times the budget the cache can grow while
-// it runs (KvCache::resize). Where addresses are scarce (ulimit -v) it may grow less.
+// Reserves addresses for four times the budget, so that the cache can grow while it runs
+// (KvCache::resize). Addresses cost nothing until they are filled. If they are scarce (ulimit -v),
+// the cache can grow less.
 Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
   for (const std::uint64_t times : {4u, 2u})
     if (budget < (std::uint64_t{1} << 62) / times)
@@ -92,7 +93,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
   if (options.loading) opened.watch(options.loading);
   RuntimeParts parts;
-  parts.source = std::make_shared<const ModelSource>(std::move(opened));
+  const auto source = std::make_shared<ModelSource>(std::move(opened));
+  parts.source = source;
   if (options.device == DeviceKind::cuda && options.tokens_per_block != kCudaPage)
     return Error{
         Code::unsupported,
@@ -104,16 +106,17 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   // The vocabulary is read while the weights are packed: both take a noticeable part of starting
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
-  std::thread reader([&] { text = read_text_parts(*parts.source); });
-  Result<std::unique_ptr<Executor>> executor = load_executor(*parts.source, *parts.pool, options);
+  std::thread reader([&] { text = read_text_parts(*source); });
+  Result<std::unique_ptr<Executor>> executor = load_executor(*source, *parts.pool, options);
   reader.join();
   if (!executor.ok()) return executor.error();
   if (!text.ok()) return text.error();
+  TRY_STATUS(source->detach());
   parts.executor = std::move(executor.value());
   parts.tokenizer = std::make_shared<const Tokenizer>(std::move(text.value().tokenizer));
   parts.chat_template = std::move(text.value().chat_template);
   parts.weights = file_identity(path);
-  // A step has at most a sequence per row, and as many again may wait with a cursor or be parked.
+  // A step has at most one sequence per row. As many again may wait with a cursor or be parked.
   const std::uint32_t rows = parts.executor->traits().rows_max;
   parts.cache.sequences_max = std::max(4096u, 4 * rows);
   parts.cache.step_items_max = std::max(1024u, rows);
@@ -241,7 +244,7 @@ Status Runtime::check_select(const SelectPolicy& policy, const StoragePolicy* st
 
 Geometry Runtime::geometry(const StoragePolicy* storage) const {
   Geometry made = executor_->geometry(tokens_per_block_, storage ? *storage : *storage_);
-  // Those that are not calibrated are refused by check_storage.
+  // check_storage refuses formats that need a calibration and have none.
   if (const Status known = use_calibrations(made, calibrations_); !known.ok()) return made;
   return made;
 }

@@ -91,7 +91,7 @@ Result<StepResult> Stepper::complete(Step& step) {
   return result;
 }
 
-// Sequences that are stored in different ways are computed one way after the other.
+// Sequences with different storage policies are computed one policy after the other.
 Result<StepResult> Stepper::run_apart(Step& step) {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   const bool best = step.want == StepWant::best;
@@ -132,8 +132,8 @@ Result<StepResult> Stepper::run_apart(Step& step) {
   return StepResult{.logits = logits_, .best = {}, .drawn = drawn_};
 }
 
-// Before anything is published: keys or values that are not finite, or logits, which all are NaN where
-// a hidden state is not finite.
+// Finds sequences whose keys, values or logits are not finite, before anything is published. If a
+// hidden state is not finite, all its logits are NaN.
 void Stepper::mark_faulted(Step& step, const StepResult& result) const {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   std::size_t row = 0;

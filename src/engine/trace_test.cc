@@ -168,20 +168,20 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     ASSERT_TRUE(alone.ok()) << alone.error().message;
     for (std::uint32_t i = 0; i < c.request.choices; ++i) {
       const Generated& expected = alone.value().answers[i];
-      const MemorySink::Told& told = c.sink->told[i];
+      const MemorySink::Answer& answer = c.sink->answers[i];
       c.texts[i].finish(c.out[i]);
       // The engine went on until it heard of the stop string; what counts is the same.
       ASSERT_EQ(c.texts[i].tokens(), expected.tokens.size());
-      const std::vector<TokenId> ids = told.ids();
+      const std::vector<TokenId> ids = answer.ids();
       ASSERT_TRUE(std::equal(expected.tokens.begin(), expected.tokens.end(), ids.begin()));
       for (std::size_t t = 0; t < expected.tokens.size(); ++t)
-        ASSERT_EQ(told.tokens[t].logprob, expected.choices[t].logprob);
+        ASSERT_EQ(answer.tokens[t].logprob, expected.choices[t].logprob);
       ASSERT_EQ(c.out[i], expected.text);
       ASSERT_EQ(c.texts[i].stopped(), expected.finish == Finish::stop_string);
       if (c.texts[i].stopped()) {
         EXPECT_EQ(*c.texts[i].stopped_by(), expected.stopped_by);
       } else {
-        EXPECT_EQ(told.finish, expected.finish);
+        EXPECT_EQ(answer.finish, expected.finish);
         EXPECT_EQ(ids.size(), expected.tokens.size());
       }
     }

@@ -131,8 +131,8 @@ struct LeaseRequest {
                 end_token = 0xffffffffu;  // of the sequence; cut to whole published blocks
   Nanoseconds ttl = 0;                    // 0: until released
   std::uint8_t priority = 50;             // 0-100
-  bool pin = false;             // never dropped while it lives; counted against the pin budget
-  std::string_view label = {};  // for people
+  bool pin = false;        // never dropped while it lives; counted against the pin budget
+  std::string label = {};  // for people
 };
 
 enum class LeaseId : std::uint64_t {};

@@ -104,6 +104,8 @@ class CacheCore {
 
   // step.cc
   Result<std::uint32_t> reserve(std::span<const StepNeed> needs);
+  Status count_needed(std::span<const StepNeed> needs);
+  bool writes_into_shared(const SequenceState& s, const BlockTable& t) const;
   Error no_room() const;
   void end_step(std::uint32_t step);
   void complete(Step& step);

@@ -32,10 +32,10 @@ struct ActivationKinds {
   bool quantized = false, half_sums = false, plain = false;
 };
 
-// Rows of the embedding are decoded one by one, straight from the file.
+// Rows of the embedding are decoded one by one, from a copy of what the file has.
 struct PackedWeights : WeightsIn<PackedMatrix, std::vector<float>, std::vector<ProjectionPart>,
                                  PackedPair, TensorView> {
-  HugeBuffer memory;
+  HugeBuffer memory, table;  // of matrices, of the embedding
   ActivationKinds kinds;
 };
 

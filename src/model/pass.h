@@ -18,7 +18,7 @@ namespace quire {
 class Pass {
  public:
   Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits,
-       ThreadPool::Lane worker, bool is_tail = false);
+       ThreadPool::Worker worker, bool is_tail = false);
   void run();
 
  private:
@@ -85,7 +85,7 @@ class Pass {
   const Geometry& geometry_;
   const StepRows& step_;
   float* logits_;
-  const ThreadPool::Lane worker_;
+  const ThreadPool::Worker worker_;
   WorkerScratch& own_;
   const bool is_tail_;
   const std::uint32_t row_count_;

@@ -22,8 +22,8 @@ void grow(HugeBuffer& buffer, std::size_t bytes) {
   buffer = std::move(larger.value());
 }
 
-Status Site::size(Activations mode, ActivationKinds kinds, std::uint32_t rows,
-                  std::uint32_t inputs) {
+Status ActivationBuffer::size(Activations mode, ActivationKinds kinds, std::uint32_t rows,
+                              std::uint32_t inputs) {
   if (kinds.quantized) {
     TRY(encoded, scratch_memory(activation_bytes(Activations::int16, rows, inputs)));
   }

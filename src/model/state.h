@@ -19,7 +19,7 @@ inline float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.da
 void grow(HugeBuffer& buffer, std::size_t bytes);
 
 // Activations on their way into a matrix: encoded, plain, or both, as its weights want them.
-struct Site {
+struct ActivationBuffer {
   HugeBuffer encoded, plain;
   ActivationRows view;  // of the widest layer
 
@@ -39,9 +39,9 @@ inline constexpr std::uint32_t kFewRows = 4;
 
 // What one thread owns.
 struct WorkerScratch {
-  Site hidden, attended;   // inputs of few rows
-  std::vector<float> x;    // residual stream of few rows
-  std::vector<float> row;  // one row, normalized
+  ActivationBuffer hidden, attended;  // inputs of few rows
+  std::vector<float> x;               // residual stream of few rows
+  std::vector<float> row;             // one row, normalized
   HugeBuffer unit;  // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
   HugeBuffer attend;
   std::vector<float> plain_queries;  // of a tap, before rotation
@@ -52,7 +52,7 @@ struct Scratch {
   // Shared; [rows][...].
   HugeBuffer x, y, queries, attended_rows, partials;
   HugeBuffer tail_x;  // residual stream of the rows whose logits are wanted
-  Site hidden, attended, inner, head;
+  ActivationBuffer hidden, attended, inner, head;
   std::vector<WorkerScratch> workers;
 
   Status size(const ModelConfig& config, const ModelOptions& options, ActivationKinds kinds,

@@ -105,7 +105,7 @@ std::vector<std::string> byte_tokens() {
 
 class TinyModel {
  public:
-  TinyModel(const TinyOptions& options, std::span<const TensorRow> tensors)
+  TinyModel(const TinyOptions& options, std::span<const TensorEntry> tensors)
       : o_(options), random_(options.seed) {
     config_.tensors = tensors;
     config_.layers = o_.layers;

@@ -196,7 +196,7 @@ void post_pins(Server& server, std::shared_ptr<Call> call) {
       return post_refusal(call, std::move(*error));
     if (prefill) {
       Request request = make_request(asked, prompt, server.runtime(), call->id);
-      request.kv.retention.push_back({.ttl = ttl, .pin = true, .label = label});
+      request.kv.leases.push_back({.ttl = ttl, .pin = true, .label = label});
       return run_prompt(server, call, std::move(request), [&server, call](const Done& d) {
         if (d.leases.empty())
           return call->refuse(

@@ -332,7 +332,7 @@ Request make_request(const GenerationRequest& asked, const Prompt& prompt, const
     r.prediction = runtime.tokenizer().encode(asked.prediction, {.add_special = false});
   r.kv = asked.kv.policy;
   if (prompt.breakpoint && *prompt.breakpoint > 0 && asked.kv.breakpoint_ttl.value_or(0) > 0)
-    r.kv.retention.push_back({.end_token = *prompt.breakpoint, .ttl = *asked.kv.breakpoint_ttl});
+    r.kv.leases.push_back({.end_token = *prompt.breakpoint, .ttl = *asked.kv.breakpoint_ttl});
   r.priority = asked.priority;
   return r;
 }

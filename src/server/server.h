@@ -97,7 +97,10 @@ class Server {
   // After stop(): whether no thread works for a request any more. A grammar that is being compiled
   // cannot be stopped; whoever wants to end now must not wait for the destructor.
   bool quiet_within(std::chrono::milliseconds limit);
-  Status reload();          // keys and log file
+  Status reload();  // keys, what their tenants may keep, and log file
+  // Whether the model's files are still those that were loaded: /health and /v1/models tell. Returns
+  // what there is to say about it now, once. Now and then, not on a thread that serves.
+  std::optional<std::string> look_at_model_files();
   Json statistics() const;  // /v1/kv/stats
 
   // For handlers.
@@ -109,6 +112,7 @@ class Server {
   const std::string& fingerprint() const { return fingerprint_; }
   std::int64_t model_created() const { return model_created_; }
   std::string_view health();  // "ok", "draining", "stalled" or "device_lost"
+  bool model_files_changed() const { return files_changed_; }
   ServerCounts counts() const;
   EventPump& events() { return *events_; }
   bool serves(std::string_view model) const;
@@ -162,6 +166,7 @@ class Server {
   void report_generation(const Call& call, const GenerationRequest& asked,
                          const GenerationSummary& summary);
   ServedBy served_by() const;
+  Status set_limits(const ApiKeys& before, const ApiKeys& now);
   void count(const std::string& route, int status);
 
   ServerOptions options_;
@@ -173,6 +178,7 @@ class Server {
   SamplingDefaults sampling_;
   std::int64_t model_created_ = 0;
   std::atomic<std::uint32_t> under_way_{0};
+  std::atomic<bool> files_changed_ = false;
   std::uint64_t steps_seen_ = 0;  // by health(), on the connections' thread
   Nanoseconds steps_changed_ = 0;
   std::atomic<Nanoseconds> walk_took_{0}, next_walk_{0};

@@ -19,10 +19,10 @@ constexpr std::string_view kHfDefaults = R"({
   "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
   "query_pre_attn_scalar": 256, "tie_word_embeddings": true})";
 
-constexpr auto kBeforeTensors = std::to_array<TensorRow>({
+constexpr auto kBeforeTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_norm.weight", "layers.N.pre_feedforward_layernorm.weight", extent::hidden},
 });
-constexpr auto kAfterTensors = std::to_array<TensorRow>({
+constexpr auto kAfterTensors = std::to_array<TensorEntry>({
     {"blk.N.post_attention_norm.weight", "layers.N.post_attention_layernorm.weight",
      extent::hidden},
     {"blk.N.post_ffw_norm.weight", "layers.N.post_feedforward_layernorm.weight", extent::hidden},
@@ -31,7 +31,7 @@ constexpr auto kTensors =
     join(kAttentionTensors, kBeforeTensors, kGatedTensors, kHeadNormTensors, kAfterTensors);
 
 constexpr std::uint32_t kGlobal = 0, kLocal = 1;  // indices into ropes
-constexpr std::uint64_t kGlobalEvery = 6;         // so many layers, one is global
+constexpr std::uint64_t kGlobalEvery = 6;         // every sixth layer is global
 constexpr Key kPattern{"attention.sliding_window_pattern", "sliding_window_pattern"};
 
 Status fill_ropes(const Hyperparameters& from, const Attention& attn, ModelConfig& c) {

@@ -1,5 +1,5 @@
-// model/arch/parts.h - what several architectures share: pieces for an architecture's `fill` and rows
-// for its table of tensors.
+// model/arch/parts.h - what several architectures share: functions for an architecture's `fill`,
+// and entries for its table of tensors.
 //
 //   constexpr auto kTensors = join(kAttentionTensors, kPreNormTensors, kGatedTensors);
 //   Status fill(const Hyperparameters& from, ModelConfig& c) {
@@ -37,9 +37,9 @@ Result<bool> fill_layer_types(const Hyperparameters& from, std::uint32_t window,
 // What Qwen 2 and 3 share: every layer has this spec, with the model's rotation and its windows.
 Status fill_qwen(const Hyperparameters& from, const LayerSpec& layer, ModelConfig& config);
 
-// config.json names its activation; others than this one are an error.
+// config.json names its activation; any other activation is an error.
 Status need_activation(const Hyperparameters& from, Key key, std::string_view name);
-// Biases and other variants that nobody computes.
+// Refuses biases and other variants that no executor computes.
 Status refuse_if_true(const Hyperparameters& from, Key key);
 
 namespace extent {
@@ -56,14 +56,14 @@ inline std::uint64_t head(const Config&, const Layer& l) { return l.attn.key_dim
 }  // namespace extent
 
 template <std::size_t... N>
-constexpr auto join(const std::array<TensorRow, N>&... parts) {
-  std::array<TensorRow, (N + ...)> all{};
+constexpr auto join(const std::array<TensorEntry, N>&... parts) {
+  std::array<TensorEntry, (N + ...)> all{};
   auto at = all.begin();
   ((at = std::copy(parts.begin(), parts.end(), at)), ...);
   return all;
 }
 
-inline constexpr auto kAttentionTensors = std::to_array<TensorRow>({
+inline constexpr auto kAttentionTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_norm.weight", "layers.N.input_layernorm.weight", extent::hidden},
     {"blk.N.attn_q.weight", "layers.N.self_attn.q_proj.weight", extent::hidden, extent::queries},
     {"blk.N.attn_k.weight", "layers.N.self_attn.k_proj.weight", extent::hidden, extent::keys},
@@ -71,20 +71,20 @@ inline constexpr auto kAttentionTensors = std::to_array<TensorRow>({
     {"blk.N.attn_output.weight", "layers.N.self_attn.o_proj.weight", extent::attended,
      extent::hidden},
 });
-inline constexpr auto kGatedTensors = std::to_array<TensorRow>({
+inline constexpr auto kGatedTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_gate.weight", "layers.N.mlp.gate_proj.weight", extent::hidden, extent::inner},
     {"blk.N.ffn_up.weight", "layers.N.mlp.up_proj.weight", extent::hidden, extent::inner},
     {"blk.N.ffn_down.weight", "layers.N.mlp.down_proj.weight", extent::inner, extent::hidden},
 });
-// Of layers without norms after their halves.
-inline constexpr auto kPreNormTensors = std::to_array<TensorRow>({
+// Norms of layers that have none after attention and feed-forward.
+inline constexpr auto kPreNormTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_norm.weight", "layers.N.post_attention_layernorm.weight", extent::hidden},
 });
-inline constexpr auto kHeadNormTensors = std::to_array<TensorRow>({
+inline constexpr auto kHeadNormTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_q_norm.weight", "layers.N.self_attn.q_norm.weight", extent::head},
     {"blk.N.attn_k_norm.weight", "layers.N.self_attn.k_norm.weight", extent::head},
 });
-inline constexpr auto kQkvBiasTensors = std::to_array<TensorRow>({
+inline constexpr auto kQkvBiasTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_q.bias", "layers.N.self_attn.q_proj.bias", extent::queries},
     {"blk.N.attn_k.bias", "layers.N.self_attn.k_proj.bias", extent::keys},
     {"blk.N.attn_v.bias", "layers.N.self_attn.v_proj.bias", extent::values},

@@ -59,7 +59,7 @@ Status fill_factors_gguf(const GgufFile& file, RopeConfig& rope) {
   return {};
 }
 
-// Every head dimension is rotated, or it is another model.
+// Models that rotate only a part of the head dimensions are refused.
 Status refuse_partial_rotation(const Hyperparameters& from, const std::string& at) {
   const std::string nested = at + ".partial_rotary_factor";
   for (const Key key : {Key{"", "partial_rotary_factor"}, Key{"", nested}}) {
