@@ -28,7 +28,8 @@ constexpr std::string_view kFeatures[] = {
     "snapshots dropped", "clock jumped", "began with a snapshot", "pin checked", "limits changed",
     "over quota", "written to a tier", "loaded from a tier", "load failed", "load too slow",
     "read in vain", "tier down", "gate in time", "gate too late", "sealed notices", "guest's draft",
-    "guest's draft rejected", "endless", "converted", "blended"};
+    "guest's draft rejected", "drafts", "guesses accepted", "guesses rejected", "drafts by lookup",
+    "endless", "converted", "blended"};
 
 }  // namespace
 

@@ -73,6 +73,7 @@ class ToyEngine {
   FailingMemory& memory() { return *memory_; }
   MemoryTier* tier() { return tier_; }  // null: there is none
   const ToyEngineOptions& opened() const { return opened_; }
+  const DraftOptions& drafts() const { return service_.drafts; }
 
   struct Submitted {
     Failure failure;           // kind none: it runs

@@ -16,8 +16,7 @@ Request request(std::uint32_t seed, const std::string& tenant = {}) {
   return r;
 }
 
-ToyEngineOptions with_tier(const MemoryTierOptions& tier,
-                           TierWrite write = TierWrite::automatic) {
+ToyEngineOptions with_tier(const MemoryTierOptions& tier, TierWrite write = TierWrite::automatic) {
   ToyEngineOptions o{.cache_bytes = 2 << 20};
   o.tier = tier;
   o.tier_write = write;

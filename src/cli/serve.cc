@@ -26,7 +26,8 @@ struct ServeOptions {
   ModelOptionsCli model;
   ServiceOptions service;
   std::vector<std::string> names, cors, hosts;
-  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB";
+  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB",
+              speculative;
   std::uint16_t port = 8080;
   std::uint32_t connections = 8192, connections_per_address = 0;
   double drain = 30;
@@ -83,13 +84,16 @@ int stop_now(Server& server, int code) {
 // Runs until told to end; then lets what is running finish.
 int watch(Server& server, const sigset_t& signals, double drain_seconds) {
   while (true) {
-    const int signal = next_signal(signals, std::chrono::hours(1));
-    if (signal == SIGHUP) {
+    const int signal = next_signal(signals, std::chrono::seconds(5));
+    if (signal == 0) {
+      if (const auto news = server.look_at_model_files())
+        fmt::print(stderr, "warning: {}\n", *news);
+    } else if (signal == SIGHUP) {
       if (const Status s = server.reload(); !s.ok())
         fmt::print(stderr, "warning: {}\n", s.error().message);
     } else if (signal == SIGUSR1) {
       fmt::print(stderr, "{}\n", server.statistics().dump());
-    } else if (signal != 0) {
+    } else {
       break;
     }
   }
@@ -116,6 +120,9 @@ int serve(const ServeOptions& o) {
   if (!body.ok()) return fail(body.error());
   auto traces = TracerOptions::from_environment(std::getenv, o.otlp);
   if (!traces.ok()) return fail(traces.error());
+  const auto drafts = o.speculative.empty() ? Result<DraftOptions>(DraftOptions{})
+                                            : parse_draft_options(o.speculative);
+  if (!drafts.ok()) return fail(drafts.error());
   const sigset_t signals = block_signals();  // before any thread is there
   allow_descriptors();
   return_memory();
@@ -162,8 +169,11 @@ int serve(const ServeOptions& o) {
   auto runtime = open_runtime(model);
   if (!runtime.ok()) return fail(runtime.error());
   ServiceOptions service_options = o.service;
+  service_options.drafts = drafts.value();
   if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())
     service_options.queue_max_per_tenant = (service_options.queue_max + 1) / 2;
+  if (service_options.sequences_max_per_tenant == 0 && !o.api_key_file.empty())
+    service_options.sequences_max_per_tenant = (service_options.sequences_max * 3 + 3) / 4;
   auto service = Service::start(std::move(runtime.value()), service_options);
   if (!service.ok()) return fail(service.error());
   const Runtime& r = service.value()->runtime();
@@ -207,12 +217,18 @@ std::function<int()> declare_serve(CLI::App& app) {
   app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o->port, "port (8080); 0: any");
   app.add_option("-a,--alias,--served-model-name", o->names, "name(s) of the model (its file's)");
-  app.add_option("--api-key-file", o->api_key_file,
-                 "lines of KEY [tenant=NAME] [admin]; a KEY has 8 characters or more");
+  app.add_option(
+      "--api-key-file", o->api_key_file,
+      "lines of KEY [tenant=NAME] [admin] [quota_bytes=N] [pin_bytes=N] [leases=N]; a KEY "
+      "has 8 characters or more");
   app.add_option("--api-key", o->api_key)->group("");
   app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
                  "answers that decode together (64)")
       ->check(CLI::Range(1, 4096));
+  app.add_option("--max-num-seqs-per-tenant", o->service.sequences_max_per_tenant,
+                 "of one tenant (three quarters of all where there are keys)")
+      ->check(CLI::Range(1, 4096))
+      ->group(kRare);
   app.add_option("--max-queue", o->service.queue_max, "requests that wait (512)")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--max-queue-per-tenant", o->service.queue_max_per_tenant,
@@ -225,6 +241,9 @@ std::function<int()> declare_serve(CLI::App& app) {
       ->group(kRare);
   app.add_option("--step-tokens", o->service.step_tokens, "rows of one step (512)")
       ->check(CLI::Range(1, 65536));
+  app.add_option("--speculative-config", o->speculative,
+                 "drafts, as JSON: method (ngram, cached, prediction, suffix, auto, none), "
+                 "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max");
   app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");
   app.add_option("--otlp", o->otlp,
                  "URL of an OpenTelemetry collector for traces (OTEL_EXPORTER_OTLP_ENDPOINT)")

@@ -39,8 +39,8 @@ void use_common_folder(RuntimeOptions& to) {
   for (const auto& file : fs::recursive_directory_iterator(folder, ignored))
     if (file.is_regular_file(ignored)) used += file.file_size(ignored);
   to.kv_dir = folder.string();
-  to.kv_disk_bytes = std::clamp<std::uint64_t>((error ? 0 : space.available + used) / 10,
-                                               kSmallestFolder, kMost);
+  to.kv_disk_bytes =
+      std::clamp<std::uint64_t>((error ? 0 : space.available + used) / 10, kSmallestFolder, kMost);
 }
 
 }  // namespace

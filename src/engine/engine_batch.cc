@@ -136,6 +136,7 @@ void Engine::group_by_prefix() {
 
 void Engine::compose(bool admitting) {
   choose_rows(admitting);
+  if (options_.drafts.on()) add_drafts();
   if (rows_.size() > 1) group_by_prefix();
 }
 
@@ -200,10 +201,11 @@ void Engine::resume_branches(Job& job) {
   }
 }
 
-// Whether recomputing a branch would also recompute the blocks it shared with the first branch: so
-// it is when the job leaves nothing in the index.
+// Whether recomputing a branch would also recompute the blocks it shared with the first branch. This
+// is so when the job leaves nothing in the index, or takes nothing from it.
 bool Engine::shares_by_forks(Job& job, std::uint32_t branch) {
-  return job.request.kv.write == KvWrite::none && branch != job.first_open() &&
+  const KvPolicy& kv = job.request.kv;
+  return (kv.write == KvWrite::none || !kv.reuse) && branch != job.first_open() &&
          job.answers[0].programs.empty() && job.branch(branch).sequence->length() == 0 &&
          !geometry(job).sparse();
 }
@@ -259,7 +261,8 @@ Readiness Engine::probe(Job& job) {
   Attached seen;
   if (job.placed) seen = runtime_.cache().peek(*job.branch(job.first_open()).sequence);
   if (!std::exchange(job.probed, true)) job.first_seen_tokens = seen.tokens;
-  if (still_looking(job)) return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
+  if (has_its_share(job) || still_looking(job))
+    return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
   if (follows(job, seen)) {
     ++stats_.waiting_for_prefix;
     return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};

@@ -69,15 +69,15 @@ void Engine::begin_loading(Job& job) {
   for (std::uint32_t g = 0; g < r.groups(); ++g)
     if (runtime_.cache().wants(s, g, from, (end + (1u << 20)) * r.tokens_per_block))
       for (const RecordSegment& part : r.segments[g]) span.block_bytes += part.bytes;
-  const LoadPlan plan = plan_load(span, link->cost(), prefill_cost_,
-                                  running_.size() == 1 && line_.size() == 0);
+  const LoadPlan plan =
+      plan_load(span, link->cost(), prefill_cost_, running_.size() == 1 && line_.size() == 0);
   if (plan.first >= end) {
     job.reason = Reason::load_too_slow;
     return;
   }
-  const double computing = prefill_cost_.known()
-                               ? prefill_cost_.ns(from * r.tokens_per_block, end * r.tokens_per_block)
-                               : 2.0 * kPatience;
+  const double computing =
+      prefill_cost_.known() ? prefill_cost_.ns(from * r.tokens_per_block, end * r.tokens_per_block)
+                            : 2.0 * kPatience;
   job.loading = std::make_unique<Loading>(
       *link, runtime_.cache(), job.records,
       Loading::Plan{.first = plan.first,

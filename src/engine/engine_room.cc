@@ -19,6 +19,15 @@ std::uint64_t Engine::full_bytes(const Job& job) const {
                        job.request.kv.retain.get());
 }
 
+bool Engine::has_its_share(const Job& job) const {
+  const std::uint32_t most = options_.sequences_max_per_tenant;
+  if (most == 0) return false;
+  std::uint32_t own = 0;
+  for (const Job* other : running_)
+    if (other->entry.tenant == job.entry.tenant) own += other->width();
+  return own > 0 && own + job.width() > most;
+}
+
 bool Engine::has_room(Job& job, std::uint32_t cached) {
   if (branches_ + job.width() > options_.sequences_max) return false;
   const Geometry& g = geometry(job);

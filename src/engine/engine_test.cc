@@ -366,6 +366,30 @@ Failure refusal(TinyEngine& e, Request r) {
   return prepare_job(*e.runtime, e.options, std::move(r), nullptr).failure;
 }
 
+// Four answers of sixteen choices take every place that there is, for as long as they like.
+TEST(Engine, ATenantCannotTakeEveryPlace) {
+  TinyEngine e(tiny(), {}, {.sequences_max = 8, .sequences_max_per_tenant = 6});
+  const auto ask = [&](const char* tenant, std::uint32_t choices, std::uint32_t tokens) {
+    Request r{.prompt = byte_tokens("Who is it?"), .tokens_max = tokens, .ignore_end = true};
+    r.choices = choices;
+    r.kv.tenant = tenant;
+    return e.submit(std::move(r));
+  };
+  std::vector<std::shared_ptr<MemorySink>> greedy;
+  for (int i = 0; i < 4; ++i) greedy.push_back(ask("greedy", 2, 300));
+  for (int i = 0; i < 10; ++i) e.engine->step();
+  const auto other = ask("other", 2, 1);
+  for (int i = 0; i < 5; ++i) e.engine->step();
+  EXPECT_TRUE(other->result);
+  EXPECT_FALSE(greedy[0]->result);
+  const auto wide =
+      ask("wide", 8, 3);  // one that is wider than a share waits for its place, and runs
+  e.run();
+  EXPECT_TRUE(wide->result);
+  for (const auto& sink : greedy) EXPECT_TRUE(sink->result);
+  e.expect_empty();
+}
+
 TEST(PrepareJob, RefusesWhatCanNeverRun) {
   TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20, .context = 3000}, {.sequences_max = 8});
   EXPECT_EQ(refusal(e, request({}, 5)).kind, FailureKind::invalid);

@@ -159,8 +159,7 @@ void Loading::take(Sequence& s, Nanoseconds now) {
     run.push_back(std::move(blocks_->all[b - blocks_->first].room));
   const std::uint32_t before = s.length();
   cache_.adopt(s, from, run);
-  for (std::uint32_t b = from; b < to; ++b)
-    blocks_->all[b - blocks_->first].state = State::taken;
+  for (std::uint32_t b = from; b < to; ++b) blocks_->all[b - blocks_->first].state = State::taken;
   adopted_ += s.length() - before;
   progress_ = now;
 }

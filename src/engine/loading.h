@@ -27,10 +27,10 @@ struct PromptRecords {
   static constexpr std::uint32_t kNone = 0xffffffffu;
 
   std::uint32_t tokens_per_block = 0, columns = 0;
-  std::vector<std::uint32_t> column;                             // by group, or kNone
-  std::vector<std::vector<RecordSegment>> segments;              // by group
+  std::vector<std::uint32_t> column;                              // by group, or kNone
+  std::vector<std::vector<RecordSegment>> segments;               // by group
   std::vector<std::shared_ptr<const RecordIdentity>> identities;  // by block and column
-  std::vector<RecordName> names;                                 // the same
+  std::vector<RecordName> names;                                  // the same
 
   std::uint32_t groups() const { return static_cast<std::uint32_t>(column.size()); }
   std::uint32_t blocks() const {

@@ -143,6 +143,7 @@ Status Retaining::decide(Stepper& stepper, Sequence& s) {
   }
   observer_.finish(runtime, s);
   const std::vector<LaneScoring> scored = observer_.score(runtime, s, {&policy_->method, 1});
+  observer_.set_output_weights(nullptr);  // as large as a layer's cache of many tokens
   compaction_.emplace(runtime, s, observer_.layers(), policy_->method, scored[0], budget_);
   if (policy_->merger) compaction_->merge(runtime, s, *policy_->merger, observer_, merge_states_);
   return {};

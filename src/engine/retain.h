@@ -70,10 +70,10 @@ class Retaining final : public Program {
   std::shared_ptr<const Observer> fresh_;  // as it was before anything was read
   std::uint32_t prompt_length_, budget_, tokens_per_block_;
   bool prompt_done_ = false, dropped_ = false;  // dropped_: it cannot be computed again
-  std::uint32_t last_ = 0;                // length when it last ran
-  std::uint32_t shift_ = 0;               // endless text: how far positions are behind
-  std::vector<MergeState> merge_states_;  // by lane
-  std::optional<Compaction> compaction_;  // decided, not done
+  std::uint32_t last_ = 0;                      // length when it last ran
+  std::uint32_t shift_ = 0;                     // endless text: how far positions are behind
+  std::vector<MergeState> merge_states_;        // by lane
+  std::optional<Compaction> compaction_;        // decided, not done
 };
 
 }  // namespace quire

@@ -116,7 +116,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
   if (options.loading) opened.watch(options.loading);
   RuntimeParts parts;
-  parts.source = std::make_shared<const ModelSource>(std::move(opened));
+  const auto source = std::make_shared<ModelSource>(std::move(opened));
+  parts.source = source;
   if (options.device == DeviceKind::cuda && options.tokens_per_block != kCudaPage)
     return Error{
         Code::unsupported,
@@ -129,21 +130,22 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
   if (!options.kv_dir.empty())
-    if (const Status opened = open_folder(options, parts); !opened.ok()) {
-      if (options.kv_dir_needed) return opened.error();
-      if (options.log) options.log("nothing is kept on disk: " + opened.error().message);
+    if (const Status folder = open_folder(options, parts); !folder.ok()) {
+      if (options.kv_dir_needed) return folder.error();
+      if (options.log) options.log("nothing is kept on disk: " + folder.error().message);
     }
   Result<Digest> weights = file_identity(path);
-  std::thread reader([&] { text = read_text_parts(*parts.source); });
+  std::thread reader([&] { text = read_text_parts(*source); });
   std::thread hasher([&] {
     if (parts.tiers) weights = weights_digest(path, options.kv_dir + "/weights");
   });
-  Result<std::unique_ptr<Executor>> executor = load_executor(*parts.source, *parts.pool, options);
+  Result<std::unique_ptr<Executor>> executor = load_executor(*source, *parts.pool, options);
   reader.join();
   hasher.join();
   if (!executor.ok()) return executor.error();
   if (!text.ok()) return text.error();
   if (!weights.ok()) return weights.error();
+  TRY_STATUS(source->detach());
   parts.executor = std::move(executor.value());
   parts.tokenizer = std::make_shared<const Tokenizer>(std::move(text.value().tokenizer));
   parts.chat_template = std::move(text.value().chat_template);

@@ -61,11 +61,11 @@ struct RuntimeOptions {
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
-  double pin_budget = 0.5;             // share of the cache that pinned prefixes may hold
-  double tenant_pin_share = 1;         // of that, what one tenant may
-  std::string kv_dir = {};             // blocks are kept in this folder, too; none: nowhere
-  bool kv_dir_needed = true;           // false: if it cannot be used, `log` says why
-  std::uint64_t kv_disk_bytes = 0;     // it is never larger; 0: 1 GiB
+  double pin_budget = 0.5;          // share of the cache that pinned prefixes may hold
+  double tenant_pin_share = 1;      // of that, what one tenant may
+  std::string kv_dir = {};          // blocks are kept in this folder, too; none: nowhere
+  bool kv_dir_needed = true;        // false: if it cannot be used, `log` says why
+  std::uint64_t kv_disk_bytes = 0;  // it is never larger; 0: 1 GiB
   TierWrite kv_disk_write = TierWrite::automatic;
   std::function<void(const std::string&)> log = {};  // lines about the folder, from any thread
   ModelSource::Progress loading = {};  // called with the bytes of weights that are loaded
@@ -78,10 +78,10 @@ struct RuntimeParts {
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template = {};
-  Digest weights = {};                  // identifies the model in keys of blocks
-  std::unique_ptr<Memory> memory = {};  // none: reserved where the executor computes
-  const Clock* clock = nullptr;         // none: the machine's
-  CacheOptions cache = {};              // budgets, block size and evictor are RuntimeOptions'
+  Digest weights = {};                   // identifies the model in keys of blocks
+  std::unique_ptr<Memory> memory = {};   // none: reserved where the executor computes
+  const Clock* clock = nullptr;          // none: the machine's
+  CacheOptions cache = {};               // budgets, block size and evictor are RuntimeOptions'
   std::unique_ptr<TierLink> tiers = {};  // what lies below memory; its secret is the cache's
 };
 
@@ -108,7 +108,7 @@ class Runtime {
   Isa isa() const { return isa_; }
   const std::string& kv_format() const { return kv_format_; }  // with what stays exact
   const StoragePolicy& storage() const { return *storage_; }   // unless a request says otherwise
-  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }        // "planned"
+  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }  // "planned"
   // Of requests that say nothing else. select() is about answers; storage() says what prompts select.
   const std::shared_ptr<const RetainPolicy>& retain() const { return retain_; }
   const std::shared_ptr<const SelectPolicy>& select() const { return select_; }

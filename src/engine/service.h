@@ -24,6 +24,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/draft/options.h"
 #include "engine/request.h"
 #include "engine/runtime.h"
 #include "engine/service_stats.h"
@@ -39,15 +40,17 @@ struct ServiceOptions {
   // token. None: all on a GPU, 96 on a CPU, which few rows use as well as 512 do, so that answers do
   // not stutter.
   std::optional<std::uint32_t> prompt_tokens = {};
-  std::uint32_t sequences_max = 64;        // --max-num-seqs: answers that decode together
-  std::uint32_t queue_max = 512;           // --max-queue: requests that wait
-  std::uint32_t queue_max_per_tenant = 0;  // 0: as many as all together
-  std::uint32_t preemptions_max = 5;       // per request; then it is left alone
-  std::optional<Preempt> preempt = {};     // how; none: the way that costs less
-  std::uint32_t requests_kept = 1024;      // --explain-keep
+  std::uint32_t sequences_max = 64;            // --max-num-seqs: answers that decode together
+  std::uint32_t sequences_max_per_tenant = 0;  // 0: as many as all together
+  std::uint32_t queue_max = 512;               // --max-queue: requests that wait
+  std::uint32_t queue_max_per_tenant = 0;      // 0: as many as all together
+  std::uint32_t preemptions_max = 5;           // per request; then it is left alone
+  std::optional<Preempt> preempt = {};         // how; none: the way that costs less
+  std::uint32_t requests_kept = 1024;          // --explain-keep
   // Whether a step of answers is submitted before the tokens of the last one are known. By default
   // only on a GPU, which then never waits for the host.
   std::optional<bool> ahead = {};
+  DraftOptions drafts = {};  // --speculative-config
   // How long a request waits for another one that computes the prefix they share. The time starts
   // again with every block that becomes ready.
   Nanoseconds follow_max = 2'000'000'000;

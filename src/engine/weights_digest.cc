@@ -76,7 +76,8 @@ class Remembered {
   void save() const {
     if (!changed_) return;
     std::string text;
-    for (std::size_t i = lines_.size() - std::min(lines_.size(), kRemembered); i < lines_.size(); ++i)
+    for (std::size_t i = lines_.size() - std::min(lines_.size(), kRemembered); i < lines_.size();
+         ++i)
       text += lines_[i] + '\n';
     (void)write_file(file_, text);  // it costs time, the next time
   }

@@ -12,15 +12,15 @@ void PrefixStore::offer(NodeId n, std::uint32_t group, Offer why) {
   if (node.below >> group & 1 || node.layout->state >> group & 1) return;
   const CachedBlock& held = block(n, group);
   const std::uint32_t tokens = index_.tokens_per_block();
-  const bool taken = below_->offer(
-      why, {.key = index_.key(n),
-            .layout = *node.layout,
-            .group = group,
-            .tokens = index_.tokens(n),
-            .bytes = {held.bytes(), node.layout->groups[group].bytes},
-            .tenant = tenants_.at(tenant(n)).name,
-            .hits = node.hits,
-            .recompute_ns = cost_.block_ns(tokens, (index_.depth(n) - 1) * tokens)});
+  const bool taken =
+      below_->offer(why, {.key = index_.key(n),
+                          .layout = *node.layout,
+                          .group = group,
+                          .tokens = index_.tokens(n),
+                          .bytes = {held.bytes(), node.layout->groups[group].bytes},
+                          .tenant = tenants_.at(tenant(n)).name,
+                          .hits = node.hits,
+                          .recompute_ns = cost_.block_ns(tokens, (index_.depth(n) - 1) * tokens)});
   if (taken) set_below(n, group);
 }
 

@@ -9,6 +9,7 @@
 //   lease.cc    pins and leases
 //   compact.cc  lanes that keep different tokens
 //   text.cc     blocks found by their own tokens
+//   tails.cc    how cached texts went on
 //   inspect.cc  stats, tree, evict, clear, check
 #pragma once
 
@@ -111,7 +112,8 @@ class CacheCore {
   void complete(Step& step);
   std::uint32_t commit(std::uint32_t step, std::size_t item, std::span<const TokenId> accepted);
   void finish_item(Item& item, std::uint32_t accepted);
-  void publish(SequenceState& s, std::uint32_t below_until = 0);  // blocks before it came from below
+  void publish(SequenceState& s,
+               std::uint32_t below_until = 0);  // blocks before it came from below
   bool publish_block(SequenceState& s, std::uint32_t i, bool from_below);
   template <class F>
   bool fits_quota(TenantSlot t, F missing);

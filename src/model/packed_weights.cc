@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <string>
 
 namespace quire {
@@ -26,6 +27,8 @@ class Packer {
 
   Status matrix(const MatrixParts& of, TensorView& to) {
     TRY(to, source_.tensor(of.parts[0].name));
+    TRY(table_, HugeBuffer::allocate(to.data.size(), source_.path() + "'s embedding"));
+    table_of_ = &to;
     return {};
   }
   Status tied_head(const MatrixParts& of, PackedMatrix& to) { return matrix(of, to); }
@@ -68,6 +71,19 @@ class Packer {
     return {};
   }
 
+  // The embedding, as it is: whoever writes to the file must not reach who reads it all the time.
+  HugeBuffer copy_table() {
+    TensorView& t = *table_of_;
+    const std::span from = t.data;
+    for (std::size_t at = 0; at < from.size(); at += kBytesCopiedAtOnce) {
+      t.data = from.subspan(at, std::min(kBytesCopiedAtOnce, from.size() - at));
+      std::memcpy(table_.data() + at, t.data.data(), t.data.size());
+      source_.drop_pages(t);
+    }
+    t.data = {table_.data(), from.size()};
+    return std::move(table_);
+  }
+
   Result<HugeBuffer> pack(ThreadPool& pool) {
     TRY(HugeBuffer memory, HugeBuffer::allocate(bytes_, source_.path() + "'s packed weights"));
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const PackJob& a, const PackJob& b) {
@@ -94,8 +110,7 @@ class Packer {
     const bool in_file_order = job.tensors.size() == 1 && job.rows.parts[0].heads.dim == 0;
     std::uint32_t dropped = 0;
     const auto row = [&](std::uint32_t o) {
-      // A vocabulary is most of a small model's file: it should not be in memory twice, not even
-      // for a moment.
+      // The vocabulary is most of a small model's file, so it must never be in memory twice.
       if (in_file_order && o >= dropped + 2 * kRowsDroppedAtOnce) {
         TensorView part = job.tensors[0];
         const std::size_t bytes = row_bytes(part.type, part.columns());
@@ -112,11 +127,14 @@ class Packer {
   }
 
   static constexpr std::uint32_t kRowsDroppedAtOnce = 8192;
+  static constexpr std::size_t kBytesCopiedAtOnce = 4 << 20;
 
   const ModelSource& source_;
   ActivationKinds& kinds_;
   std::vector<PackJob> jobs_;
   std::size_t bytes_ = 0;
+  HugeBuffer table_;
+  TensorView* table_of_ = nullptr;
 };
 
 }  // namespace
@@ -125,6 +143,7 @@ Result<PackedWeights> load_packed_weights(const ModelSource& source, ThreadPool&
   PackedWeights w;
   Packer packer(source, w.kinds);
   TRY_STATUS(load_weights(packer, source.config(), w));
+  w.table = packer.copy_table();
   TRY(w.memory, packer.pack(pool));
   return w;
 }

@@ -76,7 +76,8 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, PackedWeights 
       attend(attend_kernels(o.isa)),
       encoded(encoded_kernels(o.isa)),
       mass(mass_kernels(o.isa)),
-      // Narrow is as good as activations of 8 bits are; with finer ones, or none, f32.
+      // Narrow attention is as accurate as activations of 8 bits. With finer activations, or none,
+      // f32.
       groups(config, o.isa, weights.kinds.quantized && o.activations == Activations::int8,
              p.size()),
       next_task(config.layers),

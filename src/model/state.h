@@ -15,15 +15,15 @@ namespace quire {
 
 inline float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
 
-// What a step turns out to need beyond what was sized at the start: a few pages.
+// Grows a buffer that was too small for a step.
 void grow(HugeBuffer& buffer, std::size_t bytes);
 
-// Activations on their way into a matrix: encoded, plain, or both, as its weights want them.
+// The activations that a matrix multiplies: encoded, plain, or both, as its weights need them.
 struct ActivationBuffer {
   HugeBuffer encoded, plain;
   ActivationRows view;  // of the widest layer
 
-  // Rows of so many inputs over the same bytes; `fine`: in int16, whatever mode was asked for.
+  // A view of these bytes as rows of `inputs` numbers. `fine`: in int16, whatever the mode is.
   ActivationRows of(std::uint32_t inputs, bool fine = false) const {
     ActivationRows rows = view;
     rows.inputs = inputs;
@@ -37,7 +37,7 @@ struct ActivationBuffer {
 // barrier.
 inline constexpr std::uint32_t kFewRows = 4;
 
-// What one thread owns.
+// Scratch of one thread.
 struct WorkerScratch {
   ActivationBuffer hidden, attended;  // inputs of few rows
   std::vector<float> x;               // residual stream of few rows
@@ -66,7 +66,7 @@ struct Model::State {
   // The part of one layer and KV head, for calibrated codecs; others have one for all.
   EncodedPart lane_part(EncodedPart part, std::uint32_t layer, std::uint32_t kv_head,
                         std::uint32_t position) const;
-  // Adds what was lost between rows of f16 and the page made of them.
+  // Adds the error of a page against the rows of f16 that it was encoded from.
   void look_at_seal(const EncodedPart& part, const std::byte* rows, const std::byte* page,
                     SealError::Side& side);
   RopeTable& rope_of(std::uint32_t layer) { return ropes[config.per_layer[layer].attn.rope]; }

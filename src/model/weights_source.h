@@ -2,13 +2,14 @@
 // tokenizer data, digest.
 //
 // Opens a GGUF file or a Hugging Face folder (config.json, *.safetensors, tokenizer.json). Tensors
-// go by GGUF's names in both. A view lives as long as the source and is read straight from the
-// mapped file. tensor() checks the shape against the configuration, so the loader can rely on it.
+// go by GGUF's names in both. A view is read straight from the mapped file, until detach(). tensor()
+// checks the shape against the configuration, so the loader can rely on it.
 //
 //   TRY(ModelSource source, ModelSource::open("models/smollm2.gguf"));
 //   TRY(TensorView q, source.tensor("blk.0.attn_q.weight"));   // [query_heads * head_dim, hidden]
 //   pack(q);
 //   source.drop_pages(q);                                      // the packed copy takes its place
+//   source.detach();                                           // all is loaded: the file may change
 #pragma once
 
 #include <array>
@@ -78,7 +79,7 @@ class ModelSource {
   // repetition_penalty and do_sample, from generation_config.json or a GGUF file's
   // general.sampling.*. An object with these names; a setting that is absent or no number is left
   // out.
-  Json sampling_settings() const;
+  const Json& sampling_settings() const { return *sampling_; }
 
   // SHA-256 over everything that decides what the model computes: the GGUF file, or config.json and
   // the weight files. Reads all of it.
@@ -86,6 +87,15 @@ class ModelSource {
 
   // The pages that hold this tensor's bytes may leave memory.
   void drop_pages(const TensorView& tensor) const;
+
+  // Everything is loaded: the files are read no more, so nothing that is done to them can change an
+  // answer or end the process. Views of tensors keep type and shape, and read_tensor() is for the few
+  // who need numbers later. An error if a file has changed meanwhile.
+  Status detach();
+  Result<std::vector<std::byte>> read_tensor(const TensorView& tensor) const;
+
+  // Which file is no longer what it was when it was opened, and how; nothing if all are.
+  std::optional<std::string> change() const;
 
   // Set before loading. Called when a whole tensor has been loaded and its pages are dropped, with
   // the bytes so far and the bytes of all tensors. By one thread at a time.
@@ -95,12 +105,14 @@ class ModelSource {
  private:
   static Result<ModelSource> open_gguf(const std::string& path);
   static Result<ModelSource> open_folder(const std::string& path);
+  Json read_sampling_settings() const;
   std::string stored_name(std::string_view name) const;  // as the file spells it
 
   Result<TensorView> random_tensor(std::string_view name) const;
 
   std::string path_;
   ModelConfig config_;
+  std::shared_ptr<const Json> sampling_;
   struct Random;
   std::shared_ptr<Random> random_;  // what was made so far
   struct Watched;

@@ -352,6 +352,10 @@ Usage Generation::usage() const {
       u.written += kept > cached ? kept - cached : 0;
     }
     for (const ChoiceState& c : part->choices) u.completion += c.answer.tokens();
+    if (part->done) {
+      u.predicted += part->done->predicted_accepted;
+      u.mispredicted += part->done->predicted_wrong;
+    }
   }
   return u;
 }
@@ -466,7 +470,7 @@ void Generation::complete() {
   over(200, "");
 }
 
-// Much JSON is made away from the thread that every stream needs.
+// A large body is made on a worker, away from the thread that all streams share.
 void Generation::respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv) {
   std::size_t logprobs = logprobs_held_;
   for (const PromptInfo& p : prompts_)

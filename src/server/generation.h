@@ -1,8 +1,8 @@
 // server/generation.h - one generation request from submit to its last byte.
 //
-// Lives on the connection's thread; the engine reaches it only through sinks, which enqueue events
-// and ring the Mailbox. Text, stop strings and tool calls are found here, away from the engine; the
-// dialect's AnswerWriter makes bytes of them.
+// Lives on the connection's thread. The engine reaches it only through sinks, which enqueue events
+// and ring the Mailbox. Text, stop strings and tool calls are found here, away from the engine
+// thread, and the dialect's AnswerWriter turns them into bytes.
 //
 //   auto g = std::make_shared<Generation>(context, exchange, std::move(start));
 //   g->submit();              // worker thread: computes keys, enters the engine's queue

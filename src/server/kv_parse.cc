@@ -165,8 +165,9 @@ void parse_window(Fields& f, const KvRules& rules, KvPolicy& policy) {
   if (!size) w->refuse("size", "is needed: how many of the last tokens are seen");
   if (w->failed()) return;
   if (sink > 0) {
-    policy.retain =
-        std::make_shared<RetainPolicy>(parse_retain_policy(window_policy(*size, sink)).value());
+    auto made = parse_retain_policy(window_policy(*size, sink));
+    if (!made.ok()) return f.refuse("window", made.error().message);
+    policy.retain = std::make_shared<RetainPolicy>(std::move(made.value()));
     return;
   }
   if (!policy.storage && !rules.storage) return w->refuse("size", "this server stores no windows");

@@ -1,4 +1,4 @@
-// The cache, looked at and changed by hand: stats, lookup, prefill, evict, clear.
+// Routes that show or change the cache: stats, lookup, prefill, evict, clear.
 #include "server/routes.h"
 
 #include <fmt/core.h>
@@ -44,7 +44,8 @@ Json tier_json(const TierLinkStats& t) {
           {"bytes_per_s", t.cost.bytes_per_s}};
 }
 
-// evict and clear differ in what they take when nothing is said, and clear reaches the tiers, too.
+// evict and clear differ in what they drop without a selection, in whether they drop pins, and in that
+// clear reaches the tiers, too.
 void select_and_evict(Server& server, std::shared_ptr<Call> call, bool all_by_default) {
   server.with_json(call, [&server, call, all_by_default](const Json& body) {
     Fields f(body);

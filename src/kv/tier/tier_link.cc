@@ -109,17 +109,16 @@ bool TierLink::offer(Offer why, const OfferedBlock& block) {
   }
   auto bytes = std::make_unique_for_overwrite<std::byte[]>(size);
   std::memcpy(bytes.get(), block.bytes.data(), size);
-  batch_.push_back(
-      {.key = block.key,
-       .layout = block.layout.digest,
-       .group = block.group,
-       .tokens = {block.tokens.begin(), block.tokens.end()},
-       .segments = segments_of(block.layout, block.group),
-       .bytes = std::move(bytes),
-       .size = size,
-       .recompute_us = static_cast<std::uint32_t>(
-           std::clamp<Nanoseconds>(block.recompute_ns / 1000, 0, UINT32_MAX)),
-       .tenant = std::string(traits().shared ? block.tenant : std::string_view())});
+  batch_.push_back({.key = block.key,
+                    .layout = block.layout.digest,
+                    .group = block.group,
+                    .tokens = {block.tokens.begin(), block.tokens.end()},
+                    .segments = segments_of(block.layout, block.group),
+                    .bytes = std::move(bytes),
+                    .size = size,
+                    .recompute_us = static_cast<std::uint32_t>(
+                        std::clamp<Nanoseconds>(block.recompute_ns / 1000, 0, UINT32_MAX)),
+                    .tenant = std::string(traits().shared ? block.tenant : std::string_view())});
   queued_bytes_ += size;
   batch_bytes_ += size;
   if (batch_bytes_ >= kBatchBytes) send();

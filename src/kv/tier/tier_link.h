@@ -37,9 +37,9 @@ namespace quire {
 // When a block is written.
 enum class TierWrite : std::uint8_t {
   automatic,  // when it is sealed, while there is room; then if it is used again, or was when it leaves
-  always,     // when it is sealed
-  reused,     // when it is hit first
-  evicted,    // when it leaves memory
+  always,   // when it is sealed
+  reused,   // when it is hit first
+  evicted,  // when it leaves memory
   never,
 };
 Result<TierWrite> find_tier_write(std::string_view name);  // "auto", "always", ...
@@ -92,7 +92,9 @@ class TierLink final : public Below {
   // What has ended since: runs the functions below. `lost` hears of blocks that were taken and could
   // not be written. True: there was something.
   bool drain(const std::function<void(const BlockKey&, std::uint32_t)>& lost);
-  void find(std::span<const RecordName> names, FindDone done) { tier_->find(names, std::move(done)); }
+  void find(std::span<const RecordName> names, FindDone done) {
+    tier_->find(names, std::move(done));
+  }
   // `blocks` as many as the reads belong to.
   void read(std::span<const SegmentRead> reads, std::uint32_t blocks, ReadDone done);
   void load_failed(std::uint64_t blocks) { failed_loads_ += blocks; }
@@ -125,7 +127,7 @@ class TierLink final : public Below {
   explicit TierLink(const TierLinkOptions& options);
   bool wanted(Offer why, const OfferedBlock& block) const;
   std::shared_ptr<const std::vector<RecordSegment>> segments_of(const CacheLayout& layout,
-                                                               std::uint32_t group);
+                                                                std::uint32_t group);
   void written(const std::shared_ptr<const Batch>& batch, Nanoseconds since,
                std::span<const TierOutcome> ends);
 

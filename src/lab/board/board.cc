@@ -25,8 +25,8 @@ struct RowTier {
   std::vector<std::string_view> only;  // ids; empty: all
 };
 const RowTier kTiers[] = {{"smoke", 4, 1, 0, 512, {"S1", "S3", "S4"}},
-                       {"standard", 6, 9, 10, 2048, {}},
-                       {"full", 40, 9, 0, 4096, {}}};
+                          {"standard", 6, 9, 10, 2048, {}},
+                          {"full", 40, 9, 0, 4096, {}}};
 constexpr std::uint32_t kStreams = 2;  // samples of S9: each is long
 // Speeds are the best of this many rounds of all rows: other work on the machine only ever makes a
 // round slower.

@@ -227,7 +227,7 @@ class Reader {
     } else {
       observer_->set_marks(marks(context_.size()));
       observer_->finish(runtime_, base_);
-      TRY(s, compressed(a, *observer_, base_, scores_, seconds));
+      TRY(s, compressed(task, *observer_, base_, scores_, seconds));
       measure(m, s, seconds);
     }
     std::optional<Selecting> select;
@@ -283,7 +283,7 @@ class Reader {
     for (const RowTask& task : tasks_) {
       if (!task.way.method || !aware(task)) continue;
       double seconds = 0;
-      TRY(Sequence s, compressed(a, observer, seen, known, seconds));
+      TRY(Sequence s, compressed(task, observer, seen, known, seconds));
       if (index == 0) measure(out_[task.row], s, seconds);
       if (index == 0 && sample_.timed) TRY_STATUS(time_decode(out_[task.row], s, {}));
       TRY_STATUS(asking_.add(std::move(s), lead, questions_.back(), &full_[index], false,
