@@ -14,7 +14,7 @@ constexpr double kClearlyFaster = 0.5;  // then nothing is computed besides
 LoadPlan plan_load(const LoadSpan& span, const TierCost& tier, const PrefillCost& prefill,
                    bool may_compute) {
   const double rate = tier.bytes_per_s > 0 ? tier.bytes_per_s : kGuessedBytesPerSecond;
-  const double first = tier.first_byte_s > 0 ? tier.first_byte_s : kGuessedFirstByte;
+  const double first = tier.bytes_per_s > 0 ? tier.first_byte_s : kGuessedFirstByte;
   const auto load = [&](std::uint32_t blocks) {
     const double bytes = static_cast<double>(blocks) * static_cast<double>(span.block_bytes) +
                          static_cast<double>(tier.queued_bytes);

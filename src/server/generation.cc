@@ -37,7 +37,7 @@ std::string_view outcome(bool reuse, std::uint64_t prompt, std::uint64_t cached,
 
 }  // namespace
 
-void Mailbox::ring(std::shared_ptr<Generation> who) {
+void Doorbell::ring(std::shared_ptr<Generation> who) {
   bool first;
   {
     std::lock_guard lock(mutex_);
@@ -104,10 +104,10 @@ class Generation::Sink final : public RequestSink {
   std::uint32_t part_;
 };
 
-Generation::Generation(Service& service, Mailbox& mailbox, std::shared_ptr<Exchange> exchange,
+Generation::Generation(Service& service, Doorbell& doorbell, std::shared_ptr<Exchange> exchange,
                        GenerationStart start)
     : service_(service),
-      mailbox_(mailbox),
+      doorbell_(doorbell),
       exchange_(std::move(exchange)),
       start_(std::move(start)),
       began_(SteadyClock().now()) {
@@ -157,7 +157,7 @@ void Generation::enqueue(Event event) {
     inbox_.push_back(std::move(event));
     if (std::exchange(rung_, true)) return;
   }
-  mailbox_.ring(shared_from_this());
+  doorbell_.ring(shared_from_this());
 }
 
 void Generation::started(Failure failure) {

@@ -97,7 +97,7 @@ Server::Server(std::unique_ptr<Service> service, ServerOptions options, bool key
       gate_({.check_host = keyless,
              .hosts = allowed_names(options_),
              .origins = options_.cors_origins}) {
-  mailbox_ = std::make_unique<Mailbox>(
+  doorbell_ = std::make_unique<Doorbell>(
       [this](std::function<void()> f) { door_->http().post(std::move(f)); });
   grammar_ = GrammarMasks::create(runtime().tokenizer(), runtime().config().vocabulary);
   sampling_ = sampling_defaults(runtime().source());
@@ -411,7 +411,7 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
     report_generation(*call, asked, s);
   };
-  std::make_shared<Generation>(*service_, *mailbox_, call->exchange, std::move(start))->submit();
+  std::make_shared<Generation>(*service_, *doorbell_, call->exchange, std::move(start))->submit();
 }
 
 void Server::count(const std::string& route, int status) {

@@ -188,7 +188,7 @@ class Server {
   HitHistory hits_;
   mutable std::mutex counts_mutex_;
   AnswerCounts answers_;
-  std::unique_ptr<Mailbox> mailbox_;
+  std::unique_ptr<Doorbell> doorbell_;
   Gate gate_;
   std::unique_ptr<Door> door_;
   std::unique_ptr<EventPump> events_;

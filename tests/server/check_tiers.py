@@ -132,7 +132,8 @@ class Restarts(unittest.TestCase):
         with self.serve() as server:
             again, usage, kv = ask(server, prompt)
             self.assertEqual(again, first)
-            self.assertLess(kv["cached_by_tier"]["disk"], 256)
+            self.assertLess(kv["cached_by_tier"]["disk"], (usage["prompt_tokens"] - 1) // 32 * 32)
+            self.assertEqual(kv["explain"]["reason"], "load_failed")
             self.assertEqual(stored(server)["corrupt"], 1)
             server.stop(signal.SIGKILL)
         volume = sorted(pathlib.Path(self.folder, "segments").iterdir())[0]
