@@ -15,9 +15,10 @@ EngineSimPlace place;
 // From one that answers at once to one that takes longer than computing.
 void draw_tier(Random& random, ToyEngineOptions& o) {
   MemoryTierOptions& tier = o.tier.emplace();
-  constexpr double kRates[] = {1e5, 1e6, 1e7, 1e8, 1e10};
+  constexpr double kRates[] = {1e5, 1e7, 1e8, 1e9, 1e10};
   tier.bytes_per_s = kRates[random.below(std::size(kRates))];
-  if (random.chance(0.5)) tier.first_byte_ns = static_cast<Nanoseconds>(random.below(5'000'000));
+  if (random.chance(0.5)) tier.first_byte_ns = static_cast<Nanoseconds>(random.below(100'000));
+  if (random.chance(0.1)) tier.first_byte_ns = static_cast<Nanoseconds>(random.below(5'000'000));
   if (random.chance(0.3)) tier.fail_chance = 0.05;
   if (random.chance(0.3)) tier.corrupt_chance = 0.05;
   if (random.chance(0.3)) tier.lose_chance = 0.1;
@@ -116,8 +117,8 @@ void EngineWorld::trouble() {
     ++report_.features["cache cleared"];
   }
   if (MemoryTier* tier = crowd_.tier()) {
-    if (random_.chance(0.02)) crowd_.cache().clear(false);  // what comes next is in the tier
-    if (random_.chance(0.01)) tier->set_down(random_.chance(0.4));
+    if (random_.chance(0.04)) crowd_.cache().clear(false);  // what comes next is in the tier
+    if (random_.chance(0.01)) tier->set_down(random_.chance(0.1));
     if (random_.chance(0.002)) tier->clear();
     report_.features["tier down"] += tier->stats().open == 0;
   }

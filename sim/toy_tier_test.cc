@@ -62,7 +62,7 @@ constexpr std::uint32_t kWhole = kPrompt / kToyBlock * kToyBlock;
 
 TEST(ToyTier, WhatWasStoredComesBack) {
   for (const ToyModel model : {ToyModel::full, ToyModel::windows}) {
-    ToyEngineOptions o = with_tier({});
+    ToyEngineOptions o = with_tier({}, TierWrite::always);
     o.model = model;
     Toys toys(o);
     const auto first = toys.ask(request(1));
@@ -82,7 +82,7 @@ TEST(ToyTier, WhatWasStoredComesBack) {
 }
 
 TEST(ToyTier, RequestsShareABlockThatArrives) {
-  Toys toys(with_tier({.first_byte_ns = 3'000'000}));
+  Toys toys(with_tier({.first_byte_ns = 20'000, .bytes_per_s = 1e9}));
   const auto first = toys.ask(request(2));
   toys.forget();
   std::vector<std::shared_ptr<AnswerLog>> logs;
@@ -151,13 +151,13 @@ TEST(ToyTier, ATierThatStallsIsNotWaitedFor) {
 }
 
 TEST(ToyTier, WhoLeavesWhileItLoadsLeavesNothingBehind) {
-  Toys toys(with_tier({.first_byte_ns = 5'000'000}));
+  Toys toys(with_tier({.bytes_per_s = 1e8}));
   toys.ask(request(7));
   toys.forget();
   const auto log = toys.start(request(7));
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 12 && toys.toy.cache().landings() == 0; ++i) {
     toys.toy.step();
-    toys.toy.clock().advance(1'000'000);
+    toys.toy.clock().advance(100'000);
   }
   EXPECT_GT(toys.toy.cache().landings(), 0u);
   toys.toy.engine().cancel(JobId{2});

@@ -57,6 +57,9 @@ class Engine {
   // at most this long.
   void save_below(Nanoseconds limit);
   void drain_below();  // hears what tiers have done
+  // For idle times: offers the tiers what they had no room for, a little per call. False: all is
+  // written that is wanted.
+  bool write_below();
 
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
@@ -193,6 +196,7 @@ class Engine {
   std::vector<JobId> over_;                        // to be swept
   std::uint32_t placed_ = 0;                       // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
+  std::uint32_t offered_ = 0;  // nodes before it were offered to the tiers in idle times
   bool worked_ = false;  // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;

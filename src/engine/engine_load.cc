@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "engine/load_plan.h"
+#include "kv/below.h"
 
 namespace quire {
 namespace {
@@ -123,6 +124,18 @@ bool Engine::give_up_loading() {
   return false;
 }
 
+bool Engine::write_below() {
+  TierLink* link = runtime_.tiers();
+  if (!link) return false;
+  drain_below();
+  bool more = true;
+  while (more && link->write_queue_bytes() < link->queue_max() / 4)
+    more = runtime_.cache().offer_rest(offered_, Offer::sealed);
+  if (!more) offered_ = 0;
+  link->send();
+  return more || link->write_queue_bytes() > 0;
+}
+
 void Engine::save_below(Nanoseconds limit) {
   TierLink* link = runtime_.tiers();
   if (!link) return;
@@ -131,7 +144,7 @@ void Engine::save_below(Nanoseconds limit) {
   for (bool more = true; more && clock_.now() < end;) {
     drain_below();
     if (link->write_queue_bytes() < link->queue_max() / 2)
-      more = runtime_.cache().offer_rest(place);
+      more = runtime_.cache().offer_rest(place, Offer::leaving);
     else
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     link->send();

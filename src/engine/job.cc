@@ -150,9 +150,8 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
   auto job = std::make_unique<Job>();
   job->keys = prompt_keys(runtime, request.prompt, request.kv);
   const KvPolicy& kv = request.kv;
-  // What programs do depends on how a prompt was attached: they take what is in memory.
-  if (runtime.tiers() && kv.reuse && kv.below && !kv.retain && !kv.select && !kv.blend &&
-      !kv.convert)
+  // Some programs act on what was in memory when the prompt was attached.
+  if (runtime.tiers() && kv.reuse && kv.below && !kv.blend && !kv.convert)
     job->records = prompt_records(runtime.secret(), runtime.geometry(kv.storage.get()), job->keys,
                                   request.prompt);
   if (!request.ignore_end) job->end_tokens = runtime.tokenizer().end_of_generation();

@@ -232,6 +232,12 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   if (parts.tiers) {
     r->tiers_ = std::move(parts.tiers);
     r->tiers_->set_secret(cache.secret);
+    double token_bytes = 0;
+    for (const LayerGroup& g : geometry.groups) token_bytes += geometry.bytes_per_token(g);
+    // What four steps compute, and no more than a quarter of the cache.
+    if (!parts.clock)
+      r->tiers_->need_queue(std::min<std::uint64_t>(
+          budget / 4, static_cast<std::uint64_t>(4 * token_bytes) * r->executor_->traits().rows_max));
     cache.below = r->tiers_.get();
   }
   r->cache_ = std::make_unique<KvCache>(cache, std::move(memory), *r->clock_);

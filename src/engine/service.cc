@@ -128,11 +128,9 @@ void Service::State::run() {
     while (!has_mail.load(std::memory_order_relaxed) && runtime->cache().prepare(kPreparedBytes)) {
     }
     lock.lock();
-    // What tiers have written meanwhile is let go.
-    while (runtime->tiers() && runtime->tiers()->write_queue_bytes() > 0 &&
-           !wake.wait_for(lock, kPrepareAfter, has_work)) {
+    for (bool writes = true; writes && !has_work(); wake.wait_for(lock, kPrepareAfter, has_work)) {
       lock.unlock();
-      engine.drain_below();
+      writes = engine.write_below();
       publish(true);
       lock.lock();
     }

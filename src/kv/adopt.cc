@@ -80,7 +80,9 @@ bool KvCache::wants(const Sequence& s, std::uint32_t group, std::uint32_t block,
 }
 std::uint32_t KvCache::serve_limit(const Sequence& s) const { return s.state_->serve_limit(); }
 std::uint64_t KvCache::landings() const { return core_->landings; }
-bool KvCache::offer_rest(std::uint32_t& place) { return core_->store.offer_rest(place); }
+bool KvCache::offer_rest(std::uint32_t& place, Offer why) {
+  return core_->store.offer_rest(place, why);
+}
 void KvCache::not_below(const BlockKey& key, std::uint32_t group) {
   core_->store.not_below(key, group);
 }

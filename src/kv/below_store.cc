@@ -29,13 +29,13 @@ void PrefixStore::not_below(const BlockKey& key, std::uint32_t group) {
   if (n != kNoNode) nodes_[raw(n)].below &= static_cast<std::uint8_t>(~(1u << group));
 }
 
-bool PrefixStore::offer_rest(std::uint32_t& place) {
+bool PrefixStore::offer_rest(std::uint32_t& place, Offer why) {
   constexpr std::uint32_t kNodesAtOnce = 16;
   const auto end = static_cast<std::uint32_t>(nodes_.size());
   for (std::uint32_t offered = 0; place < end && offered < kNodesAtOnce; ++place) {
     const NodeId n{place};
     if (!index_.live(n) || index_.is_root(n) || nodes_[place].below == index_.present(n)) continue;
-    for (std::uint32_t g = 0; g < kGroupsMax; ++g) offer(n, g, Offer::leaving);
+    for (std::uint32_t g = 0; g < kGroupsMax; ++g) offer(n, g, why);
     ++offered;
   }
   return place < end;

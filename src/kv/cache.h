@@ -48,6 +48,7 @@ namespace quire {
 
 class Below;
 class CacheCore;
+enum class Offer : std::uint8_t;
 
 struct CacheOptions {
   std::uint64_t budget_bytes =
@@ -272,7 +273,7 @@ class KvCache {
   std::uint64_t landings() const;  // that live
   // Offers blocks that are not below yet, a few per call, from `place` on (0 at first). False: that
   // was all.
-  bool offer_rest(std::uint32_t& place);
+  bool offer_rest(std::uint32_t& place, Offer why);
   void not_below(const BlockKey& key, std::uint32_t group);  // it was taken, and lost
 
   // A copy that shares every block. The first sequence that writes into a shared tail copies it;

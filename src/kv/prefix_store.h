@@ -136,7 +136,7 @@ class PrefixStore final : public PoolListener {
     nodes_[raw(n)].below |= static_cast<std::uint8_t>(1u << group);
   }
   void not_below(const BlockKey& key, std::uint32_t group);
-  bool offer_rest(std::uint32_t& place);
+  bool offer_rest(std::uint32_t& place, Offer why);
 
   // The realm of blocks after `n` whose key has this change.
   std::uint64_t realm(NodeId n, std::uint64_t change) const;

@@ -107,6 +107,9 @@ class TierLink final : public Below {
   bool flush(Nanoseconds limit);
   std::uint64_t write_queue_bytes() const { return queued_bytes_; }
   std::uint64_t queue_max() const { return options_.queue_bytes; }
+  void need_queue(std::uint64_t bytes) {  // at least
+    if (bytes > options_.queue_bytes) options_.queue_bytes = bytes;
+  }
 
   TierLinkStats stats() const;
 
