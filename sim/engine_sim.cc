@@ -64,7 +64,8 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
       memory_fails_(!crowded_ && random_.chance(0.2)),
       resizes_(!crowded_ && random_.chance(0.5)),
       limits_(!crowded_ && random_.chance(0.35)),
-      crowd_(opened_, draw_service(random_)),
+      draft_random_(mix64(options.seed ^ 0x647261667473)),
+      crowd_(opened_, with_drafts(draw_service(random_))),
       asks_(options.seed, crowd_.runtime()),
       alone_(opened_) {
   if (!crowded_ && random_.chance(0.4)) {
@@ -158,6 +159,7 @@ void EngineWorld::count_events() {
   report_.features["parked"] += s.preemptions_parked;
   report_.features["recomputed"] += s.preemptions_recompute;
   report_.features["step ahead"] += s.steps_ahead;
+  count_drafts(s.drafts);
   report_.features["evicted"] += s.cache.evicted_blocks;
   report_.features["blocks moved"] += s.cache.blocks_moved;
   report_.steps += s.steps;

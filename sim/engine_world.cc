@@ -70,6 +70,7 @@ void EngineWorld::arrive() {
 
 void EngineWorld::submit(std::uint64_t ask) {
   Request r = asks_.make(ask);
+  r.id = fmt::format("{}", ask);
   Live l{.ask = ask,
          .tokens_max = 0,
          .choices = r.choices,

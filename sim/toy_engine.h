@@ -68,6 +68,7 @@ class ToyEngine {
   ToyTrouble& trouble() { return executor_->trouble(); }
   FailingMemory& memory() { return *memory_; }
   const ToyEngineOptions& opened() const { return opened_; }
+  const DraftOptions& drafts() const { return service_.drafts; }
 
   struct Submitted {
     Failure failure;           // kind none: it runs

@@ -94,9 +94,10 @@ int run_kv_methods(const DescribeCli& o) {
   for (const SelectMethod& m : select_methods())
     selecting.push_back(
         {{"select", m.name}, {"source", m.source}, {"summary", m.summary}, {"when", m.when}});
-  Json select_with = Json::array(), blend_with = Json::array(), convert_with = Json::array();
+  Json select_with = Json::array(), blend_with = Json::array(), convert_with = Json::array(),
+       draft_with = Json::array();
   for (const CombineRule& r : combine_rules()) {
-    Json* const lists[] = {&rules, &select_with, &blend_with, &convert_with};
+    Json* const lists[] = {&rules, &select_with, &blend_with, &convert_with, &draft_with};
     lists[static_cast<std::size_t>(r.part)]->push_back(rule_json(r.with, r.refuses, r.says));
   }
   const Json by_format = formats_json(source.value().config(), o.block_size);
@@ -110,7 +111,8 @@ int run_kv_methods(const DescribeCli& o) {
                 {"composition", rules},
                 {"select_composition", select_with},
                 {"blend_composition", blend_with},
-                {"convert_composition", convert_with}});
+                {"convert_composition", convert_with},
+                {"draft_composition", draft_with}});
     return kOk;
   }
   fmt::print("  {:<15}{:<16}{}\n", "method", "acts at", "keeps");
@@ -135,6 +137,8 @@ int run_kv_methods(const DescribeCli& o) {
   print_rules(blend_with);
   fmt::print("\n  and with exact blocks that are encoded instead of computed (convert):\n");
   print_rules(convert_with);
+  fmt::print("\n  and with drafts (speculative decoding):\n");
+  print_rules(draft_with);
   std::string can, cannot;
   for (const auto& [name, legal] : by_format.items())
     (legal["retain"].get<bool>() ? can : cannot) += ' ' + name;

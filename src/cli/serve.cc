@@ -26,7 +26,8 @@ struct ServeOptions {
   ModelOptionsCli model;
   ServiceOptions service;
   std::vector<std::string> names, cors, hosts;
-  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB";
+  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB",
+              speculative;
   std::uint16_t port = 8080;
   std::uint32_t connections = 8192, connections_per_address = 0;
   double drain = 30;
@@ -119,6 +120,9 @@ int serve(const ServeOptions& o) {
   if (!body.ok()) return fail(body.error());
   auto traces = TracerOptions::from_environment(std::getenv, o.otlp);
   if (!traces.ok()) return fail(traces.error());
+  const auto drafts = o.speculative.empty() ? Result<DraftOptions>(DraftOptions{})
+                                            : parse_draft_options(o.speculative);
+  if (!drafts.ok()) return fail(drafts.error());
   const sigset_t signals = block_signals();  // before any thread is there
   allow_descriptors();
   return_memory();
@@ -165,6 +169,7 @@ int serve(const ServeOptions& o) {
   auto runtime = open_runtime(model);
   if (!runtime.ok()) return fail(runtime.error());
   ServiceOptions service_options = o.service;
+  service_options.drafts = drafts.value();
   if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())
     service_options.queue_max_per_tenant = (service_options.queue_max + 1) / 2;
   if (service_options.sequences_max_per_tenant == 0 && !o.api_key_file.empty())
@@ -235,6 +240,9 @@ std::function<int()> declare_serve(CLI::App& app) {
       ->group(kRare);
   app.add_option("--step-tokens", o->service.step_tokens, "rows of one step (512)")
       ->check(CLI::Range(1, 65536));
+  app.add_option("--speculative-config", o->speculative,
+                 "drafts, as JSON: method (ngram, cached, prediction, suffix, auto, none), "
+                 "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max");
   app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");
   app.add_option("--otlp", o->otlp,
                  "URL of an OpenTelemetry collector for traces (OTEL_EXPORTER_OTLP_ENDPOINT)")

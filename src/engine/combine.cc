@@ -43,10 +43,19 @@ bool forgets(const Combination& c) {
                    [](const LayerGroup& g) { return g.kind != GroupKind::full || g.window != 0; });
 }
 
+bool watches_answers(const Combination& c) {
+  return c.retain && c.retain->every > 0 &&
+         asks(c.retain->needs(), Signal::window_mass | Signal::below_counts);
+}
+bool answers_select(const Combination& c) { return c.select && c.select->answers(); }
+bool has_state(const Combination& c) {
+  return any_group(c, [](const LayerGroup& g) { return g.kind == GroupKind::state; });
+}
+
 constexpr std::string_view kAlike = "all layers that see everything must be stored alike";
 constexpr std::string_view kWindows =
     "their window layers are left alone; one layer must see everything";
-constexpr std::string_view kNoDrafts = "answers are made token by token: there are no drafts";
+constexpr std::string_view kDrafts = "see what drafts go with";
 
 constexpr CombineRule kRules[] = {
     {Part::budget, "formats",
@@ -76,7 +85,7 @@ constexpr CombineRule kRules[] = {
      "streaming and window start positions over, so a text may outgrow the model's context; what "
      "stays must be smaller than it",
      outgrows},
-    {Part::budget, "speculative decoding", kNoDrafts},
+    {Part::budget, "speculative decoding", kDrafts},
     {Part::budget, "beam search", "beams share and part too often: refused", has_beams},
     {Part::budget, "GPU", "lanes are read on the CPU only: refused", no_page_work},
 
@@ -98,7 +107,7 @@ constexpr CombineRule kRules[] = {
      "an answer by quest is parked, or computed again token by token; sparse prompts are computed "
      "again block by block"},
     {Part::select, "n and best_of", "choices share the prompt; each reads what it chooses"},
-    {Part::select, "speculative decoding", kNoDrafts},
+    {Part::select, "speculative decoding", kDrafts},
     {Part::select, "beam search", "beams share and part too often: quest is refused",
      answers_have_beams},
     {Part::select, "GPU", "pages are chosen on the CPU only: refused", no_page_work},
@@ -126,6 +135,21 @@ constexpr CombineRule kRules[] = {
     {Part::convert, "n, best_of and beam search", "only a single answer converts; others compute"},
     {Part::convert, "the same answer",
      "what is converted depends on what is cached, and so does the answer: kv.approximate says so"},
+
+    {Part::draft, "formats",
+     "any: rows of a block that a draft would fill are kept until the draft is accepted"},
+    {Part::draft, "sampling, penalties, grammars, log-probabilities and n",
+     "the model's own draw decides, so tokens are those of an answer without drafts"},
+    {Part::draft, "kv.budget",
+     "a draft ends where the method acts; methods that look at the last queries while answers are "
+     "made have none",
+     watches_answers},
+    {Part::draft, "kv.select", "answers that choose what they read have none", answers_select},
+    {Part::draft, "beam search", "beams have none", has_beams},
+    {Part::draft, "models with recurrent state",
+     "a state holds all tokens of a step or none: they have none", has_state},
+    {Part::draft, "preemption", "nobody gives way for a draft: without room there is none"},
+    {Part::draft, "prefix sharing", "only tokens that were accepted are left for others"},
 };
 
 std::string text_of(const Combination& c, Part part) {
@@ -138,6 +162,8 @@ std::string text_of(const Combination& c, Part part) {
       return "approximate reuse";
     case Part::convert:
       return "convert";
+    case Part::draft:
+      return "drafts";
   }
   return {};
 }
@@ -156,12 +182,15 @@ bool asks_for(const Combination& c, Part part) {
       return c.blends;
     case Part::convert:
       return c.converts;
+    case Part::draft:
+      return false;
   }
   return false;
 }
 
 std::string_view field_of(Part part) {
-  constexpr std::string_view kFields[] = {"kv.budget", "kv.select", "kv.reuse", "kv.convert"};
+  constexpr std::string_view kFields[] = {"kv.budget", "kv.select", "kv.reuse", "kv.convert",
+                                          "speculative_config"};
   return kFields[static_cast<std::size_t>(part)];
 }
 
@@ -171,6 +200,12 @@ std::optional<Refusal> refusal(const Combination& c) {
       return Refusal{rule.part,
                      fmt::format("{} with {}: {}", text_of(c, rule.part), rule.with, rule.says)};
   return {};
+}
+
+bool may_draft(const Combination& c) {
+  return std::ranges::none_of(kRules, [&](const CombineRule& rule) {
+    return rule.part == Part::draft && rule.refuses && rule.refuses(c);
+  });
 }
 
 Status check_combination(const Combination& c) {

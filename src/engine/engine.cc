@@ -25,6 +25,7 @@ Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log,
   for (std::uint32_t i = 0; i < runtime.threads(); ++i)
     workers_.emplace_back(runtime.vector(), runtime.config().vocabulary);
   log_.tokens_per_block = runtime.geometry().tokens_per_block;
+  if (options.drafts.sources >> kCachedRow & 1) runtime.cache().remember_tails();
 }
 
 Engine::~Engine() { fail_all(FailureKind::draining, "the server is stopping"); }
@@ -268,6 +269,7 @@ bool Engine::step() {
       fail_all(FailureKind::device, submitted.error().message);
       return has_jobs();
     }
+    if (drop_drafts()) continue;  // nobody gives way for a draft
     if (!make_room()) return has_jobs();
     compose(false);
   }
@@ -279,13 +281,22 @@ bool Engine::step() {
   const Nanoseconds computed = clock_.now(), forward = stepper_.forward_time() - forward_before;
   now_ = computed;
   std::uint32_t rows = 0;
-  for (const StepItem& item : items_) rows += static_cast<std::uint32_t>(item.tokens.size());
+  bool reading = false;
+  for (const StepItem& item : items_) {
+    rows += static_cast<std::uint32_t>(item.tokens.size());
+    reading |= item.tokens.size() - item.drafted > 1;
+  }
   measure(rows, forward);
   for (std::size_t i = 0; i < rows_.size(); ++i)
-    if (rows_[i].job) line_.charge(rows_[i].job->entry.tenant, items_[i].tokens.size());
+    if (rows_[i].job) {
+      const std::size_t certain = items_[i].tokens.size() - items_[i].drafted;
+      line_.charge(rows_[i].job->entry.tenant, certain);
+    }
   use_logits(logits);
+  step_.reset();
   sweep();
   const Nanoseconds ended = clock_.now();
+  if (!reading) pace_.add(rows, static_cast<double>(ended - started));
   ++stats_.steps;
   stats_.step_rows += rows;
   stats_.rows_per_step.add(rows);

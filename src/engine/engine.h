@@ -9,6 +9,7 @@
 //
 //   engine.cc         jobs: submitted, admitted, ended; the step
 //   engine_batch.cc   which rows a step has
+//   engine_drafts.cc  guesses that rows of a step check, and what became of them
 //   engine_room.cc    room for them: admission, preemption
 //   engine_draw.cc    what is wanted of the rows, and submitting them
 //   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
@@ -25,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft/pace.h"
 #include "engine/explain.h"
 #include "engine/job.h"
 #include "engine/prefill_cost.h"
@@ -66,13 +68,15 @@ class Engine {
     std::uint32_t first_logit;  // its rows of logits
     std::uint32_t logit_count;
   };
-  struct Task {  // one token to sample
+  struct Task {  // one token to sample, and more where guesses come true
     Job* job;
     std::uint32_t answer;
     std::uint32_t logit;  // row
     bool shared;          // others sample from the same row
     Choice choice;
-    bool complete;  // the mask wants no more
+    bool complete;              // the mask wants no more
+    std::uint32_t drafted = 0;  // rows after `logit`, one for each guess
+    std::uint32_t item = 0;     // of the step, where there are any
   };
   struct SamplingWorker {
     explicit SamplingWorker(const VectorKernels& vector, std::uint32_t vocabulary)
@@ -124,6 +128,14 @@ class Engine {
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
 
+  // engine_drafts.cc
+  void add_drafts();
+  void offer_draft(std::uint32_t row);
+  bool drop_drafts();
+  void number_logits();
+  void verify(Task& task, std::span<float> logits, SamplingWorker& worker);
+  void accept_draft(Task& task);
+
   // engine_ahead.cc
   bool steady() const;
   void go_ahead();
@@ -135,7 +147,7 @@ class Engine {
   bool best_will_do() const;
   static bool logprobs_wanted(std::span<const Row> rows);
   void describe_draws();
-  bool describe_draw(const Row& row, DrawRow& draw);
+  bool describe_draw(const Row& row, std::uint32_t which, DrawRow& draw);
 
   // engine_sample.cc
   void use_logits(std::span<float> logits);
@@ -145,7 +157,10 @@ class Engine {
   void sample(std::span<float> logits);
   bool few_to_sample() const;
   void sample_one(Task& task, std::span<float> logits, SamplingWorker& worker);
+  bool draw(const Task& task, std::uint32_t which, std::span<float> logits, SamplingWorker& worker,
+            Choice& choice);
   void accept(Task& task);
+  void accept_token(Job& job, std::uint32_t index, const Choice& choice, bool complete);
   void tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last);
 
   Runtime& runtime_;
@@ -194,6 +209,9 @@ class Engine {
   std::vector<DrawRow> draws_;
   std::vector<DrawChange> changes_;
   std::uint32_t draw_lists_ = 0;
+  DraftPace pace_;
+  SourceRates draft_rates_;
+  std::vector<DraftOffer> offers_;
   std::vector<Running> candidates_;
   std::vector<SamplingWorker> workers_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt

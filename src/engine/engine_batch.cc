@@ -135,6 +135,7 @@ void Engine::group_by_prefix() {
 
 void Engine::compose(bool admitting) {
   choose_rows(admitting);
+  if (options_.drafts.on()) add_drafts();
   if (rows_.size() > 1) group_by_prefix();
 }
 

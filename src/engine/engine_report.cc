@@ -38,6 +38,10 @@ void Engine::complete(Job& job) {
             .computed_tokens = prompt - job.cached - approximate,
             .written_tokens = job.written,
             .generated_tokens = job.generated,
+            .drafted_tokens = job.drafted,
+            .accepted_tokens = job.drafted_right,
+            .predicted_accepted = job.predicted_right,
+            .predicted_wrong = job.predicted - job.predicted_right,
             .preemptions = job.preemptions,
             .kv_bytes = job.kv_bytes,
             .kv_bytes_whole = std::max(job.kv_bytes, job.kv_bytes_whole),
@@ -82,7 +86,7 @@ void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const auto count = static_cast<double>(items_[i].tokens.size());
     positions += count * (rows_[i].past + count / 2);
-    if (items_[i].tokens.size() > 1) reading += items_[i].tokens.size();
+    if (items_[i].tokens.size() - items_[i].drafted > 1) reading += items_[i].tokens.size();
   }
   if (reading < PrefillCost::kRowsMin) return;
   prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));

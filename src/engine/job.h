@@ -4,6 +4,7 @@
 // its sequences: one while the prompt is read, then one per choice or per beam.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "base/histogram.h"
 #include "engine/beams.h"
+#include "engine/draft/drafter.h"
 #include "engine/explain.h"
 #include "engine/program.h"
 #include "engine/request.h"
@@ -29,6 +31,7 @@ struct Answer {
   std::uint32_t generated = 0;
   TokenCounts counts;
   std::unique_ptr<TokenMask> mask;
+  std::unique_ptr<Drafter> drafter;  // made when it is first asked
   Nanoseconds last_token_at = 0;
   bool done = false;
 };
@@ -60,6 +63,7 @@ struct Job {
   RequestRecord record;             // moved to the log when it is submitted
   std::shared_ptr<TenantQueue> queue;
   bool counted = false;  // in `queue`, until its turn first comes
+  bool drafts = false;   // its answers may be drafted
 
   // Set by the engine.
   enum class State : std::uint8_t { waiting, reading, answering, over };
@@ -84,6 +88,7 @@ struct Job {
 
   Nanoseconds submitted = 0, deadline = 0, admitted = 0, first_token = 0;
   std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
+  std::uint32_t drafted = 0, drafted_right = 0, predicted = 0, predicted_right = 0;
   std::uint64_t kv_bytes = 0, kv_bytes_whole = 0;
   ProgramReport programs;  // of answers that ended
   Nanoseconds lookup = 0;  // spent on finding its prefix
@@ -97,6 +102,9 @@ struct Job {
     if (!std::exchange(counted, false)) return;
     --queue->waiting;
     if (queue->all) --queue->all->waiting;
+  }
+  bool ends(TokenId token) const {
+    return std::ranges::find(end_tokens, token) != end_tokens.end();
   }
   std::uint32_t width() const { return std::max(request.choices, request.beams); }
   std::uint32_t branch_count() {

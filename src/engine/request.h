@@ -98,6 +98,7 @@ struct Request {
   std::int32_t prompt_logprobs = -1;
 
   std::unique_ptr<TokenMask> mask = {};  // none: everything may come
+  std::vector<TokenId> prediction = {};  // what the client expects: drafts are made of it
   KvPolicy kv = {};
   std::int32_t priority = 0;  // -100..100: higher goes first, and is preempted last
   Nanoseconds deadline = 0;   // after submit: fails when it has not finished by then; 0: none
@@ -157,6 +158,8 @@ struct Done {
   std::uint32_t computed_tokens = 0;     // prompt tokens that were computed, once for all choices
   std::uint32_t written_tokens = 0;      // of whole blocks that this request left in the cache
   std::uint32_t generated_tokens = 0;    // of all choices, as sampled
+  std::uint32_t drafted_tokens = 0, accepted_tokens = 0;      // guesses, and those that came true
+  std::uint32_t predicted_accepted = 0, predicted_wrong = 0;  // of these, out of `prediction`
   std::uint32_t preemptions = 0;
   std::uint64_t kv_bytes = 0;        // of its longest choice, shared blocks included
   std::uint64_t kv_bytes_whole = 0;  // what kv_bytes would be if every token had stayed

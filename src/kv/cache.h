@@ -80,7 +80,8 @@ struct Attached {
 
 struct StepNeed {
   Sequence* sequence;
-  std::uint32_t count;  // tokens the step computes, drafts included
+  std::uint32_t count;        // tokens the step computes, drafts included
+  std::uint32_t drafted = 0;  // of these, the last so many may be rejected: their rows are kept
 };
 
 // Room for one step. Rows of item i are written at positions [past(i), past(i) + count(i)).
@@ -315,6 +316,12 @@ class KvCache {
   std::optional<TextPlace> find_text(const Sequence& s, std::span<const TokenId> tokens,
                                      const std::optional<TextPlace>& after) const;
   CachedText text(const TextPlace& place) const;
+  // From now on continue_text() finds what is cached.
+  void remember_tails();
+  // Appends up to `count` tokens that came after the last tokens of `known` in a cached text of the
+  // sequence's root and salt. Returns how many tokens before them are equal; 0: none.
+  std::uint32_t continue_text(const Sequence& s, std::span<const TokenId> known,
+                              std::uint32_t count, std::vector<TokenId>& tokens) const;
   void tree(const std::function<void(const NodeInfo&)>& visit) const;  // parents before children
   // Evicts the node and all below it; `force` evicts pinned nodes too. A dry run only counts.
   Result<Evicted> evict(const BlockKey& prefix, bool force = false, bool dry_run = false);

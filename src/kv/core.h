@@ -8,6 +8,7 @@
 //   lease.cc    pins and leases
 //   compact.cc  lanes that keep different tokens
 //   text.cc     blocks found by their own tokens
+//   tails.cc    how cached texts went on
 //   inspect.cc  stats, tree, evict, clear, check
 #pragma once
 

@@ -54,9 +54,12 @@ enum class Bug : std::uint8_t {
   snapshot_short_of_cut,  // the state of a prompt that ends before its cut is kept for longer ones
   share_rereading,        // answers that fork share how far the context was read again
   parked_never_restart,   // what a parked budget holds stays, whoever runs out of memory
+  trust_guesses,          // what comes after a wrong guess is told, too
+  keep_wrong_guess,       // the row of a wrong guess stays in the sequence
+  guesses_not_counted,    // penalties do not count tokens of drafts
 };
 inline constexpr std::uint8_t kKvBugCount = static_cast<std::uint8_t>(Bug::state_not_restored) + 1;
-inline constexpr std::uint8_t kBugCount = static_cast<std::uint8_t>(Bug::parked_never_restart) + 1;
+inline constexpr std::uint8_t kBugCount = static_cast<std::uint8_t>(Bug::guesses_not_counted) + 1;
 
 #ifdef QUIRE_PLANTED_BUGS
 inline Bug planted_bug = Bug::none;

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,7 @@
 #include "kv/journal.h"
 #include "kv/lease_heap.h"
 #include "kv/pool.h"
+#include "kv/tails.h"
 #include "kv/tenants.h"
 
 namespace quire {
@@ -128,6 +130,10 @@ class PrefixStore final : public PoolListener {
   // A node of the realm that can serve and has exactly these tokens, anywhere in the tree. If there
   // are many, only the newest few are considered; the choice among them is deterministic.
   NodeId find_text(std::uint64_t realm, std::span<const TokenId> tokens) const;
+  // KvCache::continue_text, of a realm.
+  void remember_tails() { tails_.emplace(); }
+  std::uint32_t continue_text(std::uint64_t realm, std::span<const TokenId> known,
+                              std::uint32_t count, std::vector<TokenId>& tokens) const;
 
   // Running sequences.
   void anchor(NodeId n) { ++nodes_[raw(n)].holds; }
@@ -222,6 +228,9 @@ class PrefixStore final : public PoolListener {
   void expose(NodeId n);
   void hide(NodeId n);
   std::uint64_t digest(NodeId n) const;
+  void remember_tails(NodeId n);
+  std::uint32_t match_back(TextTails::Place place, std::span<const TokenId> known) const;
+  NodeId way_on(NodeId n) const;
   void retreat_cursors(NodeId n);
   std::uint32_t gather(NodeId n);  // into subtree_
   bool idle(NodeId n) const;       // nobody reads or fences a block of it
@@ -232,7 +241,9 @@ class PrefixStore final : public PoolListener {
   BlockPool& pool_;
   Journal& journal_;
   PrefixIndex index_;
-  ContentTable contents_;  // of exposed nodes
+  ContentTable contents_;           // of exposed nodes
+  std::optional<TextTails> tails_;  // of nodes that became exposed since it is wanted
+  std::vector<TokenId> tail_;       // scratch
   GhostTable ghosts_;
   LeaseHeap leased_;
   const EvictPolicy* policy_;

@@ -9,18 +9,18 @@
 namespace quire {
 namespace {
 
-// Whether a step that ends at `end` fills the block, and no query needs its rows afterwards. Such
-// rows are encoded and dropped before the step is over.
+// Whether a step whose tokens before `end` are certain to stay fills the block, and no query needs its
+// rows afterwards. Such rows are encoded and dropped before the step is over.
 bool passes_by(const CacheLayout& layout, std::uint32_t g, std::uint32_t block, std::uint32_t end) {
   return layout.groups[g].open_only && (block + 1) * layout.geometry.tokens_per_block <= end;
 }
 
-// Blocks that a table of group `g` lacks for a sequence of `end` tokens.
+// Blocks that a table of group `g` lacks for a sequence of `end` tokens, the last of them guesses.
 std::uint32_t new_blocks(const CacheLayout& layout, std::uint32_t g, const BlockTable& t,
-                         std::uint32_t end) {
+                         std::uint32_t end, std::uint32_t drafted) {
   std::uint32_t count = 0;
   for (std::uint32_t b = t.count(); b < layout.block_end(g, end); ++b)
-    count += !passes_by(layout, g, b, end);
+    count += !passes_by(layout, g, b, end - drafted);
   return count;
 }
 
@@ -58,7 +58,7 @@ Status CacheCore::count_needed(std::span<const StepNeed> needs) {
   wants.clear();
   for (const StepNeed& need : needs) {
     SequenceState& s = *need.sequence->state_;
-    CHECK(s.phase == Phase::running && need.count > 0);
+    CHECK(s.phase == Phase::running && need.count > need.drafted);
     const std::uint32_t end = s.length + s.reserved + need.count;
     if (end > s.options.token_capacity)
       return Error{Code::invalid, fmt::format("a sequence opened for {} tokens cannot have {}",
@@ -68,9 +68,10 @@ Status CacheCore::count_needed(std::span<const StepNeed> needs) {
     for (std::uint32_t g = 0; g < s.layout->group_count; ++g) {
       const BlockTable& t = s.tables[g];
       const SizeClass c = s.layout->groups[g].size_class;
-      const std::uint32_t count = s.layout->state >> g & 1
-                                      ? 1
-                                      : new_blocks(*s.layout, g, t, end) + writes_into_shared(s, t);
+      const std::uint32_t count =
+          s.layout->state >> g & 1
+              ? 1
+              : new_blocks(*s.layout, g, t, end, need.drafted) + writes_into_shared(s, t);
       needed[static_cast<std::size_t>(c)] += count;
       if (count > 0) wants.push_back({&s, c, count});
     }
@@ -150,7 +151,8 @@ Result<std::uint32_t> CacheCore::reserve(std::span<const StepNeed> needs) {
       }
       const std::uint32_t end = base + need.count, blocks = s.layout->block_end(g, end);
       while (t.count() < blocks)
-        t.push(passes_by(*s.layout, g, t.count(), end) ? BlockRef{} : std::move(next(c)));
+        t.push(passes_by(*s.layout, g, t.count(), end - need.drafted) ? BlockRef{}
+                                                                      : std::move(next(c)));
     }
     s.reserved += need.count;
     ++s.steps;

@@ -350,6 +350,10 @@ Usage Generation::usage() const {
       u.written += kept > cached ? kept - cached : 0;
     }
     for (const ChoiceState& c : part->choices) u.completion += c.answer.tokens();
+    if (part->done) {
+      u.predicted += part->done->predicted_accepted;
+      u.mispredicted += part->done->predicted_wrong;
+    }
   }
   return u;
 }

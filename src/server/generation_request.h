@@ -93,6 +93,7 @@ struct GenerationRequest {
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false, include_stop = false, skip_special = true;
   std::vector<std::string> bad_words;
+  std::string prediction;            // text that the answer is expected to repeat
   std::int64_t truncate_prompt = 0;  // keep the last so many tokens; -1: what fits; 0: no
 
   bool logprobs = false;

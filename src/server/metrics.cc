@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "engine/draft/source.h"
 #include "kv/reason.h"
 
 namespace quire {
@@ -228,6 +229,27 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
       page.sample(number(s.missed[i]), {{"reason", std::string(reason_name(r))}});
 }
 
+void add_drafts(Page& page, const ServiceStats& s) {
+  const auto by_source = [&](const char* name, const char* help, auto count) {
+    page.open(name, MetricType::Counter, help);
+    for (std::size_t i = 0; i < draft_sources().size(); ++i)
+      page.sample(number(count(s.drafts[i])), {{"source", std::string(draft_sources()[i].name)}});
+  };
+  by_source("vllm:spec_decode_num_drafts_total", "Drafts that steps checked.",
+            [](const DraftTally& t) { return t.drafts; });
+  by_source("vllm:spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
+            [](const DraftTally& t) { return t.tokens; });
+  by_source("vllm:spec_decode_num_accepted_tokens_total", "Those of them that came true.",
+            [](const DraftTally& t) { return t.accepted; });
+  page.open("vllm:spec_decode_num_accepted_tokens_per_pos_total", MetricType::Counter,
+            "Tokens of drafts that came true, by their place in the draft.");
+  for (std::size_t at = 0; at < DraftTally::kPositions; ++at) {
+    std::uint64_t sum = 0;
+    for (const DraftTally& t : s.drafts) sum += t.accepted_at[at];
+    page.sample(number(sum), {{"position", std::to_string(at)}});
+  }
+}
+
 void add_process(Page& page, const ServiceStats& s, const MetricsIdentity& identity) {
   page.open("engine_seconds_total", MetricType::Counter, "Where the engine thread's time went.")
       .sample(s.forward_seconds, {{"part", "forward"}})
@@ -312,6 +334,7 @@ std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& 
   add_tokens(page, stats);
   add_latencies(page, stats);
   add_cache(page, stats, identity);
+  add_drafts(page, stats);
   add_process(page, stats, identity);
   page.open("http_requests_total", MetricType::Counter, "HTTP answers by route and status.");
   for (const auto& [key, count] : counts.answers)

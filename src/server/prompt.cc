@@ -329,6 +329,8 @@ Request make_request(const GenerationRequest& asked, const Prompt& prompt, const
     r.length_penalty = asked.length_penalty;
   }
   r.prompt_logprobs = asked.prompt_logprobs;
+  if (!asked.prediction.empty())
+    r.prediction = runtime.tokenizer().encode(asked.prediction, {.add_special = false});
   r.kv = asked.kv.policy;
   if (prompt.breakpoint && *prompt.breakpoint > 0 && asked.kv.breakpoint_ttl.value_or(0) > 0)
     r.kv.leases.push_back({.end_token = *prompt.breakpoint, .ttl = *asked.kv.breakpoint_ttl});

@@ -25,6 +25,7 @@ enum class FinishReason : std::uint8_t { stop, length, tool_calls };
 struct Usage {
   std::uint64_t prompt = 0, completion = 0;
   std::uint64_t cached = 0, written = 0;  // of the prompt: served from the cache, newly kept
+  std::uint64_t predicted = 0, mispredicted = 0;  // of `prediction`: came true, and did not
 };
 
 // What is new of one choice.
