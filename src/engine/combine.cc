@@ -144,14 +144,15 @@ constexpr CombineRule kRules[] = {
     {Part::draft, "sampling, penalties, grammars, log-probabilities and n",
      "the model's own draw decides, so tokens are those of an answer without drafts"},
     {Part::draft, "kv.budget",
-     "a draft ends where the method acts; methods that look at the last queries while answers are "
-     "made have none",
+     "a draft ends where the method drops tokens; methods that look at the last queries of answers "
+     "have no drafts",
      watches_answers},
-    {Part::draft, "kv.select", "answers that choose what they read have none", answers_select},
-    {Part::draft, "beam search", "beams have none", has_beams},
+    {Part::draft, "kv.select", "answers that choose what they read have no drafts", answers_select},
+    {Part::draft, "beam search", "beams have no drafts", has_beams},
     {Part::draft, "models with recurrent state",
-     "a state holds all tokens of a step or none: they have none", has_state},
-    {Part::draft, "preemption", "nobody gives way for a draft: without room there is none"},
+     "a state holds all tokens of a step or none: no drafts", has_state},
+    {Part::draft, "preemption",
+     "no sequence is preempted for a draft: without room there is no draft"},
     {Part::draft, "prefix sharing", "only tokens that were accepted are left for others"},
 };
 
