@@ -27,7 +27,8 @@ constexpr std::string_view kFeatures[] = {
     "refused", "too large", "cut to what fits", "cache cleared", "cache resized", "memory failed",
     "snapshots dropped", "clock jumped", "began with a snapshot", "pin checked", "limits changed",
     "over quota", "gate in time", "gate too late", "sealed notices", "guest's draft",
-    "guest's draft rejected", "drafts", "guesses accepted", "guesses rejected", "drafts by lookup", "endless", "converted", "blended"};
+    "guest's draft rejected", "drafts", "guesses accepted", "guesses rejected", "drafts by lookup",
+    "endless", "converted", "blended"};
 
 }  // namespace
 
