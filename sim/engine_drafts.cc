@@ -28,7 +28,8 @@ std::unique_ptr<DraftSource> EngineWorld::make_source(const DraftScene& scene) {
   if (!r.kv.blend && !r.kv.convert && draft_random_.chance(0.8)) {
     std::uint64_t ask = 0;
     std::from_chars(r.id.data(), r.id.data() + r.id.size(), ask);
-    const AnswerLog& alone = alone_.answers(ask, r.tokens_max, [&] { return make(ask, r.tokens_max); });
+    const AnswerLog& alone =
+        alone_.answers(ask, r.tokens_max, [&] { return make(ask, r.tokens_max); });
     for (const AnswerLog::Answer& answer : alone.answers) {
       texts->push_back(r.prompt);
       for (const Choice& choice : answer.tokens) texts->back().push_back(choice.token);

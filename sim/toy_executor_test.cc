@@ -17,7 +17,7 @@ std::vector<TokenId> letters(std::size_t count, std::uint64_t seed) {
   return tokens;
 }
 
-// Logits of a prompt's last token, read in steps of so many rows.
+// Logits of a prompt's last token, read in steps of `rows` rows.
 std::vector<float> read(const StoragePolicy* storage, ToyModel model,
                         const std::vector<TokenId>& prompt, std::uint32_t chunk) {
   ToyEngine toy({.model = model, .cache_bytes = 8 << 20}, {});

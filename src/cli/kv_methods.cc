@@ -1,4 +1,5 @@
-// cli/kv_methods.cc - `quire kv methods`: which tokens may stay, and what that goes together with.
+// cli/kv_methods.cc - `quire kv methods`: methods that keep some tokens, and what they combine
+// with.
 #include <fmt/core.h>
 
 #include "cli/command.h"
@@ -120,7 +121,7 @@ int run_kv_methods(const DescribeCli& o) {
                m["summary"].get<std::string>());
   fmt::print(
       "\n  Before a name: ada- (heads of a layer share a budget), critical- (half by what "
-      "values add).\n\n  {:<15}what becomes of tokens that leave\n",
+      "values add).\n\n  {:<15}what happens to tokens that leave\n",
       "merge=");
   for (const Json& m : merging)
     fmt::print("  {:<15}{}\n", m["merge"].get<std::string>(), m["summary"].get<std::string>());
@@ -128,7 +129,7 @@ int run_kv_methods(const DescribeCli& o) {
   for (const Json& m : selecting)
     fmt::print("  {:<15}{:<16}{}\n", m["select"].get<std::string>(), m["when"].get<std::string>(),
                m["summary"].get<std::string>());
-  fmt::print("\n  What goes together with keeping:\n");
+  fmt::print("\n  What can be combined with keeping:\n");
   print_rules(rules);
   fmt::print("\n  and with selecting:\n");
   print_rules(select_with);

@@ -36,7 +36,7 @@ struct ModelOptionsCli {
 };
 
 void add_model_options(CLI::App& app, ModelOptionsCli& options);
-void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // of what answers people
+void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // for run, chat and serve
 
 // Of commands that look at a model without running it.
 struct DescribeCli {

@@ -25,7 +25,7 @@ Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log,
   for (std::uint32_t i = 0; i < runtime.threads(); ++i)
     workers_.emplace_back(runtime.vector(), runtime.config().vocabulary);
   log_.tokens_per_block = runtime.geometry().tokens_per_block;
-  if (options.drafts.sources >> kCachedRow & 1) runtime.cache().remember_tails();
+  if (options.drafts.sources >> kCachedDrafts & 1) runtime.cache().remember_tails();
 }
 
 Engine::~Engine() { fail_all(FailureKind::draining, "the server is stopping"); }

@@ -197,7 +197,7 @@ class Engine {
   std::uint32_t placed_ = 0;                       // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
   std::uint32_t offered_ = 0;  // nodes before it were offered to the tiers in idle times
-  bool worked_ = false;  // for a job that has no rows in the step yet
+  bool worked_ = false;        // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
   double cost_reported_ = 0;  // to the cache, of a token

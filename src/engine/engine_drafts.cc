@@ -109,7 +109,7 @@ void Engine::accept_draft(Task& task) {
   tally.accepted += right;
   job.drafted += task.drafted;
   job.drafted_right += right;
-  if (drafter.source() == kPredictionRow) {
+  if (drafter.source() == kPredictionDrafts) {
     job.predicted += task.drafted;
     job.predicted_right += right;
   }

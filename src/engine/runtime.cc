@@ -237,7 +237,8 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
     // What four steps compute, and no more than a quarter of the cache.
     if (!parts.clock)
       r->tiers_->need_queue(std::min<std::uint64_t>(
-          budget / 4, static_cast<std::uint64_t>(4 * token_bytes) * r->executor_->traits().rows_max));
+          budget / 4,
+          static_cast<std::uint64_t>(4 * token_bytes) * r->executor_->traits().rows_max));
     cache.below = r->tiers_.get();
   }
   r->cache_ = std::make_unique<KvCache>(cache, std::move(memory), *r->clock_);

@@ -38,7 +38,7 @@ struct ServiceStats {
   std::uint64_t tokens_generated = 0;
   std::uint64_t preemptions_recompute = 0, preemptions_parked = 0;
   double saved_prefill_seconds = 0;  // estimate
-  DraftTallies drafts{};             // by row of draft_sources()
+  DraftTallies drafts{};             // by entry of draft_sources()
 
   // Where the engine thread's time goes.
   std::uint64_t steps = 0, step_rows = 0;

@@ -36,7 +36,7 @@ struct StepItem {
   std::span<const TokenId> tokens;
   Logits logits = Logits::last;
   Program* program = nullptr;
-  std::uint32_t drafted = 0;         // of the tokens, the last so many are guesses
+  std::uint32_t drafted = 0;         // how many of the last tokens are guesses
   Tap* tap = nullptr;                // where no program brings one
   std::uint32_t position_shift = 0;  // where no program says: a position is an index less this
   ChosenPages* chosen = nullptr;     // for tests: what was chosen

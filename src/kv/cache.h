@@ -85,7 +85,7 @@ struct Attached {
 struct StepNeed {
   Sequence* sequence;
   std::uint32_t count;        // tokens the step computes, drafts included
-  std::uint32_t drafted = 0;  // of these, the last so many may be rejected: their rows are kept
+  std::uint32_t drafted = 0;  // how many of the last may be rejected: their rows are kept
 };
 
 // Room for one step. Rows of item i are written at positions [past(i), past(i) + count(i)).

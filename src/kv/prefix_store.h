@@ -174,7 +174,7 @@ class PrefixStore final : public PoolListener {
   // Whichever class; leased ones last, or not at all.
   bool evict_own(TenantSlot t, Reason reason, bool leased);
   bool evict_leased(TenantSlot by = kNoTenant);       // forced: the lease that expires first
-  bool keep_quota(TenantSlot t, std::uint64_t more);  // makes room for so many bytes in its quota
+  bool keep_quota(TenantSlot t, std::uint64_t more);  // makes room for `more` bytes in its quota
   void expire();  // leases whose time has come no longer protect
   // Slabs are emptied block by block, in any order. A chain block leaves together with all blocks
   // that follow it, and stays if any of these is read, fenced or protected.

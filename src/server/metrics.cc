@@ -164,7 +164,7 @@ void add_latencies(Page& page, const ServiceStats& s) {
       {"vllm:request_time_per_output_token_seconds", "Mean time per token of one answer.",
        s.token_seconds},
       {"vllm:e2e_request_latency_seconds", "From submission to the last token.", s.request_seconds},
-      {"vllm:request_queue_time_seconds", "Before admission.", s.queue_seconds},
+      {"vllm:request_queue_time_seconds", "From submission to admission.", s.queue_seconds},
       {"vllm:request_prefill_time_seconds", "From admission to the first token.",
        s.prefill_seconds},
       {"vllm:request_decode_time_seconds", "From the first token to the last.", s.decode_seconds},
@@ -197,8 +197,9 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   const std::string size = std::to_string(identity.block_size);
   page.gauge("vllm:kv_cache_usage_perc", "Share of the cache that running requests and pins hold.",
              s.kv_usage);
-  page.gauge("vllm:gpu_cache_usage_perc", "The same under its older name.", s.kv_usage);
-  page.gauge("vllm:cache_config_info", "How the cache is set up.", 1,
+  page.gauge("vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc under its older name.",
+             s.kv_usage);
+  page.gauge("vllm:cache_config_info", "The configuration of the cache, as labels.", 1,
              {{"block_size", size},
               {"num_gpu_blocks", std::to_string(total)},
               {"cache_dtype", identity.kv_format},
@@ -227,7 +228,8 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
              stored > 0 ? (stored + number(c.tokens_hit)) / stored : 1);
   page.counter("kv_saved_prefill_tokens_total", "Prompt tokens that were not computed again.",
                number(s.prompt_tokens_cached));
-  page.counter("kv_saved_prefill_seconds_total", "What they would have taken (estimate).",
+  page.counter("kv_saved_prefill_seconds_total",
+               "Time that computing cached prompt tokens would have taken (estimate).",
                s.saved_prefill_seconds);
   page.counter("kv_shared_in_flight_tokens_total",
                "Prompt tokens that were waited for while another request computed them.",
@@ -235,14 +237,14 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   page.counter("kv_ghost_hits_total", "Prompt tokens that a larger cache would have served.",
                number(c.ghost_hits[2]));
   page.open("kv_ghost_size_multiplier_hits_total", MetricType::Counter,
-            "The same for a cache of 2, 4 and 8 times the size.");
+            "Prompt tokens that a cache of 2, 4 and 8 times the size would have served.");
   for (std::size_t i = 0; i < c.ghost_hits.size(); ++i)
     page.sample(number(c.ghost_hits[i]), {{"x", std::to_string(2u << i)}});
 
   page.gauge("kv_sessions", "Named sessions.", 0);
   add_tier(page, s.tier);
 
-  page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by whose they are.");
+  page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by tenant.");
   for (std::size_t i = 0; i < s.tenants->size(); ++i)
     page.sample(number(s.tenant_bytes[i]), {{"tenant", (*s.tenants)[i]}, {"tier", kTier}});
 
@@ -267,9 +269,9 @@ void add_drafts(Page& page, const ServiceStats& s) {
   };
   by_source("vllm:spec_decode_num_drafts_total", "Drafts that steps checked.",
             [](const DraftTally& t) { return t.drafts; });
-  by_source("vllm:spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
+  by_source("vllm:spec_decode_num_draft_tokens_total", "Tokens of drafts that steps checked.",
             [](const DraftTally& t) { return t.tokens; });
-  by_source("vllm:spec_decode_num_accepted_tokens_total", "Those of them that came true.",
+  by_source("vllm:spec_decode_num_accepted_tokens_total", "Tokens of drafts that were accepted.",
             [](const DraftTally& t) { return t.accepted; });
   page.open("vllm:spec_decode_num_accepted_tokens_per_pos_total", MetricType::Counter,
             "Tokens of drafts that came true, by their place in the draft.");
@@ -289,7 +291,7 @@ void add_process(Page& page, const ServiceStats& s, const MetricsIdentity& ident
       .sample(s.idle_seconds, {{"part", "idle"}});
   page.counter("engine_steps_total", "Forward passes.", number(s.steps));
   page.counter("engine_steps_ahead_total",
-               "Those of them that were submitted before the last one's tokens were known.",
+               "Forward passes that were submitted before the tokens of the last one were known.",
                number(s.steps_ahead));
   page.gauge("build_info", "What this program is.", 1, {{"version", identity.version}});
   long pages = 0;

@@ -14,11 +14,11 @@ constexpr double kUnknownRate = 0.5;  // of a source that has never spoken
 }  // namespace
 
 Drafter::Drafter(const DraftScene& scene) {
-  const auto add = [&](std::size_t row, std::unique_ptr<DraftSource> source) {
-    if (source) sources_.push_back({row, std::move(source), {}});
+  const auto add = [&](std::size_t kind, std::unique_ptr<DraftSource> source) {
+    if (source) sources_.push_back({kind, std::move(source), {}});
   };
   if (scene.options.source) add(0, scene.options.source(scene));
-  const std::span<const DraftSourceRow> all = draft_sources();
+  const std::span<const DraftSourceKind> all = draft_sources();
   for (std::size_t i = 0; i < all.size(); ++i)
     if (scene.options.sources >> i & 1) add(i, all[i].make(scene));
 }
@@ -27,7 +27,7 @@ std::unique_ptr<Drafter> Drafter::fork() const {
   std::unique_ptr<Drafter> copy(new Drafter);
   copy->known_ = known_;
   for (const Own& own : sources_)
-    copy->sources_.push_back({own.row, own.source->fork(), own.rates});
+    copy->sources_.push_back({own.kind, own.source->fork(), own.rates});
   return copy;
 }
 
@@ -51,13 +51,13 @@ bool Drafter::propose(const Sequence& s, TokenId next, std::uint32_t count,
     other_.erase(end, other_.end());
     if (other_.size() < 2) continue;
     const double rate =
-        own.rates.of(guess.evidence, rates[own.row].of(guess.evidence, kUnknownRate));
+        own.rates.of(guess.evidence, rates[own.kind].of(guess.evidence, kUnknownRate));
     const double expected = expected_right(rate, static_cast<std::uint32_t>(other_.size()) - 1);
     if (expected <= gain) continue;
     gain = expected;
     rows_.swap(other_);
     best_ = i;
-    at_ = own.row;
+    at_ = own.kind;
     rate_ = rate;
     evidence_ = guess.evidence;
   }

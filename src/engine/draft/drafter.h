@@ -25,13 +25,13 @@ class Drafter {
   explicit Drafter(const DraftScene& scene);
   std::unique_ptr<Drafter> fork() const;  // of another answer with the same beginning
 
-  // Asks for up to `count` tokens after `next`, which comes after the sequence's tokens. False: nobody
-  // has a guess.
+  // Asks the sources for up to `count` tokens after `next`, which comes after the sequence's
+  // tokens. False: no source has a guess.
   bool propose(const Sequence& s, TokenId next, std::uint32_t count,
                std::span<const TokenId> end_tokens, const SourceRates& rates);
   std::uint32_t length() const { return static_cast<std::uint32_t>(rows_.size()) - 1; }
   double rate() const { return rate_; }       // that a token is right, if those before it were
-  std::size_t source() const { return at_; }  // which row of draft_sources()
+  std::size_t source() const { return at_; }  // index into draft_sources()
   // The next token and the first `drafted` guesses, until the next propose().
   std::span<const TokenId> rows(std::uint32_t drafted) const {
     return std::span(rows_).first(1 + drafted);
@@ -45,7 +45,7 @@ class Drafter {
 
  private:
   struct Own {
-    std::size_t row;
+    std::size_t kind;  // index into draft_sources()
     std::unique_ptr<DraftSource> source;
     DraftRates rates;
   };

@@ -116,7 +116,7 @@ Answered answer(const Case& c, const DraftOptions& drafts) {
   got.steps = e.engine->stats().steps;
   got.tally = e.engine->stats().drafts[0];
   for (std::uint64_t seed = 1; seed <= 3; ++seed)
-    for (const MemorySink::Told& told : got.sinks[seed - 1]->told) {
+    for (const MemorySink::Answer& told : got.sinks[seed - 1]->answers) {
       std::vector<TokenId> all = asked(c, seed).prompt;
       for (const Choice& choice : told.tokens) all.push_back(choice.token);
       Sequence s = std::move(e.runtime->open_sequence(all.size() + 1).value());
@@ -130,8 +130,8 @@ Answered answer(const Case& c, const DraftOptions& drafts) {
 void expect_same(const Answered& got, const Answered& wanted) {
   for (std::size_t i = 0; i < wanted.sinks.size(); ++i) {
     ASSERT_TRUE(got.sinks[i]->result);
-    for (std::size_t c = 0; c < wanted.sinks[i]->told.size(); ++c) {
-      const MemorySink::Told &a = got.sinks[i]->told[c], &b = wanted.sinks[i]->told[c];
+    for (std::size_t c = 0; c < wanted.sinks[i]->answers.size(); ++c) {
+      const MemorySink::Answer &a = got.sinks[i]->answers[c], &b = wanted.sinks[i]->answers[c];
       ASSERT_EQ(a.ids(), b.ids());
       EXPECT_EQ(a.finish, b.finish);
       for (std::size_t t = 0; t < a.tokens.size(); ++t) {
@@ -150,7 +150,7 @@ void expect_same(const Answered& got, const Answered& wanted) {
 std::shared_ptr<Prophet::Texts> texts_of(const Case& c, const Answered& answers) {
   auto texts = std::make_shared<Prophet::Texts>();
   for (std::uint64_t seed = 1; seed <= answers.sinks.size(); ++seed)
-    for (const MemorySink::Told& told : answers.sinks[seed - 1]->told) {
+    for (const MemorySink::Answer& told : answers.sinks[seed - 1]->answers) {
       texts->push_back(asked(c, seed).prompt);
       for (const TokenId t : told.ids()) texts->back().push_back(t);
     }
@@ -199,7 +199,7 @@ TEST(Drafts, ABrokenGuessBreaksNothing) {
       e.run();
       EXPECT_TRUE(sink->result);
       e.expect_empty();
-      return sink->told[0].ids();
+      return sink->answers[0].ids();
     };
     const auto texts = std::make_shared<Prophet::Texts>();
     const DraftOptions broken{.adaptive = false, .source = [&](const DraftScene&) {
@@ -221,7 +221,7 @@ TEST(Drafts, NobodyGivesWayForADraft) {
     std::vector<std::vector<TokenId>> all;
     for (const auto& sink : sinks) {
       EXPECT_TRUE(sink->result) << (sink->failure ? sink->failure->message : "");
-      all.push_back(sink->told[0].ids());
+      all.push_back(sink->answers[0].ids());
     }
     e.expect_empty();
     EXPECT_GT(e.engine->stats().preemptions_recompute + e.engine->stats().preemptions_parked, 0u);

@@ -12,10 +12,10 @@ constexpr std::uint32_t kDraftTokensMax = 63, kLookupMax = 64;
 
 // Which sources a method of vLLM's means.
 Result<std::uint32_t> sources_of(const std::string& method) {
-  const std::span<const DraftSourceRow> all = draft_sources();
+  const std::span<const DraftSourceKind> all = draft_sources();
   if (method == "none") return 0u;
   if (method == "auto") return (1u << all.size()) - 1;
-  if (method == "suffix") return 1u | 1u << kCachedRow;  // this text and others
+  if (method == "suffix") return 1u | 1u << kCachedDrafts;  // this text and others
   std::string names;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].name == method) return 1u << i;

@@ -16,7 +16,7 @@ class DraftSource;
 struct DraftScene;
 
 struct DraftOptions {
-  std::uint32_t sources = 0;      // bit i: row i of draft_sources(); 0: no drafts
+  std::uint32_t sources = 0;      // bit i: entry i of draft_sources(); 0: no drafts
   std::uint32_t tokens_max = 15;  // of one draft
   bool adaptive = true;           // false: every draft is as long as it may be (for tests)
   // Prompt lookup: the shortest repetition that counts, and the longest that is looked at.

@@ -1,10 +1,10 @@
-// engine/draft/pace.h - how long drafts are: as many rows as pay, by what steps were measured to cost.
+// engine/draft/pace.h - chooses how long drafts are, by the measured time of steps.
 //
-//   pace.add(9, 12'000'000);                   // a step of 9 rows took so many ns
+//   pace.add(9, 12'000'000);                   // a step of 9 rows took 12 ms
 //   pace.choose(1, offers);                    // of a step with 1 row besides: sets offers[i].take
 //
-// Tokens per second of the step are made as large as they can be. A gain below 2 % is none. What is
-// measured too rarely is tried now and then.
+// The step's expected tokens per second are maximized. A gain below 2 % does not count. Sizes that are
+// rarely measured are tried now and then.
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@
 
 namespace quire {
 
-// Tokens of a draft that come true, where each does so with this probability if those before it did.
+// The expected number of right tokens of a draft, if each is right with this probability when those
+// before it are.
 double expected_right(double rate, std::uint32_t length);
 
 struct DraftOffer {
@@ -34,7 +35,7 @@ class DraftPace {
  private:
   struct Measured {
     double ns = 0;           // decayed average; 0: never
-    std::uint64_t when = 0;  // the step that last had so many rows
+    std::uint64_t when = 0;  // the last step of this size
   };
   static constexpr std::size_t kSizes = 40;
   static std::size_t index_of(std::uint32_t rows);

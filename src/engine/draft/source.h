@@ -1,8 +1,8 @@
 // engine/draft/source.h - where drafts come from: tokens that may follow an answer, for the model to
 // check several at a time.
 //
-// A source guesses; the model's own draw decides (engine/draft/drafter.h). So a source may say what it
-// likes: a bad one costs time and changes no answer. One object belongs to one answer.
+// A source guesses; the model's own draw decides (engine/draft/drafter.h). So a bad guess costs
+// time and changes no answer. One object belongs to one answer.
 //
 //   auto source = draft_sources()[0].make({.options = options, .request = request, .cache = cache});
 //   Guess guess = source->guess(known, 8, tokens);     // appended to `tokens`
@@ -33,8 +33,8 @@ struct DraftScene {
   const KvCache& cache;
 };
 
-// How much speaks for the tokens that were appended: the length of the text that came before them
-// there and comes before them here, or 0 where nothing was appended.
+// How good a guess is: the number of equal tokens before it, in the text that it was found in and
+// in this answer. 0: nothing was appended.
 struct Guess {
   std::uint32_t evidence = 0;
 };
@@ -50,12 +50,12 @@ class DraftSource {
                       std::vector<TokenId>& tokens) = 0;
 };
 
-struct DraftSourceRow {
+struct DraftSourceKind {
   std::string_view name;  // in metrics and in --speculative-config
   // Null: this answer has nothing for it to look at.
   std::unique_ptr<DraftSource> (*make)(const DraftScene& scene);
 };
-std::span<const DraftSourceRow> draft_sources();
-inline constexpr std::size_t kCachedRow = 1, kPredictionRow = 2;
+std::span<const DraftSourceKind> draft_sources();
+inline constexpr std::size_t kCachedDrafts = 1, kPredictionDrafts = 2;
 
 }  // namespace quire

@@ -6,17 +6,17 @@
 namespace quire {
 namespace {
 
-// Where several have something to say, the one with the longest expected gain speaks.
-constexpr DraftSourceRow kDraftSources[] = {
+// If several sources have a guess, the one with the largest expected gain is used.
+constexpr DraftSourceKind kDraftSources[] = {
     {"ngram", make_lookup},
     {"cached", make_cached},
     {"prediction", make_prediction},
 };
-static_assert(kDraftSources[kPredictionRow].make == make_prediction);
+static_assert(kDraftSources[kPredictionDrafts].make == make_prediction);
 static_assert(std::size(kDraftSources) <= kDraftSourcesMax);
 
 }  // namespace
 
-std::span<const DraftSourceRow> draft_sources() { return kDraftSources; }
+std::span<const DraftSourceKind> draft_sources() { return kDraftSources; }
 
 }  // namespace quire
