@@ -105,7 +105,7 @@ class Requests(Attacks):
         wires = []
 
         def attack():
-            if len(wires) < 60:
+            if len(wires) < 12:
                 wire = Wire(self.server)
                 wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
                 wires.append(wire)
