@@ -1,5 +1,7 @@
 #include "model/packed_weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -32,7 +34,11 @@ class Packer {
   Status matrix(const MatrixParts& of, PackedMatrix& to) {
     TRY(const StackedRows rows, StackedRows::make(source_, of.parts, 0));
     TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
-    add(rows, tensors, to);
+    if (of.plain && uses_quantized_activations(tensors[0].type))
+      return Error{Code::unsupported,
+                   fmt::format("{}: tensor '{}' is of type {}; only plain ones choose experts",
+                               source_.path(), tensors[0].name, dtype_info(tensors[0].type).name)};
+    add(rows, tensors, to, !of.plain);
     return {};
   }
   // Neighbours of one type become one matrix.
@@ -53,6 +59,7 @@ class Packer {
     return {};
   }
   Status matrix(const MatrixParts& of, PackedPair& to) {
+    if (of.parts.size() == 1) return matrix(of, to.up);
     TRY(const StackedRows rows, StackedRows::make(source_, of.parts, kGateUpUnit));
     TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
     to.interleaved = tensors[0].type == tensors[1].type && rows.rows % (2 * kGateUpUnit) == 0;
@@ -82,9 +89,10 @@ class Packer {
   }
 
  private:
-  void add(const StackedRows& rows, const std::vector<TensorView>& tensors, PackedMatrix& into) {
+  void add(const StackedRows& rows, const std::vector<TensorView>& tensors, PackedMatrix& into,
+           bool encoded = true) {
     const DType type = tensors[0].type;
-    (uses_quantized_activations(type) ? kinds_.quantized : kinds_.plain) = true;
+    if (encoded) (uses_quantized_activations(type) ? kinds_.quantized : kinds_.plain) = true;
     kinds_.half_sums |= uses_half_sums(type);
     jobs_.push_back({rows, tensors, bytes_, &into});
     bytes_ += (jobs_.back().bytes() + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;

@@ -20,7 +20,7 @@ struct ProjectionPart {
 };
 
 // Gate and up, 32 of each in turn, so that one thread has both halves of a product side by side; or
-// two matrices where the file stores them in different types.
+// two matrices where the file stores them in different types; or up alone.
 inline constexpr std::uint32_t kGateUpUnit = 32;
 struct PackedPair {
   bool interleaved = false;
