@@ -19,6 +19,7 @@ Alone::Alone(const ToyEngineOptions& opened) : opened_(opened) {
   opened_.draws = false;
   opened_.nodes = ToyEngineOptions{}.nodes;
   opened_.key_bits = ToyEngineOptions{}.key_bits;
+  opened_.tier.reset();
 }
 
 void Alone::empty() {
@@ -32,22 +33,22 @@ void Alone::empty() {
   CHECK(left.sequences == 0 && left.cached_blocks == 0 && left.nodes == 0);
 }
 
-const Told& Alone::told(std::uint64_t ask, std::uint32_t tokens_max,
-                        const std::function<Request()>& make) {
-  std::shared_ptr<Told>& told = answers_[{ask, tokens_max}];
-  if (told) return *told;
+const AnswerLog& Alone::answers(std::uint64_t ask, std::uint32_t tokens_max,
+                                const std::function<Request()>& make) {
+  std::shared_ptr<AnswerLog>& log = answers_[{ask, tokens_max}];
+  if (log) return *log;
   empty();
   Request r = make();
-  told = std::make_shared<Told>(r.choices);
+  log = std::make_shared<AnswerLog>(r.choices);
   const std::uint64_t before = engine_->engine().counters().steps;
-  const ToyEngine::Submitted made = engine_->submit(std::move(r), told, JobId{++uses_});
-  if (made.failure.kind != FailureKind::none || !engine_->run() || !told->result) {
+  const ToyEngine::Submitted made = engine_->submit(std::move(r), log, JobId{++uses_});
+  if (made.failure.kind != FailureKind::none || !engine_->run() || !log->result) {
     fmt::print(stderr, "ask {} does not finish alone: {}\n", ask,
-               told->failure ? told->failure->message : made.failure.message);
+               log->failure ? log->failure->message : made.failure.message);
     std::abort();
   }
   steps_ += engine_->engine().counters().steps - before;
-  return *told;
+  return *log;
 }
 
 }  // namespace quire

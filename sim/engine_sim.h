@@ -3,7 +3,7 @@
 //
 // A world has a small cache and a few texts and policies. Requests arrive, often equal and at once;
 // they are cancelled, finished by their clients and run out of time; the device is lost, rows are not
-// finite, memory fails, cached blocks vanish. Each answer, as far as it was told, must be that of the
+// finite, memory fails, cached blocks vanish. Each answer, as far as it was reported, must be that of the
 // same request alone on a fresh engine with a large cache. Then trouble stops: everything must finish,
 // and the cache must be empty of sequences.
 //

@@ -32,10 +32,10 @@ void EngineWorld::keep_leases(const Live& l) {
   const Request r = asks_.make(l.ask);
   const bool windows =
       opened_.model == ToyModel::windows || (r.kv.storage && r.kv.storage->window > 0);
-  const bool whole = r.kv.retention.size() == 1 && r.kv.retention[0].pin &&
-                     r.kv.retention[0].ttl == 0 && !r.kv.retain && !r.kv.select && !r.kv.blend &&
-                     !r.kv.convert && r.kv.write != KvWrite::none && !windows;
-  for (const LeaseId id : l.told->result->leases) {
+  const bool whole = r.kv.leases.size() == 1 && r.kv.leases[0].pin && r.kv.leases[0].ttl == 0 &&
+                     !r.kv.retain && !r.kv.select && !r.kv.blend && !r.kv.convert &&
+                     r.kv.write != KvWrite::none && !windows;
+  for (const LeaseId id : l.log->result->leases) {
     Lease lease{id, l.ask, 0};
     if (whole)
       lease.tokens = std::min(cached_tokens(l.ask) / kToyBlock * kToyBlock,

@@ -45,7 +45,7 @@ Request EngineWorld::make(std::uint64_t ask, std::uint32_t tokens_max) const {
   r.tokens_max = tokens_max;
   r.cut_tokens_max = false;
   r.deadline = 0;
-  r.kv.retention.clear();
+  r.kv.leases.clear();
   return r;
 }
 
@@ -70,12 +70,13 @@ void EngineWorld::arrive() {
 
 void EngineWorld::submit(std::uint64_t ask) {
   Request r = asks_.make(ask);
+  r.id = fmt::format("{}", ask);
   Live l{.ask = ask,
          .tokens_max = 0,
          .choices = r.choices,
          .comparable = !r.kv.blend && !r.kv.convert,
          .timed = r.deadline > 0,
-         .told = std::make_shared<Told>(r.choices),
+         .log = std::make_shared<AnswerLog>(r.choices),
          .finished = std::vector<bool>(r.choices),
          .losses = crowd_.trouble().losses,
          .nans = crowd_.trouble().nans};
@@ -83,7 +84,7 @@ void EngineWorld::submit(std::uint64_t ask) {
   Features seen = report_.features;
   Asks::count(r, seen);
   const auto id = static_cast<JobId>(++jobs_);
-  const ToyEngine::Submitted made = crowd_.submit(std::move(r), l.told, id);
+  const ToyEngine::Submitted made = crowd_.submit(std::move(r), l.log, id);
   if (made.failure.kind != FailureKind::none) {
     ++report_.features[made.failure.kind == FailureKind::kv_capacity ? "too large" : "refused"];
     if (options_.verbose) fmt::print("ask {} refused: {}\n", ask, made.failure.message);
@@ -112,7 +113,7 @@ void EngineWorld::leave() {
     return crowd_.engine().cancel(at->first);
   }
   const auto choice = static_cast<std::uint32_t>(random_.below(l.choices));
-  if (l.told->answers[choice].tokens.empty() || l.told->answers[choice].finish) return;
+  if (l.log->answers[choice].tokens.empty() || l.log->answers[choice].finish) return;
   l.finished[choice] = true;
   ++report_.features["client finished it"];
   crowd_.engine().finish(at->first, choice);
@@ -120,7 +121,7 @@ void EngineWorld::leave() {
 
 void EngineWorld::collect() {
   for (auto at = live_.begin(); at != live_.end();) {
-    if (!at->second.told->over()) {
+    if (!at->second.log->over()) {
       ++at;
       continue;
     }
@@ -135,26 +136,29 @@ void EngineWorld::wrong(const Live& l, const std::string& what) {
 }
 
 void EngineWorld::judge(const Live& l) {
-  if (l.told->failure) judge_failure(l);
-  if (l.told->result) {
+  if (l.log->failure) judge_failure(l);
+  if (l.log->result) {
     ++report_.features["finished"];
     keep_leases(l);
-    report_.features["converted"] += l.told->result->converted;
-    report_.features["blended"] += l.told->result->approximate_tokens > 0;
-    report_.features["resumed"] += l.told->result->preemptions > 0;
+    report_.features["converted"] += l.log->result->converted;
+    report_.features["blended"] += l.log->result->approximate_tokens > 0;
+    report_.features["resumed"] += l.log->result->preemptions > 0;
   }
-  if (l.told->admission) {
-    report_.features["cached tokens"] += l.told->admission->cached_tokens > 0;
-    report_.features["waited for a prefix"] += l.told->admission->waited_tokens > 0;
+  if (l.log->admission) {
+    report_.features["cached tokens"] += l.log->admission->cached_tokens > 0;
+    report_.features["waited for a prefix"] += l.log->admission->waited_tokens > 0;
+    report_.features["loaded from a tier"] += l.log->admission->loaded_tokens > 0;
+    report_.features["load failed"] += l.log->admission->reason == Reason::load_failed;
+    report_.features["load too slow"] += l.log->admission->reason == Reason::load_too_slow;
     const auto retain = asks_.make(l.ask).kv.retain;
     report_.features["began with a snapshot"] +=
-        retain && retain->cut > 0 && l.told->admission->cached_tokens >= retain->cut;
+        retain && retain->cut > 0 && l.log->admission->cached_tokens >= retain->cut;
   }
   if (l.comparable) compare(l);
 }
 
 void EngineWorld::judge_failure(const Live& l) {
-  const Failure& f = *l.told->failure;
+  const Failure& f = *l.log->failure;
   switch (f.kind) {
     case FailureKind::cancelled:
       if (!l.cancelled) wrong(l, "cancelled by nobody");
@@ -185,26 +189,28 @@ void EngineWorld::judge_failure(const Live& l) {
 }
 
 void EngineWorld::compare(const Live& l) {
-  const Told& alone = alone_.told(l.ask, l.tokens_max, [&] { return make(l.ask, l.tokens_max); });
+  const AnswerLog& alone =
+      alone_.answers(l.ask, l.tokens_max, [&] { return make(l.ask, l.tokens_max); });
   ++report_.compared;
   ++report_.features["compared with alone"];
   for (std::uint32_t c = 0; c < l.choices; ++c) compare_answer(l, c, alone.answers[c]);
-  const std::vector<PromptLogprob>&mine = l.told->prompt, &theirs = alone.prompt;
+  const std::vector<PromptLogprob>&mine = l.log->prompt, &theirs = alone.prompt;
   const bool scored =
       mine.empty() || std::ranges::equal(mine, theirs, [](const auto& a, const auto& b) {
         return same({a.token, a.logprob, a.alternatives}, {b.token, b.logprob, b.alternatives});
       });
-  if (!scored || (l.told->result && mine.size() != theirs.size()))
+  if (!scored || (l.log->result && mine.size() != theirs.size()))
     wrong(l, "log-probabilities of its prompt are others than alone");
 }
 
-// As far as it was told.
-void EngineWorld::compare_answer(const Live& l, std::uint32_t choice, const Told::Answer& alone) {
-  const Told::Answer& mine = l.told->answers[choice];
+// As far as its tokens were reported.
+void EngineWorld::compare_answer(const Live& l, std::uint32_t choice,
+                                 const AnswerLog::Answer& alone) {
+  const AnswerLog::Answer& mine = l.log->answers[choice];
   const bool begins =
       mine.tokens.size() <= alone.tokens.size() &&
       std::equal(mine.tokens.begin(), mine.tokens.end(), alone.tokens.begin(), same);
-  const bool whole = l.told->result && !l.finished[choice];
+  const bool whole = l.log->result && !l.finished[choice];
   if (begins &&
       (!whole || (mine.tokens.size() == alone.tokens.size() && mine.finish == alone.finish)))
     return;

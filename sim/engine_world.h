@@ -1,6 +1,7 @@
-// sim/engine_world.h - one world of the engine's simulation: who is here, what they were told, and what
-// they would have been told alone. See sim/engine_sim.h for what is simulated.
+// sim/engine_world.h - one world of the engine's simulation: which requests run, what they were
+// answered, and what they would have been answered alone. See sim/engine_sim.h for what is simulated.
 //
+//   engine_drafts.cc   drafts that know the answers, and lie now and then
 //   engine_sim.cc    the turns of a world, trouble, and the end where everything must finish
 //   engine_tenants.cc  leases that requests took, and limits of tenants
 //   engine_world.cc  requests arrive, leave, and are compared
@@ -32,7 +33,7 @@ class EngineWorld {
     std::uint64_t ask;
     std::uint32_t tokens_max, choices;
     bool comparable, timed;  // its answer depends on nothing that is cached; it has a deadline
-    std::shared_ptr<Told> told;
+    std::shared_ptr<AnswerLog> log;
     bool cancelled = false;
     std::vector<bool> finished;  // by the client, by choice
     std::uint64_t losses, nans;  // that there were when it came
@@ -43,6 +44,11 @@ class EngineWorld {
   void trouble();
   void finish_all();
   void count_events();
+
+  // engine_drafts.cc
+  ServiceOptions with_drafts(ServiceOptions service);
+  std::unique_ptr<DraftSource> make_source(const DraftScene& scene);
+  void count_drafts(const DraftTallies& drafts);
 
   // engine_tenants.cc
   void keep_leases(const Live& l);
@@ -59,14 +65,16 @@ class EngineWorld {
   void judge(const Live& l);
   void judge_failure(const Live& l);
   void compare(const Live& l);
-  void compare_answer(const Live& l, std::uint32_t choice, const Told::Answer& alone);
+  void compare_answer(const Live& l, std::uint32_t choice, const AnswerLog::Answer& alone);
   [[noreturn]] void wrong(const Live& l, const std::string& what);
   Request make(std::uint64_t ask, std::uint32_t tokens_max) const;
 
   EngineSimOptions options_;
   Random random_;
   ToyEngineOptions opened_;
+  bool crowded_;  // memory is short, and nothing else goes wrong: whatever fits alone must finish
   bool memory_fails_, resizes_, limits_;
+  Random draft_random_;  // its own: worlds are otherwise the same with drafts and without
   ToyEngine crowd_;
   Asks asks_;
   std::map<JobId, Live> live_;

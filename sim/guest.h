@@ -2,7 +2,7 @@
 // can do and the engine does not ask for yet: drafts that are rejected, layers that arrive while a step
 // runs (gates) or too late, notices of sealed layers.
 //
-// It reads a text. What it is told after each token must be what it is told alone.
+// It reads a text. Its logits after each token must be those it gets alone.
 //
 //   Guest guest(crowd, text);
 //   guest.turn(random, features);        // between steps of the engine: makes one of its own

@@ -55,28 +55,28 @@ KeySecret fixed_secret(std::uint32_t bits) {
 
 }  // namespace
 
-void Told::admitted(const Admitted& a) {
+void AnswerLog::admitted(const Admitted& a) {
   CHECK(!over() && !admission);
   admission = a;
 }
-void Told::prompt_logprobs(std::vector<PromptLogprob> p) {
+void AnswerLog::prompt_logprobs(std::vector<PromptLogprob> p) {
   CHECK(!over());
   prompt = std::move(p);
 }
-void Told::token(std::uint32_t choice, const Choice& token) {
+void AnswerLog::token(std::uint32_t choice, const Choice& token) {
   CHECK(!over() && choice < answers.size() && !answers[choice].finish);
   answers[choice].tokens.push_back(token);
 }
-void Told::finished(std::uint32_t choice, Finish how) {
+void AnswerLog::finished(std::uint32_t choice, Finish how) {
   CHECK(!over() && choice < answers.size() && !answers[choice].finish);
   answers[choice].finish = how;
 }
-void Told::done(const Done& d) {
+void AnswerLog::done(const Done& d) {
   CHECK(!over());
   for (const Answer& a : answers) CHECK(a.finish);
   result = d;
 }
-void Told::failed(const Failure& f) {
+void AnswerLog::failed(const Failure& f) {
   CHECK(!over());
   failure = f;
 }
@@ -93,6 +93,18 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
       std::make_unique<ToyExecutor>(files.source->config(), clock_, files.pages, options.draws);
   executor_ = executor.get();
   clock_.advance(1'000'000'000);
+  std::unique_ptr<TierLink> tiers;
+  if (options.tier) {
+    const TierLinkOptions way{.write = options.tier_write,
+                              .queue_bytes = options.cache_bytes / 4,
+                              .way = Courier::Way::at_once,
+                              .clock = &clock_};
+    tiers = std::move(TierLink::open(way, [&](Mailbox& mailbox) {
+                        auto tier = std::make_unique<MemoryTier>(*options.tier, clock_, mailbox);
+                        tier_ = tier.get();
+                        return Result<std::unique_ptr<Tier>>(std::move(tier));
+                      }).value());
+  }
   auto made = Runtime::assemble({.source = files.source,
                                  .pool = std::make_unique<ThreadPool>(1),
                                  .executor = std::move(executor),
@@ -105,7 +117,8 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
                                            .step_items_max = 64,
                                            .ghost_capacity = 1024,
                                            .journal_capacity = 1024,
-                                           .poison = true}},
+                                           .poison = true},
+                                 .tiers = std::move(tiers)},
                                 {.kv_format = "f16",
                                  .tokens_per_block = kToyBlock,
                                  .kv_cache_bytes = options.cache_bytes,
@@ -116,8 +129,8 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
   engine_ = std::make_unique<Engine>(*runtime_, service_, log_, clock_);
 }
 
-ToyEngine::Submitted ToyEngine::submit(Request request, std::shared_ptr<Told> told, JobId id) {
-  PreparedJob made = prepare_job(*runtime_, service_, std::move(request), std::move(told));
+ToyEngine::Submitted ToyEngine::submit(Request request, std::shared_ptr<AnswerLog> log, JobId id) {
+  PreparedJob made = prepare_job(*runtime_, service_, std::move(request), std::move(log));
   if (!made.job) return {std::move(made.failure), 0};
   made.job->id = id;
   made.job->submitted = clock_.now();
@@ -126,9 +139,14 @@ ToyEngine::Submitted ToyEngine::submit(Request request, std::shared_ptr<Told> to
   return {{}, tokens_max};
 }
 
+bool ToyEngine::step() {
+  if (tier_) tier_->poll();
+  return engine_->step();
+}
+
 bool ToyEngine::run() {
   for (int idle = 0; engine_->has_jobs();) {
-    idle = engine_->step() ? 0 : idle + 1;
+    idle = step() ? 0 : idle + 1;
     clock_.advance(1'000'000);
     if (idle > 4000) return false;
   }

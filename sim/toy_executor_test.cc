@@ -1,5 +1,5 @@
 // The toy executor keeps the promises of model/executor.h that the simulator relies on: answers depend
-// on what is read and on nothing else, gates drop sequences, sealed layers are told.
+// on what is read and on nothing else, gates drop sequences, sealed layers are reported.
 #include "sim/toy_executor.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ std::vector<TokenId> letters(std::size_t count, std::uint64_t seed) {
   return tokens;
 }
 
-// Logits of a prompt's last token, read in steps of so many rows.
+// Logits of a prompt's last token, read in steps of `rows` rows.
 std::vector<float> read(const StoragePolicy* storage, ToyModel model,
                         const std::vector<TokenId>& prompt, std::uint32_t chunk) {
   ToyEngine toy({.model = model, .cache_bytes = 8 << 20}, {});
@@ -76,8 +76,10 @@ TEST(ToyExecutor, GatesDropTheirSequenceAlone) {
     gate.layers = layers;
     gate.deadline = toy.clock().now() + 50'000'000;
     LayerGate* const gates[] = {nullptr, &gate};
-    std::vector<std::uint32_t> told;
-    const std::function<void(std::uint32_t)> sealed = [&](std::uint32_t l) { told.push_back(l); };
+    std::vector<std::uint32_t> sealed_layers;
+    const std::function<void(std::uint32_t)> sealed = [&](std::uint32_t l) {
+      sealed_layers.push_back(l);
+    };
     Executor& executor = toy.runtime().executor();
     const auto ticket = executor.submit({.geometry = &g,
                                          .tokens = tokens,
@@ -87,7 +89,7 @@ TEST(ToyExecutor, GatesDropTheirSequenceAlone) {
                                          .gates = gates,
                                          .sealed = &sealed});
     const StepResult result = executor.complete(ticket.value()).value();
-    EXPECT_EQ(told, (std::vector<std::uint32_t>{0, 1, 2}));
+    EXPECT_EQ(sealed_layers, (std::vector<std::uint32_t>{0, 1, 2}));
     EXPECT_EQ(toy.clock().now() >= gate.deadline, layers < 3);
     EXPECT_EQ(result.dropped[0], 0);
     EXPECT_EQ(result.dropped[1], layers < 3);
@@ -102,13 +104,13 @@ TEST(ToyExecutor, GatesDropTheirSequenceAlone) {
 TEST(ToyExecutor, LosesTheDevice) {
   ToyEngine toy({.cache_bytes = 8 << 20}, {});
   toy.trouble().lost = 1;
-  auto told = std::make_shared<Told>(1);
+  auto log = std::make_shared<AnswerLog>(1);
   Request r;
   r.prompt = letters(10, 4);
-  toy.submit(std::move(r), told, JobId{1});
+  toy.submit(std::move(r), log, JobId{1});
   EXPECT_TRUE(toy.run());
-  ASSERT_TRUE(told->failure);
-  EXPECT_EQ(told->failure->kind, FailureKind::device);
+  ASSERT_TRUE(log->failure);
+  EXPECT_EQ(log->failure->kind, FailureKind::device);
 }
 
 }  // namespace

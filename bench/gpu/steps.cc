@@ -93,8 +93,8 @@ void decode(Runtime& r, std::uint32_t batch, std::uint32_t depth, bool shared = 
     auto start = Clock::now();
     for (std::uint32_t step = 0; step < kSteps + kWarm; ++step) {
       std::optional<Step> then;
-      const StepAsk best{.want = StepWant::best},
-          next_best{.want = StepWant::best, .draws = {}, .from = from};
+      const StepAsk best{.want = StepWant::best, .logprobs = false},
+          next_best{.want = StepWant::best, .logprobs = false, .draws = {}, .from = from};
       if (!now) now.emplace(need(stepper.submit(items, best)));
       if (ahead && step + 1 < kSteps + kWarm) then.emplace(need(stepper.submit(items, next_best)));
       const StepResult result = need(stepper.complete(*now));

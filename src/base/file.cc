@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace quire {
 namespace {
 
@@ -27,19 +29,33 @@ struct Descriptor {
   }
 };
 
+FileStamp stamp_of(const struct stat& info) {
+  return {.size = static_cast<std::uint64_t>(info.st_size),
+          .inode = info.st_ino,
+          .device = info.st_dev,
+          .changed_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
+}
+
 }  // namespace
 
-Result<MappedFile> MappedFile::open(const std::string& path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return system_error(path, "open");
+Result<FileStamp> FileStamp::of(const std::string& path) {
   struct stat info {};
-  if (::fstat(file.fd, &info) != 0) return system_error(path, "stat");
-  if (!S_ISREG(info.st_mode)) return Error{Code::invalid, path + ": is not a regular file"};
+  if (::stat(path.c_str(), &info) != 0) return system_error(path, "stat");
+  return stamp_of(info);
+}
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
   MappedFile mapped;
   mapped.path_ = path;
+  mapped.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (mapped.fd_ < 0) return system_error(path, "open");
+  struct stat info {};
+  if (::fstat(mapped.fd_, &info) != 0) return system_error(path, "stat");
+  if (!S_ISREG(info.st_mode)) return Error{Code::invalid, path + ": is not a regular file"};
+  mapped.stamp_ = stamp_of(info);
   const auto size = static_cast<std::size_t>(info.st_size);
   if (size == 0) return mapped;
-  void* at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  void* at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, mapped.fd_, 0);
   if (at == MAP_FAILED) return system_error(path, "map");
   mapped.bytes_ = {static_cast<const std::byte*>(at), size};
   return mapped;
@@ -47,6 +63,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (fd_ >= 0) ::close(fd_);
 }
 
 void MappedFile::drop_pages(std::span<const std::byte> part) const {
@@ -54,6 +71,33 @@ void MappedFile::drop_pages(std::span<const std::byte> part) const {
   const auto begin = (reinterpret_cast<std::uintptr_t>(part.data()) + page - 1) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(part.data() + part.size()) / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void MappedFile::detach() {
+  if (bytes_.empty()) return;
+  void* const at = const_cast<std::byte*>(bytes_.data());
+  CHECK(::mmap(at, bytes_.size(), PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at);
+}
+
+Result<std::vector<std::byte>> MappedFile::read(std::span<const std::byte> part) const {
+  const auto same = [&] {
+    struct stat info {};
+    return ::fstat(fd_, &info) == 0 && stamp_of(info) == stamp_;
+  };
+  std::vector<std::byte> bytes(part.size());
+  const auto offset = part.data() - bytes_.data();
+  std::size_t done = 0;
+  while (done < bytes.size() && same()) {
+    const ssize_t got = ::pread(fd_, bytes.data() + done, bytes.size() - done,
+                                offset + static_cast<std::ptrdiff_t>(done));
+    if (got == 0) break;
+    if (got < 0 && errno != EINTR) return system_error(path_, "read");
+    if (got > 0) done += static_cast<std::size_t>(got);
+  }
+  if (done < bytes.size() || !same())
+    return Error{Code::unavailable, path_ + ": has changed since it was opened; start again"};
+  return bytes;
 }
 
 Result<std::string> read_file(const std::string& path) {

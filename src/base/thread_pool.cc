@@ -65,7 +65,7 @@ void ThreadPool::run_erased(Job job, void* context) {
     const std::lock_guard lock(mutex_);
     wake_.notify_all();
   }
-  job(context, Lane{0, size_, &barrier_});
+  job(context, Worker{0, size_, &barrier_});
   spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
 }
 
@@ -83,7 +83,7 @@ void ThreadPool::work(std::uint32_t index) {
     }
     ++seen;
     if (stopping_.load()) return;
-    job_(context_, Lane{index, size_, &barrier_});
+    job_(context_, Worker{index, size_, &barrier_});
     running_.fetch_sub(1, std::memory_order_release);
   }
 }

@@ -4,10 +4,10 @@
 // engine gives its cores back. One job at a time, from one thread.
 //
 //   ThreadPool pool(2);
-//   pool.run([&](ThreadPool::Lane lane) {
-//     first_half(lane.index, lane.count);
-//     lane.barrier();                       // everyone has finished the first half
-//     second_half(lane.index, lane.count);
+//   pool.run([&](ThreadPool::Worker worker) {
+//     first_half(worker.index, worker.count);
+//     worker.barrier();                       // everyone has finished the first half
+//     second_half(worker.index, worker.count);
 //   });
 #pragma once
 
@@ -35,7 +35,7 @@ class SpinBarrier {
 
 class ThreadPool {
  public:
-  struct Lane {
+  struct Worker {
     std::uint32_t index, count;
     SpinBarrier* shared;
     void barrier() const {
@@ -49,16 +49,16 @@ class ThreadPool {
 
   std::uint32_t size() const { return size_; }
 
-  // Calls f(Lane) on every thread and returns when all have returned.
+  // Calls f(Worker) on every thread and returns when all have returned.
   template <class F>
   void run(F&& f) {
     run_erased([](void* context,
-                  Lane lane) { (*static_cast<std::remove_reference_t<F>*>(context))(lane); },
+                  Worker worker) { (*static_cast<std::remove_reference_t<F>*>(context))(worker); },
                const_cast<void*>(static_cast<const void*>(&f)));
   }
 
  private:
-  using Job = void (*)(void*, Lane);
+  using Job = void (*)(void*, Worker);
   void run_erased(Job job, void* context);
   void work(std::uint32_t index);
 

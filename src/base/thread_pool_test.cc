@@ -12,11 +12,11 @@ TEST(ThreadPool, EveryThreadRunsOnceAndBarriersSeparateTheHalves) {
     ThreadPool pool(threads);
     std::vector<int> first(threads), second(threads);
     for (int round = 0; round < 200; ++round) {
-      pool.run([&](ThreadPool::Lane lane) {
-        first[lane.index] = round + 1;
-        lane.barrier();
-        second[lane.index] = std::accumulate(first.begin(), first.end(), 0);
-        lane.barrier();
+      pool.run([&](ThreadPool::Worker worker) {
+        first[worker.index] = round + 1;
+        worker.barrier();
+        second[worker.index] = std::accumulate(first.begin(), first.end(), 0);
+        worker.barrier();
       });
       for (const int sum : second) EXPECT_EQ(sum, static_cast<int>(threads) * (round + 1));
     }
@@ -28,7 +28,7 @@ TEST(ThreadPool, WakesUpAfterSleeping) {
   std::atomic<int> calls{0};
   for (int i = 0; i < 5; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    pool.run([&](ThreadPool::Lane) { calls.fetch_add(1); });
+    pool.run([&](ThreadPool::Worker) { calls.fetch_add(1); });
   }
   EXPECT_EQ(calls.load(), 15);
 }

@@ -22,7 +22,7 @@ struct PlanOptions {
   bool json = false, list = false;
 };
 
-// Where the geometry comes from, and what its weights weigh.
+// A model to plan for: its cache geometry and the size of its weights.
 struct Subject {
   std::string name;
   std::uint64_t weights_bytes = 0, context = 0;
@@ -69,111 +69,59 @@ int list_models() {
   return kOk;
 }
 
-int run_plan(const PlanOptions& o) {
-  if (o.list) return list_models();
-  const auto subject = find_subject(o);
-  if (!subject.ok()) return fail(subject.error());
-  const auto format = find_format(format_name(o.format, o.kv));
-  if (!format.ok()) return fail(kUsage, format.error().message);
-  const auto storage = [&](const Format* f) {
-    StoragePolicy s = f;
-    s.recent_exact = o.kv.recent_exact;
-    s.sinks = o.kv.sinks;
-    s.skip_layers = o.kv.skip_layers;
-    return s;
-  };
-  PlanRequest request{.context = o.context,
-                      .concurrency = o.concurrency,
-                      .shared_prefix = o.shared_prefix,
-                      .prefix_groups = o.prefix_groups};
+// Reads --memory and --weights.
+Status read_memory(const PlanOptions& o, const Subject& subject, PlanRequest& request) {
+  if (o.memory.empty()) return {};
   if (o.memory == "gpu") {
-    const auto device = open_cuda();
-    if (!device.ok()) return fail(device.error());
-    request.memory_bytes = device.value()->info.free_bytes;
-    request.weights_bytes = subject.value().device_bytes;
-  } else if (!o.memory.empty()) {
-    const auto memory = parse_size(o.memory);
-    if (!memory.ok()) return fail(memory.error());
-    request.memory_bytes = memory.value();
-    request.weights_bytes = subject.value().weights_bytes;
+    TRY(const CudaDevice* device, open_cuda());
+    request.memory_bytes = device->info.free_bytes;
+    request.weights_bytes = subject.device_bytes;
+  } else {
+    TRY(request.memory_bytes, parse_size(o.memory));
+    request.weights_bytes = subject.weights_bytes;
   }
-  if (!o.memory.empty()) {
-    if (o.weights == "packed" || o.weights == "bf16") {
-      request.weights_bytes =
-          o.weights == "packed" ? subject.value().packed_bytes : subject.value().device_bytes;
-    } else if (!o.weights.empty()) {
-      const auto weights = parse_size(o.weights);
-      if (!weights.ok()) return fail(weights.error());
-      request.weights_bytes = weights.value();
-    }
+  if (o.weights == "bf16") {
+    request.weights_bytes = subject.device_bytes;
+  } else if (o.weights == "packed") {
+    request.weights_bytes = subject.packed_bytes;
+  } else if (!o.weights.empty()) {
+    TRY(request.weights_bytes, parse_size(o.weights));
   }
-  if (request.context == 0 && (request.memory_bytes == 0 || request.concurrency == 0))
-    request.context = subject.value().context;
-  const Geometry geometry = subject.value().geometry(storage(format.value()));
-  if (const Status ok = check_geometry(geometry); !ok.ok()) return fail(kUsage, ok.error().message);
-  const Plan plan = make_plan(geometry, request);
+  return {};
+}
 
-  Json by_format = Json::array();
-  for (const Format* f : formats()) {
-    const Geometry stored = subject.value().geometry(storage(f));
-    if (!check_geometry(stored).ok()) continue;
-    const Plan other = make_plan(stored, request);
-    by_format.push_back({{"format", f->name},
-                         {"bytes_per_token", other.bytes_per_token},
-                         {"bytes_per_sequence", other.bytes_per_sequence},
-                         {"max_concurrency", other.max_concurrency}});
-  }
-  Json warnings = Json::array();
+std::vector<std::string> plan_warnings(const Subject& subject, const PlanRequest& request,
+                                       const Plan& plan) {
+  std::vector<std::string> all;
   if (request.memory_bytes > 0 && request.memory_bytes <= request.weights_bytes)
-    warnings.push_back("the weights alone do not fit this memory");
-  if (plan.context > subject.value().context)
-    warnings.push_back(fmt::format("the model was trained for {} tokens", subject.value().context));
-  const bool too_many = request.memory_bytes > 0 && plan.concurrency > plan.max_concurrency;
-  if (too_many)
-    warnings.push_back(fmt::format(
+    all.emplace_back("the weights alone do not fit this memory");
+  if (plan.context > subject.context)
+    all.push_back(fmt::format("the model was trained for {} tokens", subject.context));
+  if (request.memory_bytes > 0 && plan.concurrency > plan.max_concurrency)
+    all.push_back(fmt::format(
         "{} sequences do not fit: {} do. They need {} of cache, {} is left beside the weights",
         plan.concurrency, plan.max_concurrency,
         human_bytes(static_cast<double>(plan.kv_pool_bytes)),
         human_bytes(static_cast<double>(request.memory_bytes -
                                         std::min(request.memory_bytes, request.weights_bytes)))));
-  if (o.json) {
-    Json groups = Json::array();
-    for (const PlanGroup& g : plan.groups) {
-      Json j{{"layers", g.layers},
-             {"lanes", g.lanes},
-             {"block_bytes", g.block_bytes},
-             {"bytes_per_token", g.bytes_per_token},
-             {"bytes_per_sequence", g.bytes_per_sequence}};
-      if (g.window) j["window"] = g.window;
-      groups.push_back(std::move(j));
-    }
-    print_json(
-        {{"model", subject.value().name},
-         {"format", storage(format.value()).name()},
-         {"bytes_per_token", plan.bytes_per_token + plan.window_bytes_per_token},
-         {"growing_bytes_per_token", plan.bytes_per_token},
-         {"context", plan.context},
-         {"bytes_per_sequence", plan.bytes_per_sequence},
-         {"concurrency", plan.concurrency},
-         {"max_concurrency", plan.max_concurrency},
-         {"kv_pool_bytes", plan.kv_pool_bytes},
-         {"blocks", plan.blocks},
-         {"block_size", o.block_size},
-         {"max_tokens", plan.max_tokens},
-         {"weights_bytes", subject.value().weights_bytes},
-         {"with_sharing",
-          {{"dedup_ratio", plan.deduplication}, {"max_concurrency", plan.shared_concurrency}}},
-         {"by_format", by_format},
-         {"groups", groups},
-         {"formula", plan.formula},
-         {"assumptions",
-          {"K and V as allocated: whole blocks, whole slabs",
-           "weights at 2 bytes per parameter unless a file or --weights says otherwise"}},
-         {"warnings", warnings}});
-    return kOk;
+  return all;
+}
+
+Json groups_json(const Plan& plan) {
+  Json groups = Json::array();
+  for (const PlanGroup& g : plan.groups) {
+    Json j{{"layers", g.layers},
+           {"lanes", g.lanes},
+           {"block_bytes", g.block_bytes},
+           {"bytes_per_token", g.bytes_per_token},
+           {"bytes_per_sequence", g.bytes_per_sequence}};
+    if (g.window) j["window"] = g.window;
+    groups.push_back(std::move(j));
   }
-  fmt::print("{} in {}\n  {}\n\n", subject.value().name, storage(format.value()).name(),
-             plan.formula);
+  return groups;
+}
+
+void print_plan(const PlanRequest& request, const Plan& plan) {
   fmt::print("  one sequence of {} tokens: {}\n", plan.context,
              human_bytes(static_cast<double>(plan.bytes_per_sequence)));
   if (request.memory_bytes > 0)
@@ -188,7 +136,72 @@ int run_plan(const PlanOptions& o) {
   else
     fmt::print("  {} sequence{}: {} of cache\n", plan.concurrency, plan.concurrency == 1 ? "" : "s",
                human_bytes(static_cast<double>(plan.kv_pool_bytes)));
-  for (const Json& w : warnings) fmt::print(stderr, "warning: {}\n", w.get<std::string>());
+}
+
+int run_plan(const PlanOptions& o) {
+  if (o.list) return list_models();
+  const auto found = find_subject(o);
+  if (!found.ok()) return fail(found.error());
+  const Subject& subject = found.value();
+  const auto format = find_format(format_name(o.format, o.kv));
+  if (!format.ok()) return fail(kUsage, format.error().message);
+  const auto storage = [&](const Format* f) {
+    StoragePolicy s = f;
+    s.recent_exact = o.kv.recent_exact;
+    s.sinks = o.kv.sinks;
+    s.skip_layers = o.kv.skip_layers;
+    return s;
+  };
+  PlanRequest request{.context = o.context,
+                      .concurrency = o.concurrency,
+                      .shared_prefix = o.shared_prefix,
+                      .prefix_groups = o.prefix_groups};
+  if (const Status read = read_memory(o, subject, request); !read.ok()) return fail(read.error());
+  if (request.context == 0 && (request.memory_bytes == 0 || request.concurrency == 0))
+    request.context = subject.context;
+  const Geometry geometry = subject.geometry(storage(format.value()));
+  if (const Status ok = check_geometry(geometry); !ok.ok()) return fail(kUsage, ok.error().message);
+  const Plan plan = make_plan(geometry, request);
+  const std::string stored_as = storage(format.value()).name();
+  const std::vector<std::string> warnings = plan_warnings(subject, request, plan);
+  if (!o.json) {
+    fmt::print("{} in {}\n  {}\n\n", subject.name, stored_as, plan.formula);
+    print_plan(request, plan);
+    for (const std::string& w : warnings) fmt::print(stderr, "warning: {}\n", w);
+    return kOk;
+  }
+  Json by_format = Json::array();
+  for (const Format* f : formats()) {
+    const Geometry stored = subject.geometry(storage(f));
+    if (!check_geometry(stored).ok()) continue;
+    const Plan other = make_plan(stored, request);
+    by_format.push_back({{"format", f->name},
+                         {"bytes_per_token", other.bytes_per_token},
+                         {"bytes_per_sequence", other.bytes_per_sequence},
+                         {"max_concurrency", other.max_concurrency}});
+  }
+  print_json({{"model", subject.name},
+              {"format", stored_as},
+              {"bytes_per_token", plan.bytes_per_token + plan.window_bytes_per_token},
+              {"growing_bytes_per_token", plan.bytes_per_token},
+              {"context", plan.context},
+              {"bytes_per_sequence", plan.bytes_per_sequence},
+              {"concurrency", plan.concurrency},
+              {"max_concurrency", plan.max_concurrency},
+              {"kv_pool_bytes", plan.kv_pool_bytes},
+              {"blocks", plan.blocks},
+              {"block_size", o.block_size},
+              {"max_tokens", plan.max_tokens},
+              {"weights_bytes", subject.weights_bytes},
+              {"with_sharing",
+               {{"dedup_ratio", plan.deduplication}, {"max_concurrency", plan.shared_concurrency}}},
+              {"by_format", by_format},
+              {"groups", groups_json(plan)},
+              {"formula", plan.formula},
+              {"assumptions",
+               {"K and V as allocated: whole blocks, whole slabs",
+                "weights at 2 bytes per parameter unless a file or --weights says otherwise"}},
+              {"warnings", warnings}});
   return kOk;
 }
 

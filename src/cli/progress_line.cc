@@ -31,8 +31,8 @@ double ProgressLine::seconds() const {
 
 void ProgressLine::at(std::uint64_t done, std::uint64_t all) {
   const double now = seconds();
-  if (now < 1 || done == 0 || now - told_ < (terminal_ ? 0.1 : 10)) return;
-  told_ = now;
+  if (now < 1 || done == 0 || now - printed_at_ < (terminal_ ? 0.1 : 10)) return;
+  printed_at_ = now;
   const double left =
       now * static_cast<double>(all - std::min(done, all)) / static_cast<double>(done);
   const auto count = [&](std::uint64_t n) {

@@ -1,5 +1,5 @@
-// cli/progress_line.h - says how far something is that takes a while: on a terminal in one line that
-// changes, elsewhere in a line every ten seconds. Nothing is said within the first second.
+// cli/progress_line.h - shows the progress of long work: on a terminal in one line that changes,
+// elsewhere in a new line every ten seconds. Prints nothing in the first second.
 //
 //   ProgressLine line("measured", "layers");
 //   line.at(3, 62);                        // measured 3 of 62 layers, 14 s, about 5 min left
@@ -29,8 +29,8 @@ class ProgressLine {
   const double unit_;
   const bool terminal_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  double told_ = 0;     // seconds when it last spoke
-  bool shown_ = false;  // there is a line to wipe
+  double printed_at_ = 0;  // seconds when it last spoke
+  bool shown_ = false;     // there is a line to wipe
 };
 
 std::string in_words(double seconds);  // "14 s", "5 min", "2.1 h"

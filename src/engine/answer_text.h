@@ -1,9 +1,9 @@
 // engine/answer_text.h - the text of one answer as its tokens come: detokenized, cut at stop
 // strings, with the number of tokens that count.
 //
-// Runs outside the engine thread (server, command line). The engine goes on sampling until it hears
-// of a stop string; what comes after one is ignored here, so that text and counts do not depend on
-// when it heard.
+// Runs outside the engine thread (server, command line). The engine samples until it is told that a
+// stop string was found. Tokens after the stop string are ignored here, so text and counts do not
+// depend on when the engine was told.
 //
 //   TRY(StopStrings stops, StopStrings::create({"\n\n"}));            // outlives the answer
 //   AnswerText text(tokenizer, stops, {.tokens_min = 4});
@@ -42,8 +42,8 @@ class AnswerText {
   bool stopped() const { return stopped_by_.has_value(); }
   const std::string* stopped_by() const;            // the stop string that was found
   std::uint32_t tokens() const { return tokens_; }  // that count, the end token included
-  // Tokens whose text has been appended, or that have none and precede such: those whose
-  // log-probabilities may be told.
+  // Tokens whose log-probabilities may be sent: their text has been appended, or they have no text
+  // and come before a token whose text has been.
   std::uint32_t tokens_shown() const { return shown_; }
   double mean_logprob() const;  // of the tokens that count; ranks best_of
 

@@ -14,8 +14,8 @@ double BeamSearch::final_score(const Beam& b) const {
                             options_.length_penalty);
 }
 
-// The best final score that a beam can still reach: sums only fall as tokens are added, and a
-// positive penalty makes most of them at the full length.
+// The best final score that a beam can still reach. Sums only fall as tokens are added; with a
+// positive penalty the score is highest at the full length.
 double BeamSearch::attainable(const Beam& b) const {
   const std::size_t length = options_.length_penalty > 0 ? options_.tokens_max : b.tokens.size();
   return b.score /
@@ -36,8 +36,8 @@ Result<bool> BeamSearch::advance(KvCache& cache, Sampler& sampler, std::span<con
   };
   std::vector<Extension> extensions;
   std::vector<std::vector<TokenLogprob>> best(open_.size());  // next tokens of each beam
-  // Twice the width per beam, so that `width` remain even when half of them end here; more where
-  // some may not end yet.
+  // Twice the width per beam: `width` remain even if half of them end here. More where end tokens
+  // are not allowed yet.
   const std::size_t wanted =
       2 * width + (length_ < options_.tokens_min ? options_.end_tokens.size() : 0);
   for (std::size_t b = 0; b < open_.size(); ++b) {
@@ -73,7 +73,7 @@ Result<bool> BeamSearch::advance(KvCache& cache, Sampler& sampler, std::span<con
   std::stable_sort(finished_.begin(), finished_.end(),
                    [&](const Beam& a, const Beam& b) { return final_score(a) > final_score(b); });
   if (finished_.size() > width) finished_.resize(width);  // nobody asks for more
-  // Enough ended ones that no open beam can still beat.
+  // The search is over when no open beam can still beat the `width` finished ones.
   return !open_.empty() && length_ < options_.tokens_max &&
          (finished_.size() < width ||
           final_score(finished_[width - 1]) < attainable(open_.front()));

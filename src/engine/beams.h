@@ -1,7 +1,7 @@
 // engine/beams.h - beam search over forked sequences: which tokens continue which hypothesis.
 //
-// The caller runs the model; this keeps the hypotheses. Used by generate() and by the engine, where
-// beams of many requests share a step.
+// The caller runs the model; this class keeps the hypotheses. Used by the engine, where beams of
+// many requests share a step.
 //
 //   BeamSearch search({.width = 4, .choices = 2, .tokens_max = 32}, std::move(prompt_sequence));
 //   for (;;) {
@@ -29,7 +29,8 @@ struct BeamOptions {
   std::vector<TokenId> end_tokens;  // that end a hypothesis
 };
 
-// One hypothesis. Its sequence has read all its tokens but the last; a finished one has none.
+// One hypothesis. Its sequence has read all its tokens but the last. A finished beam has no
+// sequence.
 struct Beam {
   Sequence sequence;
   std::vector<TokenId> tokens;

@@ -203,7 +203,7 @@ std::unique_ptr<Program> Blending::fork() const {
 
 void Blending::attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) {
   blend_ = find_blend(stepper.runtime(), s, recompute_, options);
-  // Without room for all of it the prompt is read as any other, step by step.
+  // If there is no room for all runs, the prompt is read step by step without reuse.
   if (blend_ && !blend_->lay(stepper.runtime()).ok()) blend_.reset();
   laid_ = blend_.has_value();
 }

@@ -1,18 +1,21 @@
-// engine/blend.h - a prompt made of texts that are cached behind other prefixes: their keys and values
-// are copied, keys turned to where they stand now, and the tokens that differ most are computed again
-// (CacheBlend, arXiv 2405.16444). An approximation, so what follows is private.
+// engine/blend.h - a prompt made of texts that are cached behind other prefixes. Their keys and
+// values are copied, the keys are rotated to their new positions, and the tokens that differ most
+// are computed again (CacheBlend, arXiv 2405.16444). The result is an approximation, so it is
+// private.
 //
-// Runs of whole cached blocks are looked for anywhere in the prompt, behind its cached prefix. Laid
-// out, a few layers are computed for all of them: tokens whose values there differ most from the
-// copied ones, a share of `recompute`, are computed in every layer, as is all that was found nowhere.
-// With a share of 0 it is reuse by turning keys alone, with 1 the bits of reading the prompt.
+// find_blend() looks for runs of whole cached blocks anywhere in the prompt behind its cached
+// prefix. After they are copied, a few layers are computed for all tokens. The tokens whose values
+// differ most from the copied ones, a share of `recompute`, are computed in every layer, and so are
+// the tokens that were not found. A share of 0 only rotates keys; a share of 1 gives the bits of
+// reading the prompt.
 //
 //   std::optional<Blend> blend = find_blend(runtime, sequence, 0.15, options);   // nothing: read it
 //   TRY_STATUS(blend->lay(runtime));
 //   while (!blend->done()) TRY_STATUS(blend->advance(stepper, 512));             // rows
 //   sequence.length();            // up to the end of the last run
 //
-// For exact formats and layers that see everything: window layers do not have what they passed.
+// Works for exact formats and layers without windows: window layers drop the tokens they have
+// passed.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +37,10 @@ class Blend {
   };
   Blend(Sequence& s, double recompute, std::vector<Run> runs);
 
-  // Copies what was found; the sequence then ends behind the last run. No room changes nothing.
+  // Copies the runs; the sequence then ends behind the last run. If there is no room, nothing
+  // changes.
   Status lay(Runtime& runtime);
-  bool laid() const { return laid_; }
-  // Computes up to so many rows of what is to be computed.
+  // Computes up to `rows` of the tokens that must be computed.
   Status advance(Stepper& stepper, std::uint32_t rows);
   bool done() const { return laid_ && looked_ == end_ && next_ == again_.size(); }
 
@@ -60,8 +63,8 @@ class Blend {
   std::uint32_t reused_ = 0;
 };
 
-// What of a sequence's prompt, behind what it holds, is cached elsewhere under the same root and
-// changes of keys. Engine thread; takes as long however much is cached.
+// Finds the parts of a sequence's prompt, behind what it holds, that are cached elsewhere under the
+// same root and key changes. Engine thread only. Its time does not depend on how much is cached.
 std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
                                 const SequenceOptions& options);
 
@@ -74,10 +77,10 @@ class Blending final : public Program {
   void attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) override;
   Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
   Status before_step(Stepper&, Sequence&) override { return failed_; }
-  // What was put together cannot be computed again, so the cache must not drop it while it is parked.
+  // A blended prompt cannot be computed again, so the cache must not drop it while it is parked.
   void open(SequenceOptions& options) const override { options.recomputable = false; }
   Yield yield(const Sequence&) const override { return laid_ ? Yield::park : Yield::either; }
-  // The prompt is read as any other then: more than was promised.
+  // The whole prompt is then read without reuse: that is exact, so more than was promised.
   void reset(Sequence&) override {
     blend_.reset();
     laid_ = false;

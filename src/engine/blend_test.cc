@@ -25,15 +25,15 @@ void warm(Runtime& r, const std::vector<TokenId>& prompt) {
   ASSERT_TRUE(Stepper(r).read(s).ok());
 }
 
-struct Told {
+struct BlendedRead {
   std::vector<float> logits;  // of the last token
   std::uint32_t attached = 0, reused = 0, end = 0;
 };
 
 // A negative share: nothing is looked for.
-Told run(Runtime& r, const std::vector<TokenId>& prompt, double recompute,
-         std::uint32_t rows = 512) {
-  Told out;
+BlendedRead run(Runtime& r, const std::vector<TokenId>& prompt, double recompute,
+                std::uint32_t rows = 512) {
+  BlendedRead out;
   const SequenceOptions options{.root = r.tenant_root("").value(),
                                 .token_capacity = static_cast<std::uint32_t>(prompt.size()),
                                 .reuse = recompute >= 0,
@@ -57,7 +57,7 @@ Told run(Runtime& r, const std::vector<TokenId>& prompt, double recompute,
   return out;
 }
 
-double distance(const Told& a, const Told& b) {
+double distance(const BlendedRead& a, const BlendedRead& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.logits.size(); ++i)
     sum += std::pow(double{a.logits[i]} - b.logits[i], 2);
@@ -80,7 +80,7 @@ struct World {
 // Whole blocks of the texts where they were cached: 21 + 64 ... of the first, 24 + 64 of the second.
 TEST(Blend, FindsTextsWhereverTheyStand) {
   World w;
-  const Told got = run(*w.runtime, w.prompt, 0);
+  const BlendedRead got = run(*w.runtime, w.prompt, 0);
   EXPECT_EQ(got.attached, 0u);
   EXPECT_EQ(got.reused, 64u + 96u);
   // The first text began at 11: its first whole block at 32, 21 tokens on, its last ends at 128.
@@ -103,10 +103,10 @@ TEST(Blend, ReadsTheBlocksOfATextAlone) {
 
 TEST(Blend, ComputingEverythingAgainIsReadingThePrompt) {
   World w;
-  const Told want = run(*w.runtime, w.prompt, -1);
+  const BlendedRead want = run(*w.runtime, w.prompt, -1);
   for (const std::uint32_t rows : {512u, 37u})
     EXPECT_EQ(run(*w.runtime, w.prompt, 1, rows).logits, want.logits);
-  const Told some = run(*w.runtime, w.prompt, 0.3);
+  const BlendedRead some = run(*w.runtime, w.prompt, 0.3);
   EXPECT_EQ(run(*w.runtime, w.prompt, 0.3, 41).logits, some.logits);
   EXPECT_NE(some.logits, want.logits);
   w.runtime->cache().check();
@@ -116,14 +116,14 @@ TEST(Blend, ComputingEverythingAgainIsReadingThePrompt) {
 // them is all it takes.
 TEST(Blend, InOneLayerTurningKeysIsEnough) {
   World w(1, "f32");
-  const Told want = run(*w.runtime, w.prompt, -1), got = run(*w.runtime, w.prompt, 0);
+  const BlendedRead want = run(*w.runtime, w.prompt, -1), got = run(*w.runtime, w.prompt, 0);
   for (std::size_t i = 0; i < want.logits.size(); ++i)
     ASSERT_NEAR(got.logits[i], want.logits[i], 2e-4 * (1 + std::fabs(want.logits[i])));
 }
 
 TEST(Blend, TheMoreIsComputedTheCloserItComes) {
   World w;
-  const Told want = run(*w.runtime, w.prompt, -1);
+  const BlendedRead want = run(*w.runtime, w.prompt, -1);
   double before = 1e9;
   for (const double share : {0.0, 0.3, 0.7, 1.0}) {
     const double now = distance(run(*w.runtime, w.prompt, share), want);
@@ -137,7 +137,7 @@ TEST(Blend, ATruePrefixIsSharedAsEver) {
   World w;
   const std::vector<TokenId> prompt =
       joined({printable_of(11, 1), w.first, w.second, printable_of(9, 9)});
-  const Told got = run(*w.runtime, prompt, 0.15);
+  const BlendedRead got = run(*w.runtime, prompt, 0.15);
   EXPECT_EQ(got.attached, 128u);
   EXPECT_EQ(got.reused, 54u);  // 64 of the second text, less 15 %
 }
@@ -161,13 +161,13 @@ TEST(BlendEngine, AnswersAndStaysPrivate) {
   EXPECT_TRUE(beside->result);
   const auto want =
       naive_generate(*w.runtime, printable_of(70, 20), {.tokens_max = 30, .ignore_end = true});
-  EXPECT_EQ(beside->told[0].ids(), want.value().answers[0].tokens);
+  EXPECT_EQ(beside->answers[0].ids(), want.value().answers[0].tokens);
   // Whoever asks for the same without saying so computes it.
   const auto plain = e.submit(request(w.prompt, 8));
   e.run();
   EXPECT_EQ(plain->result->cached_tokens, 0u);
   const auto alone = naive_generate(*w.runtime, w.prompt, {.tokens_max = 8, .ignore_end = true});
-  EXPECT_EQ(plain->told[0].ids(), alone.value().answers[0].tokens);
+  EXPECT_EQ(plain->answers[0].ids(), alone.value().answers[0].tokens);
   e.expect_empty();
 }
 

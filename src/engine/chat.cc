@@ -25,14 +25,6 @@ std::vector<TokenId> encode_segments(const Tokenizer& tokenizer, std::span<const
   return tokenizer.encode(spans);
 }
 
-Result<std::string> render_chat_text(const Runtime& runtime, const Json& messages,
-                                     const ChatOptions& options) {
-  TRY(const std::vector<Segment> parts, render_chat_segments(runtime, messages, options));
-  std::string text;
-  for (const Segment& s : parts) text += s.text;
-  return text;
-}
-
 Result<std::vector<TokenId>> render_chat(const Runtime& runtime, const Json& messages,
                                          const ChatOptions& options) {
   TRY(const std::vector<Segment> parts, render_chat_segments(runtime, messages, options));

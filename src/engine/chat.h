@@ -24,8 +24,6 @@ Result<std::vector<Segment>> render_chat_segments(const Runtime& runtime, const 
                                                   const ChatOptions& options);
 std::vector<TokenId> encode_segments(const Tokenizer& tokenizer, std::span<const Segment> parts);
 
-Result<std::string> render_chat_text(const Runtime& runtime, const Json& messages,
-                                     const ChatOptions& options);
 Result<std::vector<TokenId>> render_chat(const Runtime& runtime, const Json& messages,
                                          const ChatOptions& options);
 

@@ -1,7 +1,7 @@
 // engine/client.h - an engine that the calling thread drives: from a prompt to answers, as text.
 //
-// `quire run`, `quire chat` and whoever embeds Quire without a server ask through a Client; the server
-// asks through a Service, which drives the same engine from a thread of its own.
+// `quire run`, `quire chat` and the C API use a Client. The server uses a Service, which drives the
+// same engine from its own thread.
 //
 //   Client client(*runtime);
 //   TRY(GenerateResult result, client.generate(prompt, {.tokens_max = 64}, events));
@@ -32,7 +32,7 @@ struct GenerateOptions {
   std::vector<std::string> stop = {};
   std::uint32_t chunk = 0;                          // rows per prefill step; 0: as many as fit
   std::shared_ptr<const RetainPolicy> retain = {};  // null: the runtime's, if it has one
-  std::shared_ptr<const SelectPolicy> select = {};  // likewise; of answers
+  std::shared_ptr<const SelectPolicy> select = {};  // of answers; null: the runtime's, if any
 };
 
 struct Generated {

@@ -3,7 +3,7 @@
 //
 //   TRY_STATUS(check_combination({.geometry = &geometry, .retain = &policy, .beams = 4}));
 //
-// Adding a policy: its row in Part, what it does not go with in combine.cc.
+// Adding a policy: its name in Part, what it does not go with in combine.cc.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Combination {
 };
 
 // A part of a request that has rules.
-enum class Part : std::uint8_t { budget, select, approximate, convert };
+enum class Part : std::uint8_t { budget, select, approximate, convert, draft };
 
 struct CombineRule {
   Part part;
@@ -51,6 +51,9 @@ struct Refusal {
   std::string message;
 };
 std::optional<Refusal> refusal(const Combination& c);
-Status check_combination(const Combination& c);  // the same as an error
+Status check_combination(const Combination& c);  // refusal() as an error
+// Whether its answers may be drafted. Nobody asks for drafts, so nothing is refused: where a rule of
+// theirs says no, there are none.
+bool may_draft(const Combination& c);
 
 }  // namespace quire

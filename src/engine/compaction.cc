@@ -11,9 +11,10 @@
 namespace quire {
 namespace {
 
-// Formats that store tokens of a block together keep or drop all of it: as many pages of each lane as
-// fit what it may keep, those with most of the slots that were chosen. The first one stays where the
-// method has first tokens; ties go to the lower page. Slots behind the last whole page stay.
+// Some formats encode the tokens of a block together, so a lane keeps or drops whole pages. It
+// keeps as many pages as its budget allows: those with most chosen slots, and the lower page among
+// equals. The first page stays if the method keeps first tokens. Slots behind the last whole page
+// stay.
 KeepSets whole_pages(const KeepSets& chosen, const LaneScores& lanes, std::uint32_t sinks,
                      std::uint32_t per_page) {
   KeepSets out;
@@ -75,7 +76,7 @@ void Compaction::merge(Runtime& runtime, const Sequence& s, const Merger& merger
   const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;
   merged_.resize(tokens_.size());
   std::atomic<std::uint32_t> next{0};
-  runtime.pool().run([&](ThreadPool::Lane) {
+  runtime.pool().run([&](ThreadPool::Worker) {
     for (std::uint32_t lane; (lane = next.fetch_add(1)) < tokens_.size();) {
       LaneRows rows = lane_rows(runtime, s, layers_[lane / kv_heads], lane % kv_heads,
                                 {.values = true}, {0, end_});

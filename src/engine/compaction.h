@@ -17,7 +17,7 @@ namespace quire {
 
 class Compaction {
  public:
-  // What is in the open block stays: it counts as recent.
+  // Tokens of the open block stay: they count as recent.
   Compaction(const Runtime& runtime, const Sequence& s, std::span<const std::uint32_t> layers,
              RetainMethod method, const LaneScoring& scored, std::uint32_t budget);
 
@@ -27,7 +27,7 @@ class Compaction {
              std::span<MergeState> states);
   Status carry_out(Runtime& runtime, Sequence& s);
 
-  bool began() const { return began_; }  // something is gone already
+  bool began() const { return began_; }  // some tokens have been dropped already
   const KeepSets& held() const {
     return held_;
   }  // of the slots that lanes had, those they have now

@@ -1,6 +1,7 @@
 // Every combination of format, budget, selection, approximate reuse and width: what a request is
 // refused is what the tables say, and what it is not is answered, the same alone, again and beside
 // others.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/combine.h"
@@ -100,7 +101,7 @@ class Composition {
     engine_.run();
     EXPECT_TRUE(sink->result) << (sink->failure ? sink->failure->message : "no end");
     std::vector<std::vector<TokenId>> all;
-    for (const MemorySink::Told& told : sink->told) all.push_back(told.ids());
+    for (const MemorySink::Answer& answer : sink->answers) all.push_back(answer.ids());
     return all;
   }
 

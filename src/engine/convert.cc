@@ -30,8 +30,8 @@ class Converter {
       const KvSequenceView view = room.view(0, g, 0);
       const LayerGroup& group = target_.groups[g];
       const std::uint32_t pages = group.lanes();
-      r_.pool().run([&](ThreadPool::Lane lane) {
-        for (std::uint32_t i = lane.index; i < (end - first) * pages; i += lane.count) {
+      r_.pool().run([&](ThreadPool::Worker worker) {
+        for (std::uint32_t i = worker.index; i < (end - first) * pages; i += worker.count) {
           const ArenaOffset block = view.blocks[first + i / pages];
           if (block != kNoBlock) page(group, i % pages, first + i / pages, block);
         }

@@ -88,13 +88,13 @@ TEST(Convert, ARequestGoesOnFromEncodedCopiesOfExactBlocks) {
   const auto made = ask("int8", true), again = ask("int8", true);
   EXPECT_EQ(made->admission.cached_tokens, 128u);
   EXPECT_GE(again->admission.cached_tokens, 128u);
-  EXPECT_EQ(made->told[0].ids(), again->told[0].ids());
+  EXPECT_EQ(made->answers[0].ids(), again->answers[0].ids());
   // Its blocks are not those of requests that compute, and their chain wins where it has as much.
   const auto computed = ask("int8", false);
   EXPECT_EQ(computed->admission.cached_tokens, 0u);
-  EXPECT_EQ(ask("int8", true)->told[0].ids(), computed->told[0].ids());
+  EXPECT_EQ(ask("int8", true)->answers[0].ids(), computed->answers[0].ids());
   const auto plain = ask("hadamard-int2", true);
-  EXPECT_EQ(plain->told[0].ids(), cold->told[0].ids());
+  EXPECT_EQ(plain->answers[0].ids(), cold->answers[0].ids());
   tiny.expect_empty();
 }
 
@@ -120,7 +120,7 @@ TEST(Convert, GivingWayChangesNoAnswer) {
     EXPECT_EQ(converted->admission.cached_tokens, 128u);
     preemptions = converted->result ? converted->result->preemptions : 0;
     tiny.expect_empty();
-    return converted->told[0].ids();
+    return converted->answers[0].ids();
   };
   std::uint32_t none = 0, some = 0;
   EXPECT_EQ(answer(4 << 20, some), answer(256 << 20, none));

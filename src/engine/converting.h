@@ -19,11 +19,13 @@ class Converting final : public Program {
       : tenant_(policy.tenant), salt_(policy.salt), storage_(policy.storage) {}
 
   std::unique_ptr<Program> fork() const override { return std::make_unique<Converting>(*this); }
-  // What the sequence begins with; nothing if its own chain has as much, or if there is no room.
+  // The converted blocks that the sequence begins with. Nothing if blocks of its own chain serve as
+  // many tokens, or if there is no room.
   std::optional<Attached> attach(Stepper& stepper, Sequence& s,
                                  const SequenceOptions& options) override;
   Yield yield(const Sequence&) const override { return converted_ ? Yield::park : Yield::either; }
-  // Its chain says that blocks were converted: what is computed instead is nobody else's.
+  // The key chain says that blocks were converted, so no other request may use what is computed
+  // after.
   void reset(Sequence& s) override {
     if (converted_) s.limit_purity(0);
     converted_ = false;

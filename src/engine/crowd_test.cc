@@ -1,5 +1,6 @@
-// Equal requests at once, and requests whose policies hold memory beside plain ones: everybody gets
-// the answer that he would have got alone, and everybody who fits alone finishes.
+// Equal requests at once, and requests whose policies hold memory beside plain ones: each request gets
+// the answer that it gets alone, and each that fits alone finishes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/engine_testing.h"
@@ -29,7 +30,7 @@ std::vector<std::vector<TokenId>> alone(Request r, std::uint64_t bytes = std::ui
   e.run();
   EXPECT_TRUE(sink->result) << (sink->failure ? sink->failure->message : "not over");
   std::vector<std::vector<TokenId>> all;
-  for (const MemorySink::Told& told : sink->told) all.push_back(told.ids());
+  for (const MemorySink::Answer& answer : sink->answers) all.push_back(answer.ids());
   return all;
 }
 
@@ -48,7 +49,7 @@ TEST(Crowd, EqualRequestsWithACutAnswerAsAlone) {
     e.run();
     for (const auto& sink : sinks) {
       ASSERT_TRUE(sink->result);
-      EXPECT_EQ(sink->told[0].ids(), wanted[0]);
+      EXPECT_EQ(sink->answers[0].ids(), wanted[0]);
     }
     e.engine->drop_snapshots();
     e.expect_empty();
@@ -66,7 +67,7 @@ TEST(Crowd, APromptShorterThanItsCutLeavesNothingForALongerOne) {
     e.run();
     const auto sink = e.submit(asking(prompt, budget, 8));
     e.run();
-    EXPECT_EQ(sink->told[0].ids(), wanted[0]);
+    EXPECT_EQ(sink->answers[0].ids(), wanted[0]);
   }
 }
 
@@ -82,8 +83,8 @@ TEST(Crowd, AParkedBudgetFailsNobody) {
   e.run();
   ASSERT_TRUE(first->result) << (first->failure ? first->failure->message : "not over");
   ASSERT_TRUE(second->result) << (second->failure ? second->failure->message : "not over");
-  EXPECT_EQ(first->told[0].ids(), plain_alone[0]);
-  EXPECT_EQ(second->told[0].ids(), kept_alone[0]);
+  EXPECT_EQ(first->answers[0].ids(), plain_alone[0]);
+  EXPECT_EQ(second->answers[0].ids(), kept_alone[0]);
   EXPECT_GT(second->result->preemptions, 0u);
   e.expect_empty();
 }
@@ -149,7 +150,7 @@ TEST(Crowd, NumbersThatAreNotFiniteEndTheirRequestAlone) {
     ASSERT_TRUE(first->failure);
     EXPECT_EQ(first->failure->kind, FailureKind::numeric);
     ASSERT_TRUE(other->result);
-    EXPECT_EQ(other->told[0].ids().size(), 8u);
+    EXPECT_EQ(other->answers[0].ids().size(), 8u);
     // What came before the chunk with the token may stay; the chunk and what comes after may not.
     Sequence s = std::move(e.runtime->open_sequence(200).value());
     EXPECT_LE(e.runtime->cache().attach(s, bad).tokens, 64u);

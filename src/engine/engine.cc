@@ -23,8 +23,9 @@ Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log,
       clock_(clock),
       line_({}) {
   for (std::uint32_t i = 0; i < runtime.threads(); ++i)
-    lanes_.emplace_back(runtime.vector(), runtime.config().vocabulary);
+    workers_.emplace_back(runtime.vector(), runtime.config().vocabulary);
   log_.tokens_per_block = runtime.geometry().tokens_per_block;
+  if (options.drafts.sources >> kCachedDrafts & 1) runtime.cache().remember_tails();
 }
 
 Engine::~Engine() { fail_all(FailureKind::draining, "the server is stopping"); }
@@ -41,7 +42,7 @@ void Engine::note(const Job& job, Reason reason, std::uint32_t tokens, std::uint
                          .reason = reason});
 }
 
-// An error where the cache has no room for another root.
+// The root of a job's blocks. An error if the cache has no room for another root.
 Result<RootId> Engine::root_of(const Job& job) {
   const KvPolicy& kv = job.request.kv;
   std::string name = kv.tenant;
@@ -79,6 +80,7 @@ void Engine::submit(std::unique_ptr<Job> owned) {
     deadlines_.emplace(job.deadline, job.id);
   }
   line_.add(job.id, job.entry);
+  look_below(job);
   ++stats_.requests_submitted;
   stats_.request_choices.add(job.request.choices);
   stats_.request_tokens_max.add(job.request.tokens_max);
@@ -126,7 +128,7 @@ void Engine::expire() {
   sweep();
 }
 
-// Its turn has come: it gets its blocks and joins the batch.
+// The job's turn has come: it gets its blocks and joins the batch.
 void Engine::admit(Job& job) {
   if (!job.placed) place(job);
   if (!job.placed) return fail(job, FailureKind::no_room, "too many sequences are open");
@@ -154,50 +156,53 @@ void Engine::admit(Job& job) {
     reserved_bytes_ += full_bytes(job);
   }
   note(job, Reason::admitted, got.tokens);
-  if (!first) return;
-
-  const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
-  job.admitted = now_;
-  job.cached = std::min(got.tokens, prompt - 1);
+  if (first) job.admitted = now_;
+  if (job.told_admission) return;
+  job.cached = std::min(got.tokens, static_cast<std::uint32_t>(job.request.prompt.size()) - 1);
   job.waited =
       job.probed && job.cached > job.first_seen_tokens ? job.cached - job.first_seen_tokens : 0;
   job.reason = got.reason;
+  if (!made) begin_loading(job);
+  if (!job.loading) tell_admission(job);
+}
+
+// How much of the prompt was cached is known.
+void Engine::tell_admission(Job& job) {
+  const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
+  job.told_admission = true;
   stats_.prompt_tokens += prompt;
   stats_.prompt_tokens_cached += job.cached;
   stats_.prompt_tokens_waited += job.waited;
+  stats_.prompt_tokens_loaded += job.loaded;
   stats_.prompt_tokens_computed += prompt - job.cached;
-  ++stats_.missed[static_cast<std::size_t>(got.reason)];
+  ++stats_.missed[static_cast<std::size_t>(job.reason)];
   stats_.saved_prefill_seconds += job.cached * prefill_cost_.token_seconds();
-  stats_.queue_seconds.add(since(job.submitted));
+  stats_.queue_seconds.add(static_cast<double>(job.admitted - job.submitted) * 1e-9);
   stats_.lookup_seconds.add(static_cast<double>(job.lookup) * 1e-9);
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
-    record->admitted = now_;
+    record->admitted = job.admitted;
     record->cached_tokens = job.cached;
     record->waited_tokens = job.waited;
-    record->reason = got.reason;
+    record->reason = job.reason;
   }
-  told_ = true;
   job.sink->admitted({.prompt_tokens = prompt,
                       .cached_tokens = job.cached,
                       .waited_tokens = job.waited,
-                      .reason = got.reason,
-                      .queue_seconds = since(job.submitted)});
+                      .loaded_tokens = job.loaded,
+                      .reason = job.reason,
+                      .queue_seconds = static_cast<double>(job.admitted - job.submitted) * 1e-9});
 }
 
-// All of the prompt is in the cache: what the request wants kept is kept.
+// The whole prompt is in the cache. Takes the leases that the request asks for.
 void Engine::prompt_read(Job& job) {
+  if (job.loading) end_loading(job);  // computing has passed the last block that was to come
   Sequence& s = *job.branch(0).sequence;
   const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
   if (job.request.kv.write != KvWrite::none)
     job.written = s.published_blocks() * per_block -
                   std::min(s.published_blocks() * per_block, job.cached / per_block * per_block);
-  for (const Retention& keep : job.request.kv.retention) {
-    Result<LeaseId> lease = runtime_.cache().lease(s, {.first_token = keep.first_token,
-                                                       .end_token = keep.end_token,
-                                                       .ttl = keep.ttl,
-                                                       .priority = keep.priority,
-                                                       .pin = keep.pin,
-                                                       .label = keep.label});
+  for (const LeaseRequest& asked : job.request.kv.leases) {
+    Result<LeaseId> lease = runtime_.cache().lease(s, asked);
     if (lease.ok())
       job.leases.push_back(lease.value());
     else
@@ -205,13 +210,12 @@ void Engine::prompt_read(Job& job) {
   }
   settle(job, job.width() > 1);
   if (!job.prompt_logprobs.empty()) {
-    told_ = true;
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));
     job.prompt_logprobs.clear();
   }
 }
 
-// Programs do what can be done now; what they leave for others is kept.
+// Programs do now what they can. States that other requests may start from are kept.
 void Engine::settle(Job& job, bool forks) {
   Answer& a = job.answers[0];
   if (a.programs.empty() || job.beams) return;
@@ -224,7 +228,6 @@ void Engine::fail(Job& job, FailureKind kind, std::string message) {
   ++stats_.failed[static_cast<std::size_t>(kind)];
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id)))
     record->failure = failure;
-  told_ = true;
   job.sink->failed(failure);
   end(job, kind == FailureKind::cancelled ? Reason::cancelled : Reason::failed);
 }
@@ -241,6 +244,7 @@ void Engine::end(Job& job, Reason reason) {
   if (job.reserved) reserved_bytes_ -= full_bytes(job);
   if (job.deadline > 0) deadlines_.erase({job.deadline, job.id});
   job.state = Job::State::over;
+  job.loading.reset();
   job.beams.reset();
   job.answers.clear();
   note(job, reason, job.generated);
@@ -260,6 +264,13 @@ void Engine::sweep() {
 }
 
 bool Engine::step() {
+  drain_below();
+  const bool ran = run_step();
+  if (TierLink* link = runtime_.tiers()) link->send();
+  return ran;
+}
+
+bool Engine::run_step() {
   const Nanoseconds started = now_ = clock_.now();
   expire();
   drop_ended();
@@ -276,6 +287,7 @@ bool Engine::step() {
       fail_all(FailureKind::device, submitted.error().message);
       return has_jobs();
     }
+    if (drop_drafts()) continue;  // nobody gives way for a draft
     if (!make_room()) return has_jobs();
     compose(false);
   }
@@ -287,13 +299,22 @@ bool Engine::step() {
   const Nanoseconds computed = clock_.now(), forward = stepper_.forward_time() - forward_before;
   now_ = computed;
   std::uint32_t rows = 0;
-  for (const StepItem& item : items_) rows += static_cast<std::uint32_t>(item.tokens.size());
+  bool reading = false;
+  for (const StepItem& item : items_) {
+    rows += static_cast<std::uint32_t>(item.tokens.size());
+    reading |= item.tokens.size() - item.drafted > 1;
+  }
   measure(rows, forward);
   for (std::size_t i = 0; i < rows_.size(); ++i)
-    if (rows_[i].job) line_.charge(rows_[i].job->entry.tenant, items_[i].tokens.size());
+    if (rows_[i].job) {
+      const std::size_t certain = items_[i].tokens.size() - items_[i].drafted;
+      line_.charge(rows_[i].job->entry.tenant, certain);
+    }
   use_logits(logits);
+  step_.reset();
   sweep();
   const Nanoseconds ended = clock_.now();
+  if (!reading) pace_.add(rows, static_cast<double>(ended - started));
   ++stats_.steps;
   stats_.step_rows += rows;
   stats_.rows_per_step.add(rows);

@@ -1,5 +1,6 @@
-// A step behind another one that still runs: its tokens are not known yet, but whose they are is. What
-// turns out to have ended is computed in vain and dropped.
+// A step is submitted while the one before it still runs. Its tokens are not known yet, but the
+// answers they belong to are. If an answer turns out to have ended, its row was computed in vain
+// and is dropped.
 #include <algorithm>
 
 #include "base/check.h"
@@ -7,14 +8,14 @@
 
 namespace quire {
 
-// Whether the step at hand is one more token of every answer there is, so that the next one is, too,
-// unless answers end.
+// Whether the step at hand computes one token of every answer there is. The next step then does so,
+// too, unless answers end.
 bool Engine::steady() const {
   if (!options_.ahead.value_or(runtime_.executor().traits().ahead)) return false;
   if (line_.size() > 0 && branches_ < options_.sequences_max) return false;
   std::size_t open = 0;
   for (Job* job : running_) {
-    if (job->state != Job::State::answering || job->beams ||
+    if (job->state != Job::State::answering || job->beams || job->drafts ||
         !job->answers[0].programs.plans_ahead() || job->attached != job->answers.size() ||
         &geometry(*job) != &geometry(*running_[0]) || geometry(*job).by_block() ||
         geometry(*job).sparse())
@@ -29,8 +30,8 @@ bool Engine::steady() const {
   return open > 0 && open == rows;
 }
 
-// Submits the step after the one at hand, which is submitted and not finished. Without room for it
-// there is none, and the others go on as they do.
+// Submits the step after the one at hand, which is submitted and not completed. If there is no room
+// for it, nothing is submitted ahead.
 void Engine::go_ahead() {
   ahead_.items.clear();
   ahead_.rows.clear();
@@ -52,7 +53,7 @@ void Engine::go_ahead() {
   if (next.ok()) ahead_.step.emplace(std::move(next.value()));
 }
 
-// Before their jobs are gone.
+// Must be called before jobs are removed.
 void Engine::drop_ended() {
   if (!ahead_.step) return;
   bool all = true;
@@ -70,7 +71,8 @@ void Engine::drop_ended() {
   ahead_.step.reset();
 }
 
-// Waits for the step at hand and commits it. Before it is waited for, the next one is submitted.
+// Waits for the step at hand and commits it, but for guesses, which must come true first. Before it is
+// waited for, the next one is submitted.
 Status Engine::complete_step(std::span<float>& logits) {
   if (ahead_.step) {
     ++stats_.steps_ahead;
@@ -92,9 +94,10 @@ Status Engine::complete_step(std::span<float>& logits) {
   drawn_ = result.value().drawn;
   logits = result.value().logits;
   for (std::size_t i = 0; i < items_.size(); ++i)
-    if (items_[i].sequence)
+    if (items_[i].sequence && items_[i].drafted == 0)
       stepper_.commit(*step_, items_, i, static_cast<std::uint32_t>(items_[i].tokens.size()));
-  step_.reset();
+  if (std::ranges::all_of(items_, [](const StepItem& item) { return item.drafted == 0; }))
+    step_.reset();
   return {};
 }
 

@@ -1,4 +1,4 @@
-// The rows of a step: who joins, who waits for whom, whose rows stand side by side.
+// The rows of a step: which jobs join it, which wait for another job, and the order of their rows.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -39,7 +39,8 @@ void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
   rows_.push_back({&job, branch, past, first, logits});
 }
 
-// Work that programs have to do before a job's rows, a little in each step. False: no rows now.
+// Does a little of the work that programs have before a job's next rows. False: the job has no rows
+// in this step.
 bool Engine::goes_on(Job& job) {
   const std::uint32_t rows = running_.size() > 1 ? prompt_tokens() : options_.step_tokens;
   if (job.state == Job::State::reading) settle(job, false);
@@ -55,10 +56,10 @@ bool Engine::goes_on(Job& job) {
   return true;
 }
 
-// Rows of answers go into the step at once; prompts are noted, to share what is left. Returns the
-// rows taken.
+// Puts rows of answers into the step. Prompts are only noted: they share the rows that are left.
+// Returns the number of rows taken.
 std::uint32_t Engine::collect(Job& job) {
-  if (!goes_on(job)) return 0;
+  if (!arrives(job) || !goes_on(job)) return 0;
   std::uint32_t taken = 0;
   bool lagging = job.attached < job.branch_count();
   for (std::uint32_t i = 0; i < job.attached; ++i) {
@@ -73,6 +74,7 @@ std::uint32_t Engine::collect(Job& job) {
         {.remaining = b.unread(),
          .rows_max =
              std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
+                       job.loading ? job.loading->rows(*b.sequence) : 0xffffffffu,
                        job.request.chunk ? std::max(job.request.chunk, together) : 0xffffffffu}),
          .steps = job.read_steps,
          .together = together,
@@ -94,8 +96,8 @@ std::uint32_t Engine::prompt_tokens() const {
   return options_.prompt_tokens.value_or(is_cpu ? kPromptRows : options_.step_tokens);
 }
 
-// Rows of sequences that begin with the same blocks next to each other: attention then reads those
-// blocks once for all of them. Rows of one job stay together.
+// Puts rows of sequences that begin with the same blocks next to each other, so that attention
+// reads these blocks once for all of them. Rows of one job stay together.
 void Engine::group_by_prefix() {
   items_before_.reserve(items_.capacity());  // now: a step that decodes allocates nothing
   rows_before_.reserve(rows_.capacity());
@@ -134,6 +136,7 @@ void Engine::group_by_prefix() {
 
 void Engine::compose(bool admitting) {
   choose_rows(admitting);
+  if (options_.drafts.on()) add_drafts();
   if (rows_.size() > 1) group_by_prefix();
 }
 
@@ -181,7 +184,7 @@ void Engine::choose_rows(bool admitting) {
   }
 }
 
-// A job with several branches takes them up one after the other, so that what they share is
+// A job with several branches attaches one after the other, so that the blocks they share are
 // computed once.
 void Engine::resume_branches(Job& job) {
   while (job.attached < job.branch_count()) {
@@ -198,10 +201,11 @@ void Engine::resume_branches(Job& job) {
   }
 }
 
-// Whether a branch that is computed again would compute what it shared with the first one, too: the
-// job leaves nothing in the index.
+// Whether recomputing a branch would also recompute the blocks it shared with the first branch. This
+// is so when the job leaves nothing in the index, or takes nothing from it.
 bool Engine::shares_by_forks(Job& job, std::uint32_t branch) {
-  return job.request.kv.write == KvWrite::none && branch != job.first_open() &&
+  const KvPolicy& kv = job.request.kv;
+  return (kv.write == KvWrite::none || !kv.reuse) && branch != job.first_open() &&
          job.answers[0].programs.empty() && job.branch(branch).sequence->length() == 0 &&
          !geometry(job).sparse();
 }
@@ -224,6 +228,7 @@ SequenceOptions Engine::sequence_options(const Job& job) const {
           .reuse = r.kv.reuse,
           .publish = r.kv.write != KvWrite::none,
           .publish_generated = r.kv.write == KvWrite::all && !geometry(job).sparse(),
+          .goes_below = r.kv.below,
           .priority = r.kv.priority,
           .ttl = r.kv.ttl,
           .changes = {&job.salt, r.kv.salt.empty() ? 0u : 1u},
@@ -256,6 +261,8 @@ Readiness Engine::probe(Job& job) {
   Attached seen;
   if (job.placed) seen = runtime_.cache().peek(*job.branch(job.first_open()).sequence);
   if (!std::exchange(job.probed, true)) job.first_seen_tokens = seen.tokens;
+  if (has_its_share(job) || still_looking(job))
+    return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
   if (follows(job, seen)) {
     ++stats_.waiting_for_prefix;
     return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
@@ -265,8 +272,8 @@ Readiness Engine::probe(Job& job) {
               has_room(job, seen.tokens) ? Readiness::Verdict::ready : Readiness::Verdict::no_room};
 }
 
-// Whether it is better to wait for others who are computing the prefix it needs: as long as they
-// get on with it.
+// Whether the job should wait for other jobs that compute the prefix it needs. It waits as long as
+// they make progress.
 bool Engine::follows(Job& job, const Attached& seen) {
   if (seen.in_flight < runtime_.geometry().tokens_per_block) {
     job.follow_since = 0;

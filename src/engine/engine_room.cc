@@ -1,4 +1,5 @@
-// Room for the rows of a step: what joining the batch takes, and who gives way when memory is short.
+// Room for the rows of a step: what a job needs to join the batch, and which job is preempted when
+// memory is short.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -18,6 +19,15 @@ std::uint64_t Engine::full_bytes(const Job& job) const {
                        job.request.kv.retain.get());
 }
 
+bool Engine::has_its_share(const Job& job) const {
+  const std::uint32_t most = options_.sequences_max_per_tenant;
+  if (most == 0) return false;
+  std::uint32_t own = 0;
+  for (const Job* other : running_)
+    if (other->entry.tenant == job.entry.tenant) own += other->width();
+  return own > 0 && own + job.width() > most;
+}
+
 bool Engine::has_room(Job& job, std::uint32_t cached) {
   if (branches_ + job.width() > options_.sequences_max) return false;
   const Geometry& g = geometry(job);
@@ -27,9 +37,9 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
   std::uint64_t whole = sequence_bytes(g, known + ahead);
   if (job.request.kv.retain)  // the prompt and what stays of it are there together for a moment
     whole += retained_bytes(g, *job.request.kv.retain, job.request.prompt.size());
-  // Blocks it would share with those who run cost nothing, but cached ones that nobody holds do. A
-  // newcomer may hope for the former; who has given way for lack of room gets no such credit,
-  // unless its blocks are parked, which count as held already.
+  // Blocks that it shares with running jobs cost nothing; cached blocks that no sequence holds do.
+  // A new job is credited for shared blocks. A job that was preempted for lack of room is not,
+  // unless its blocks are parked: these count as held already.
   const bool parked = job.placed && job.branch(job.first_open()).sequence->length() > 0;
   const std::uint64_t have = job.preemptions == 0 || parked ? sequence_bytes(g, cached) : 0;
   job.need_bytes = whole - std::min(whole, have) +
@@ -40,10 +50,10 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
   return job.need_bytes + runtime_.cache().sheltered_bytes(job.root) <= room_bytes_;
 }
 
-// The step found no room: somebody gives way. False: what could not go on alone has failed, and
-// there is nothing left to run.
+// The step found no room, so a job is preempted. False: the only job failed because it could not go
+// on even alone, and there is nothing left to run.
 bool Engine::make_room() {
-  if (snapshots_.drop_last()) return true;
+  if (snapshots_.drop_last() || give_up_loading()) return true;
   candidates_.clear();
   for (Job* job : running_)
     candidates_.push_back({line_.standing(job->id, job->entry),
@@ -59,6 +69,8 @@ bool Engine::make_room() {
   }
   if (restart_parked() || hold_back(*running_.back()) || runtime_.cache().waive_shares())
     return true;
+  // A tier still writes into memory of those who left; it ends soon.
+  if (runtime_.cache().landings() > 0) return false;
   fail(*running_.back(), FailureKind::no_room,
        runtime_.cache().stats().pinned_bytes > 0
            ? "the KV cache has no room left to go on: pinned prefixes hold it; release some or "
@@ -68,8 +80,8 @@ bool Engine::make_room() {
   return !running_.empty();
 }
 
-// A waiting job may hold memory that is never dropped: what its programs made cannot be had back by
-// attaching. The last of them starts over. False: there is none.
+// A waiting job may hold memory that the cache never drops, because its programs' work cannot be
+// restored by attaching. The last such job starts over. False: there is none.
 bool Engine::restart_parked() {
   if (planted(Bug::parked_never_restart)) return false;
   Job* last = nullptr;
@@ -93,9 +105,9 @@ bool Engine::restart_parked() {
   return true;
 }
 
-// Answers of a job that are computed again may share less than they did as forks, and need more memory
-// together than it was admitted with. Its last one waits until those before it are done. False: there
-// is but one, or they are beams, which go on together.
+// Answers of a job that are computed again may share less than they did as forks, and together need
+// more memory than the job was admitted with. The last answer then waits until those before it are
+// done. False: the job has only one answer, or its answers are beams, which step together.
 bool Engine::hold_back(Job& job) {
   if (job.beams) return false;
   for (std::uint32_t i = job.attached; i-- > job.first_open() + 1;) {
@@ -112,6 +124,7 @@ bool Engine::hold_back(Job& job) {
 }
 
 void Engine::preempt(Job& job) {
+  job.loading.reset();
   const double wanted = wanted_tokens(job);
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);
@@ -135,8 +148,9 @@ void Engine::preempt(Job& job) {
   line_.add(job.id, job.entry);
 }
 
-// Room that the others will take before one of them ends, in tokens: prompts to be read and as many
-// tokens of every answer as the shortest has left, beyond the blocks they have.
+// The room, in tokens, that the other jobs will take before one of them ends: prompts that are
+// still to be read, and for every answer as many tokens as the shortest answer has left, beyond
+// their blocks.
 double Engine::wanted_tokens(const Job& victim) {
   const auto for_each_other = [&](auto visit) {
     for (Job* job : running_)

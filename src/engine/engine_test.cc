@@ -26,13 +26,13 @@ std::vector<Generated> alone(const Request& r) {
 
 void expect_same(const MemorySink& sink, const std::vector<Generated>& expected) {
   ASSERT_TRUE(sink.result) << (sink.failure ? sink.failure->message : "not over");
-  ASSERT_EQ(sink.told.size(), expected.size());
+  ASSERT_EQ(sink.answers.size(), expected.size());
   for (std::size_t c = 0; c < expected.size(); ++c) {
-    EXPECT_EQ(sink.told[c].ids(), expected[c].tokens) << "choice " << c;
-    for (std::size_t i = 0; i < std::min(sink.told[c].tokens.size(), expected[c].choices.size());
+    EXPECT_EQ(sink.answers[c].ids(), expected[c].tokens) << "choice " << c;
+    for (std::size_t i = 0; i < std::min(sink.answers[c].tokens.size(), expected[c].choices.size());
          ++i)
-      EXPECT_EQ(sink.told[c].tokens[i].logprob, expected[c].choices[i].logprob);
-    EXPECT_EQ(sink.told[c].finish, expected[c].finish);
+      EXPECT_EQ(sink.answers[c].tokens[i].logprob, expected[c].choices[i].logprob);
+    EXPECT_EQ(sink.answers[c].finish, expected[c].finish);
   }
 }
 
@@ -196,15 +196,15 @@ TEST(Engine, EndTokensStopTokensAndLeastTokens) {
   };
   for (const TokenId t : {kEnd, TokenId{'q'}}) {
     const auto at_once = force(t, 0), later = force(t, 4);
-    EXPECT_EQ(at_once->told[0].ids(), std::vector<TokenId>{t});
-    EXPECT_EQ(at_once->told[0].finish, Finish::end_token);
-    ASSERT_EQ(later->told[0].tokens.size(), 5u);
-    EXPECT_EQ(later->told[0].tokens[4].token, t);
-    for (int i = 0; i < 4; ++i) EXPECT_NE(later->told[0].tokens[i].token, t);
+    EXPECT_EQ(at_once->answers[0].ids(), std::vector<TokenId>{t});
+    EXPECT_EQ(at_once->answers[0].finish, Finish::end_token);
+    ASSERT_EQ(later->answers[0].tokens.size(), 5u);
+    EXPECT_EQ(later->answers[0].tokens[4].token, t);
+    for (int i = 0; i < 4; ++i) EXPECT_NE(later->answers[0].tokens[i].token, t);
   }
   const auto plain = force('z', 0);
-  EXPECT_EQ(plain->told[0].tokens.size(), 10u);
-  EXPECT_EQ(plain->told[0].finish, Finish::length);
+  EXPECT_EQ(plain->answers[0].tokens.size(), 10u);
+  EXPECT_EQ(plain->answers[0].finish, Finish::length);
 }
 
 // Allows the bytes of a phrase, one after the other.
@@ -238,10 +238,10 @@ TEST(Engine, AMaskHasItsWayInEveryChoice) {
   const auto sink = e.submit(std::move(r));
   e.run();
   std::set<std::string> different;
-  for (const auto& told : sink->told) {
-    EXPECT_EQ(told.finish, Finish::mask);
+  for (const auto& answer : sink->answers) {
+    EXPECT_EQ(answer.finish, Finish::mask);
     std::string text;
-    for (const TokenId t : told.ids()) text += static_cast<char>(t);
+    for (const TokenId t : answer.ids()) text += static_cast<char>(t);
     different.insert(text);
     for (char& c : text) c |= 32;
     EXPECT_EQ(text, "abracadabra");
@@ -277,8 +277,8 @@ TEST(Engine, ScoresThePromptWholeOrInChunks) {
       const auto sink = e.submit(std::move(r));
       e.run();
       ASSERT_TRUE(sink->result);
-      EXPECT_EQ(sink->told[0].tokens.size(), tokens_max);
-      EXPECT_EQ(sink->told[0].finish, Finish::length);
+      EXPECT_EQ(sink->answers[0].tokens.size(), tokens_max);
+      EXPECT_EQ(sink->answers[0].finish, Finish::length);
       ASSERT_EQ(sink->scores.size(), prompt.size());
       all.push_back(sink->scores);
     }
@@ -302,7 +302,7 @@ TEST(Engine, ScoresThePromptWholeOrInChunks) {
 TEST(Engine, ReadingOnlyWarmsTheCacheAndTakesLeases) {
   TinyEngine e(tiny());
   Request r = request(text_of(128, 13), 0);
-  r.kv.retention.push_back({.pin = true});
+  r.kv.leases.push_back({.pin = true});
   const auto sink = e.submit(std::move(r));
   e.run();
   ASSERT_TRUE(sink->result);
@@ -326,12 +326,12 @@ TEST(Engine, StopsAChoiceThatIsFinishedOutside) {
   const JobId id = e.submit(std::move(r), sink);
   for (int i = 0; i < 4; ++i) e.engine->step();
   e.engine->finish(id, 1);
-  EXPECT_EQ(sink->told[1].finish, Finish::stop_string);
+  EXPECT_EQ(sink->answers[1].finish, Finish::stop_string);
   e.engine->finish(id, 1);
   e.engine->finish(id, 7);
   e.run();
-  EXPECT_EQ(sink->told[0].tokens.size(), 12u);
-  EXPECT_EQ(sink->told[1].tokens.size(), 4u);
+  EXPECT_EQ(sink->answers[0].tokens.size(), 12u);
+  EXPECT_EQ(sink->answers[1].tokens.size(), 4u);
   e.expect_empty();
 }
 
@@ -364,6 +364,30 @@ TEST(Engine, ADeadlineEndsWhatTakesTooLong) {
 
 Failure refusal(TinyEngine& e, Request r) {
   return prepare_job(*e.runtime, e.options, std::move(r), nullptr).failure;
+}
+
+// Four answers of sixteen choices take every place that there is, for as long as they like.
+TEST(Engine, ATenantCannotTakeEveryPlace) {
+  TinyEngine e(tiny(), {}, {.sequences_max = 8, .sequences_max_per_tenant = 6});
+  const auto ask = [&](const char* tenant, std::uint32_t choices, std::uint32_t tokens) {
+    Request r{.prompt = byte_tokens("Who is it?"), .tokens_max = tokens, .ignore_end = true};
+    r.choices = choices;
+    r.kv.tenant = tenant;
+    return e.submit(std::move(r));
+  };
+  std::vector<std::shared_ptr<MemorySink>> greedy;
+  for (int i = 0; i < 4; ++i) greedy.push_back(ask("greedy", 2, 300));
+  for (int i = 0; i < 10; ++i) e.engine->step();
+  const auto other = ask("other", 2, 1);
+  for (int i = 0; i < 5; ++i) e.engine->step();
+  EXPECT_TRUE(other->result);
+  EXPECT_FALSE(greedy[0]->result);
+  const auto wide =
+      ask("wide", 8, 3);  // one that is wider than a share waits for its place, and runs
+  e.run();
+  EXPECT_TRUE(wide->result);
+  for (const auto& sink : greedy) EXPECT_TRUE(sink->result);
+  e.expect_empty();
 }
 
 TEST(PrepareJob, RefusesWhatCanNeverRun) {
@@ -423,7 +447,7 @@ TEST(Engine, WhatWasCutToFitFits) {
 TEST(Engine, PinsThatLeaveNoRoomAreAnErrorNotAHang) {
   TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20});
   Request pin = request(text_of(2000, 30), 0);
-  pin.kv.retention.push_back({.pin = true});
+  pin.kv.leases.push_back({.pin = true});
   e.submit(std::move(pin));
   e.run();
   const auto sink = e.submit(request(text_of(3000, 31), 100));

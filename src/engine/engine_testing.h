@@ -43,11 +43,10 @@ inline Request request(std::vector<TokenId> prompt, std::uint32_t tokens_max = 8
   return r;
 }
 
-// Remembers all it is told, and that it is told in order. Not for reading while another thread
-// tells it.
+// Remembers every call and checks their order. It must not be read while another thread calls it.
 class MemorySink : public RequestSink {
  public:
-  struct Told {
+  struct Answer {
     std::vector<Choice> tokens;
     std::optional<Finish> finish;
 
@@ -58,10 +57,10 @@ class MemorySink : public RequestSink {
     }
   };
 
-  explicit MemorySink(std::uint32_t choices = 1) : told(choices) {}
+  explicit MemorySink(std::uint32_t choices = 1) : answers(choices) {}
 
   void admitted(const Admitted& a) override {
-    EXPECT_FALSE(over()) << "told after the end";
+    EXPECT_FALSE(over()) << "called after the end";
     EXPECT_EQ(admissions++, 0);
     admission = a;
   }
@@ -71,20 +70,20 @@ class MemorySink : public RequestSink {
   }
   void token(std::uint32_t choice, const Choice& token) override {
     EXPECT_FALSE(over());
-    ASSERT_LT(choice, told.size());
-    EXPECT_FALSE(told[choice].finish) << "a token after the choice was finished";
-    told[choice].tokens.push_back(token);
+    ASSERT_LT(choice, answers.size());
+    EXPECT_FALSE(answers[choice].finish) << "a token after the choice was finished";
+    answers[choice].tokens.push_back(token);
     if (on_token) on_token(choice, token);
   }
   void finished(std::uint32_t choice, Finish how) override {
     EXPECT_FALSE(over());
-    ASSERT_LT(choice, told.size());
-    EXPECT_FALSE(told[choice].finish);
-    told[choice].finish = how;
+    ASSERT_LT(choice, answers.size());
+    EXPECT_FALSE(answers[choice].finish);
+    answers[choice].finish = how;
   }
   void done(const Done& d) override {
     EXPECT_FALSE(over());
-    for (const Told& t : told) EXPECT_TRUE(t.finish);
+    for (const Answer& a : answers) EXPECT_TRUE(a.finish);
     result = d;
   }
   void failed(const Failure& f) override {
@@ -93,7 +92,7 @@ class MemorySink : public RequestSink {
   }
   bool over() const { return result || failure; }
 
-  std::vector<Told> told;  // by choice
+  std::vector<Answer> answers;  // by choice
   std::vector<PromptLogprob> scores;
   Admitted admission;
   int admissions = 0;

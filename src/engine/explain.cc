@@ -17,7 +17,7 @@ std::vector<TokenId> around(std::span<const TokenId> tokens, std::uint32_t at) {
           tokens.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-// Not there any more, though it has been.
+// Reasons that mean: the block was cached once and is gone.
 bool about_residency(Reason r) {
   return r == Reason::evicted || r == Reason::expired || r == Reason::cleared ||
          r == Reason::in_flight || r == Reason::window_dropped;
@@ -129,7 +129,7 @@ Explanation RequestLog::explain(const RequestRecord& record, const RequestRecord
       e.at_token = std::max(shared, e.at_token);
       e.was = around(other->prompt, shared);
       e.now = around(record.prompt, shared);
-      // What comes after the change and was the same: it could come before.
+      // The text after the change did not change: it could come before it.
       const std::size_t room = std::min(record.prompt.size(), other->prompt.size()) - shared;
       std::size_t tail = 0;
       while (tail < room &&

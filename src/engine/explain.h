@@ -88,7 +88,7 @@ class RequestLog {
   // Nothing when the log has no such request.
   std::optional<Explanation> explain(std::string_view id, const Journal& journal,
                                      std::string_view compare_to = {}) const;
-  // The same for a prompt that was not run; `attached` is what KvCache::lookup says.
+  // Explains a prompt that was not run; `attached` is the result of KvCache::lookup.
   Explanation explain(const Request& request, const Attached& attached,
                       std::string_view compare_to = {}) const;
 

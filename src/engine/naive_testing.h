@@ -119,7 +119,7 @@ class NaiveGenerator {
             root_, options_.chunk,
             [&](std::uint32_t done) { return !events_.prefill || events_.prefill(done, length); },
             retain_ ? &*retain_ : nullptr));
-    if (retain_) TRY_STATUS(retain_->act(stepper_, root_));
+    if (retain_) TRY_STATUS(retain_->drop_due(stepper_, root_));
     result_.timings.prefill_seconds = naive_seconds_since(started);
     return {};
   }

@@ -1,8 +1,8 @@
 // engine/nucleus.h - the likely part of a distribution, found without sorting all of it: what
 // top-k, top-p and min-p leave.
 //
-// Values are logits less the largest, over temperature: the best is 0, weights are exp(value). Used
-// by the Sampler, one per lane; allocates nothing once it is made.
+// Values are logits less the largest, over temperature: the best is 0, weights are exp(value). A
+// Sampler has one; it allocates nothing after construction.
 //
 //   Nucleus nucleus(vector, vocabulary);
 //   nucleus.keep_best(scaled, 40);                 // top-k, or

@@ -1,8 +1,10 @@
-// engine/observer.h - what retention methods must be told about one sequence, gathered as it is read.
+// engine/observer.h - the signals that retention methods need about one sequence, gathered as it is
+// read.
 //
-// Only what is asked for is gathered (Signal). Queries come from the model's pass (model/tap.h); sums
-// of attention are taken when a block is sealed, so that they do not depend on how a prompt was cut
-// into steps. Scores are then computed layer by layer, on all threads, for as many methods as wanted.
+// Gathers only the signals that a method asks for (Signal). Queries come from the model's pass
+// (model/tap.h). Attention is summed when a block is sealed, so the sums do not depend on how a
+// prompt was cut into steps. score() then computes scores layer by layer, on all threads, for
+// several methods.
 //
 //   Observer observer(runtime, root, method.needs, method.window, prompt.size());
 //   ... each step: its tap is observer.before_step(past, rows); then observer.after_step(runtime, s)
@@ -61,25 +63,25 @@ class Observer {
   // For a step that reads `rows` tokens after `past`; null where it need not watch.
   Tap* before_step(std::uint32_t past, std::uint32_t rows);
   void after_step(Runtime& runtime, const Sequence& s);
-  // Everything that was seen counts, also of the open block.
+  // The prompt has been read: queries of the open block count from now on, too.
   void finish(Runtime& runtime, const Sequence& s);
 
-  // The context is read again, in a fork, to see what that looks at (Signal::peak_mass): so many
-  // rows of it at a time. True: all of it.
+  // Reads the context again in a fork, to see which slots its queries look at (Signal::peak_mass).
+  // At most `rows` at a time. True: all of it has been read.
   Result<bool> read_some(Stepper& stepper, const Sequence& s, std::uint32_t rows);
   Status read_again(Stepper& stepper, const Sequence& s);  // all at once
   bool has_read_again() const { return has_read_again_; }
   void set_marks(std::vector<std::uint8_t> by_token) { marks_ = std::move(by_token); }
   void set_output_weights(std::shared_ptr<const OutputWeights> w) { output_ = std::move(w); }
 
-  // Methods that look at the same number of last queries.
+  // The methods must look at the same number of last queries.
   std::vector<LaneScoring> score(Runtime& runtime, const Sequence& s,
                                  std::span<const RetainMethod> methods);
   double seconds() const { return seconds_; }  // spent on summing attention while tokens were read
   // Attention that a lane's slots got so far, averaged over its query heads; empty if not gathered.
   std::vector<float> mass(std::uint32_t lane) const;
 
-  // Lanes now hold only these slots of those they held.
+  // A compaction was carried out: lanes now hold only these of their slots.
   void kept(const KeepSets& keep);
 
  private:
@@ -108,7 +110,7 @@ class Observer {
   std::vector<QueryMoments> moments_;  // [layer index * query heads + head]
   std::vector<std::uint8_t> marks_;    // by token
   std::shared_ptr<const OutputWeights> output_;
-  // A fork reads for itself, from the beginning.
+  // A copy does not inherit it: a fork reads again from the beginning.
   struct OwnRereading {
     OwnRereading() = default;
     OwnRereading(const OwnRereading& o) { *this = o; }
@@ -124,7 +126,7 @@ class Observer {
 // Most tokens that Observer::read_again reads at a time.
 std::uint32_t repeat_tokens(std::uint32_t context);
 
-// What the tokens are, for methods that ask.
+// Marks of the tokens (separators and the like), for methods that ask for them.
 std::vector<std::uint8_t> token_marks(const Tokenizer& tokenizer, std::span<const TokenId> tokens);
 
 }  // namespace quire

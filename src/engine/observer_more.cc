@@ -119,8 +119,9 @@ Result<std::shared_ptr<const OutputWeights>> OutputWeights::read(const Runtime& 
   const std::size_t inputs = std::size_t{c.query_heads} * c.head_dim;
   std::vector<float> row(inputs);
   for (std::uint32_t l = 0; l < c.layers; ++l) {
-    TRY(const TensorView w,
-        runtime.source().tensor("blk." + std::to_string(l) + ".attn_output.weight"));
+    TRY(TensorView w, runtime.source().tensor("blk." + std::to_string(l) + ".attn_output.weight"));
+    TRY(const std::vector<std::byte> bytes, runtime.source().read_tensor(w));
+    w.data = bytes;
     std::vector<float>& columns = made->by_layer_.emplace_back(inputs * c.hidden);
     for (std::uint32_t o = 0; o < c.hidden; ++o) {
       dequantize_row(w.type, w.row(o), inputs, row.data());

@@ -16,10 +16,10 @@ std::uint64_t blocks_for(const Geometry& g, std::uint64_t tokens) {
   return (tokens + g.tokens_per_block - 1) / g.tokens_per_block;
 }
 
-// Does not grow with every token.
+// Whether the group's memory does not grow with every token.
 bool bounded(const LayerGroup& g) { return g.window > 0 || g.kind == GroupKind::recent; }
 
-// Bytes the arena commits for so many blocks of a size: whole slabs.
+// Bytes that the arena commits for this number of blocks: whole slabs.
 std::uint64_t slab_bytes_for(std::uint64_t block_bytes, std::uint64_t blocks,
                              std::uint64_t budget = UINT64_MAX,
                              std::size_t memory_page = kMemoryPage) {
@@ -113,7 +113,7 @@ Plan make_plan(const Geometry& geometry, const PlanRequest& request) {
   const std::uint64_t room = request.memory_bytes > request.weights_bytes
                                  ? request.memory_bytes - request.weights_bytes
                                  : 0;
-  // On their way to the context they have an open block more than when it is full.
+  // While sequences grow they have an open block, one more than when the context is full.
   const auto pool = [&](std::uint64_t context, std::uint64_t concurrency, bool sharing) {
     return std::max(pool_bytes(geometry, request, context, concurrency, sharing),
                     pool_bytes(geometry, request, context - (context > 0), concurrency, sharing));
@@ -191,8 +191,8 @@ std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& asked,
         shape.answer, retain->every + retain->tokens + 2 * geometry.tokens_per_block);
   std::map<std::uint64_t, std::uint64_t> blocks;  // by size
   for (const LayerGroup& group : geometry.groups) {
-    // Every answer shares the whole blocks of the prompt and has the rest, a copy of the block they
-    // part in included.
+    // Answers share the whole blocks of the prompt. Each has its own other blocks, which include a
+    // copy of the block in which the prompt ends.
     const std::uint64_t shared = shape.prompt / geometry.tokens_per_block;
     const std::uint64_t all = geometry.block_end(group, shape.prompt + shape.answer);
     std::uint64_t count = shared + (all - shared) * shape.width + (shape.width > 1 ? 1 : 0);
@@ -215,7 +215,8 @@ std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& asked,
       count = std::min(count, std::max(reading, answering));
     }
     blocks[geometry.block_bytes(group)] += count;
-    // A prompt and what stays of it are there together for a moment; while decoding, two lots are.
+    // For a moment memory holds a prompt and the pages that are kept of it; while decoding, the
+    // pages before and after a compaction.
     if (retain && retains(group))
       blocks[page_extent(geometry, group)] += group.lanes() *
                                               lane_pages(geometry, *retain, shape.prompt) *

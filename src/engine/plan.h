@@ -3,7 +3,7 @@
 //   Plan p = make_plan(geometry, {.context = 8192, .concurrency = 32});
 //   p.kv_pool_bytes;            // what 32 sequences of 8,192 tokens take from the arena
 //
-// Of memory, context and concurrency one may be left open (0): it is solved for.
+// One of memory, context and concurrency may be 0: the plan solves for it.
 #pragma once
 
 #include <cstdint>
@@ -62,14 +62,14 @@ struct RequestShape {
   std::uint64_t cache_bytes = UINT64_MAX;
   std::size_t memory_page = kMemoryPage;
 };
-// Bytes of whole slabs that it may need at its worst moment.
+// Bytes of whole slabs that the request may need at its worst moment.
 struct RetainPolicy;
 std::uint64_t request_bytes(const Geometry& geometry, const RequestShape& shape,
                             const RetainPolicy* retain = nullptr);
 // Bytes of the lane pages that a policy leaves of a prompt.
 std::uint64_t retained_bytes(const Geometry& geometry, const RetainPolicy& policy,
                              std::uint64_t prompt);
-// Bytes of the blocks that one sequence of so many tokens holds between steps.
+// Bytes of the blocks that one sequence of this length holds between steps.
 std::uint64_t sequence_bytes(const Geometry& geometry, std::uint64_t tokens);
 
 }  // namespace quire

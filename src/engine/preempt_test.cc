@@ -14,8 +14,8 @@ void expect_as_alone(const MemorySink& sink, const Request& r) {
   ASSERT_TRUE(sink.result) << (sink.failure ? sink.failure->message : "not over");
   auto alone = naive_generate(*runtime, r.prompt, alone_options(r));
   ASSERT_TRUE(alone.ok()) << alone.error().message;
-  for (std::size_t c = 0; c < sink.told.size(); ++c)
-    EXPECT_EQ(sink.told[c].ids(), alone.value().answers[c].tokens) << "choice " << c;
+  for (std::size_t c = 0; c < sink.answers.size(); ++c)
+    EXPECT_EQ(sink.answers[c].ids(), alone.value().answers[c].tokens) << "choice " << c;
 }
 
 TEST(Preempt, ChangesNoAnswer) {
@@ -135,7 +135,8 @@ void expect_three_answers_again(std::shared_ptr<const RetainPolicy> retain, std:
   TinyEngine large(tiny(), {.kv_cache_bytes = 16 << 20}, {});
   const auto alone = large.submit(low());
   large.run();
-  for (std::size_t c = 0; c < 3; ++c) EXPECT_EQ(sink->told[c].ids(), alone->told[c].ids()) << c;
+  for (std::size_t c = 0; c < 3; ++c)
+    EXPECT_EQ(sink->answers[c].ids(), alone->answers[c].ids()) << c;
   e.expect_empty();
 }
 

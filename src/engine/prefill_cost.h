@@ -1,10 +1,10 @@
 // engine/prefill_cost.h - what computing a prompt token costs here, measured step by step.
 //
 // A token costs a part of its own and a part per position before it (attention). Both are fitted to
-// the steps that read prompts, old ones counting less and less. The evictor weighs blocks by it,
-// preemption compares by it, `explain` tells of it.
+// the steps that read prompts; old steps count less and less. Eviction, preemption and `explain`
+// use it.
 //
-//   cost.add(512, 1024, 0.35e9);           // 512 rows at mean position 1024 took so many ns
+//   cost.add(512, 1024, 0.35e9);           // 512 rows at mean position 1024 took 0.35e9 ns
 //   cost.ns(0, 4000);                      // of tokens 0..3999
 #pragma once
 
@@ -27,7 +27,7 @@ class PrefillCost {
     y_ += y;
     xx_ += x * x;
     xy_ += x * y;
-    // Where all steps were at nearly the same position, nothing is known of the slope.
+    // If all steps were at nearly the same position, the slope is unknown.
     constexpr double kSpread = 100 * 100;
     const double mean_x = x_ / count_, mean_y = y_ / count_;
     const double slope =

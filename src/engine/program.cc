@@ -100,7 +100,7 @@ bool ProgramList::plans_ahead() const {
   return std::ranges::all_of(list_, [](const auto& p) { return p->plans_ahead(); });
 }
 
-// Several programs together have states of their own, which nobody names.
+// Only a program that is alone has named states: the state of several together has no name.
 std::optional<std::string> ProgramList::snapshot_name(const Sequence& s) const {
   return list_.size() == 1 ? list_[0]->snapshot_name(s) : std::nullopt;
 }

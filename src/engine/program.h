@@ -1,9 +1,9 @@
 // engine/program.h - what the policies of a request do with one sequence, as hooks.
 //
-// A program belongs to one answer and goes with every step of its sequence (StepItem::program). The
-// engine asks it what comes next and knows no policy by name. Programs: Retaining (kv.budget),
+// A program belongs to one answer and takes part in every step of its sequence (StepItem::program).
+// The engine calls its hooks and knows no policy by name. Programs: Retaining (kv.budget),
 // Selecting (kv.select), Blending (kv.reuse: approximate), Converting (kv.convert). A request with
-// several has a ProgramList. engine/combine.h says which go together.
+// several has a ProgramList. engine/combine.h says which may be combined.
 //
 //   ProgramList programs = make_programs(runtime, request, root);
 //   programs.open(options);                            // before the sequence is opened
@@ -55,54 +55,56 @@ class Program {
 
   // What the sequence is opened with.
   virtual void open(SequenceOptions&) const {}
-  // The sequence is attached for the first time; nothing: as any other. `options` are those it was
-  // opened with.
+  // Attaches the sequence for the first time. Nothing: the cache attaches it as usual. The sequence
+  // was opened with `options`.
   virtual std::optional<Attached> attach(Stepper&, Sequence&, const SequenceOptions&) { return {}; }
   // It has been attached.
   virtual void attached(Stepper&, Sequence&, const SequenceOptions&) {}
 
-  // Work that is to be done before the sequence's next rows, about `rows` rows of it at a time.
+  // Does work that must be done before the sequence's next rows, about `rows` rows of it per call.
   enum class Work : std::uint8_t {
     none,        // nothing to do
     done,        // did the last of it now
     unfinished,  // there is more: no rows of the sequence in this step
   };
   virtual Work work(Stepper&, Sequence&, [[maybe_unused]] std::uint32_t rows) { return Work::none; }
-  // The prompt has been read as far as the program looks at it: what can be done now is done.
-  // `forks`: other answers will share what is there.
+  // The prompt has been read as far as the program looks at it. The program does now what it can.
+  // `forks`: other answers will share the sequence's blocks.
   virtual void settle(Stepper&, Sequence&, [[maybe_unused]] bool forks) {}
-  // Does what is due before the sequence's next rows. No room (exhausted): it can be tried again.
+  // Does what is due before the sequence's next rows. Code::exhausted: no room now, try again
+  // later.
   virtual Status before_step(Stepper&, Sequence&) { return {}; }
 
   // Rows that the next step may read after `past` tokens.
   virtual std::uint32_t rows_max([[maybe_unused]] std::uint32_t past) const { return 0xffffffffu; }
-  // Where the part of a step's rows ends that begins at `first`: parts choose pages by themselves.
+  // Rows of a step choose pages in parts. Returns the end of the part that begins at `first`.
   virtual std::uint32_t part_end([[maybe_unused]] std::uint32_t first, std::uint32_t end) const {
     return end;
   }
   virtual std::optional<PageReads> reads([[maybe_unused]] std::uint32_t first) { return {}; }
   // A token's position is its index less this.
   virtual std::uint32_t position_shift() const { return 0; }
-  // What is to be written down about the next rows; null: nothing.
+  // Records queries of the next rows; null: nothing is recorded.
   virtual Tap* tap([[maybe_unused]] std::uint32_t past, [[maybe_unused]] std::uint32_t rows) {
     return nullptr;
   }
-  // The step's rows are part of the sequence.
+  // The step's rows have become part of the sequence.
   virtual void after_step(Stepper&, Sequence&) {}
 
   virtual Yield yield(const Sequence&) const { return Yield::either; }
-  // The sequence lost all that it held and is computed again from its first token. What the program
-  // did before, it does again at the same places.
+  // The sequence lost its blocks and is computed again from its first token. The program will do
+  // the same as before at the same places.
   virtual void reset(Sequence&) {}
-  // The sequence is rolled back to so many tokens; an error says why it cannot be.
+  // The sequence is rolled back to `length` tokens; an error says why that is impossible.
   virtual Status truncate([[maybe_unused]] std::uint32_t length) { return {}; }
   // Whether the next step may be planned before this one's tokens are known.
   virtual bool plans_ahead() const { return false; }
 
-  // What stands at this moment is the same for every text that begins with the sequence's tokens and
-  // asks for the same: the name of that state. Nothing: it is not, or the program has no such states.
+  // Names the present state if it depends only on the sequence's tokens and the policy, so that
+  // other requests may start from it. Nothing: it depends on more, or the program has no such
+  // states.
   virtual std::optional<std::string> snapshot_name(const Sequence&) const { return {}; }
-  // Names of states that the program may start from, for a prompt of so many tokens.
+  // The name of a state that the program may start from.
   virtual std::optional<std::string> wanted_snapshot() const { return {}; }
 
   virtual void report(ProgramReport&) const {}

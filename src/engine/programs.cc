@@ -32,7 +32,7 @@ Made selecting(const Runtime& runtime, const Request& r, RootId root) {
   return std::make_unique<Selecting>(runtime, *r.kv.select, prompt_of(r), root);
 }
 
-// In this order they are asked.
+// All programs, in the order in which their hooks are called.
 constexpr Made (*kPrograms[])(const Runtime&, const Request&, RootId) = {converting, blending,
                                                                          retaining, selecting};
 

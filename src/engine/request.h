@@ -1,4 +1,5 @@
-// engine/request.h - what the service is asked to do, and what it tells while doing it.
+// engine/request.h - what a client asks of the engine, and what the engine reports while it
+// answers.
 //
 // Tokens in, tokens out: text, templates, stop strings and JSON stay with the caller
 // (engine/answer_text.h turns tokens into text). Filled by the server's dialects, by tests and by
@@ -35,7 +36,7 @@ class TokenMask {
  public:
   virtual ~TokenMask() = default;
   // Bit t % 32 of word t / 32 says whether token t may come now; `bits` has room for the
-  // vocabulary. False: everything may, and `bits` was left alone.
+  // vocabulary. False: every token may come, and `bits` was not changed.
   virtual bool fill(std::span<std::uint32_t> bits) = 0;
   // The token was chosen. False: the answer is complete, nothing may follow.
   virtual bool accept(TokenId token) = 0;
@@ -44,15 +45,6 @@ class TokenMask {
 };
 
 enum class KvWrite : std::uint8_t { all, prompt, none };
-
-// A lease that the request takes on its own blocks when its prompt has been computed.
-struct Retention {
-  std::uint32_t first_token = 0, end_token = 0xffffffffu;
-  Nanoseconds ttl = 0;         // 0: until released
-  std::uint8_t priority = 50;  // 0-100
-  bool pin = false;
-  std::string label = {};  // for people
-};
 
 struct KvPolicy {
   bool reuse = true;
@@ -66,11 +58,13 @@ struct KvPolicy {
   // Texts of the prompt that are cached behind other prefixes are reused, and this share of their
   // tokens is computed again (engine/blend.h); none: prefixes only.
   std::optional<double> blend = {};
+  bool below = true;  // its blocks may be stored below memory, and come from there
   bool convert =
       false;  // in a lossy format: exact blocks that are cached are encoded, not computed
   std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
   Nanoseconds ttl = 0;         // soft lease on all it writes; 0: none
-  std::vector<Retention> retention = {};
+  // Taken on its own blocks when its prompt has been computed.
+  std::vector<LeaseRequest> leases = {};
 };
 
 // A named range of the prompt ("system[0]", "messages[3]"), for explain.
@@ -87,24 +81,25 @@ struct Request {
 
   SamplingOptions sampling = {};
   std::uint32_t tokens_max = 16;  // 0: only reads the prompt (warms the cache, scores it)
-  std::uint32_t tokens_min = 0;   // end and stop tokens are not drawn before so many
+  std::uint32_t tokens_min = 0;   // end and stop tokens are not drawn before this many tokens
   bool cut_tokens_max = false;    // to what context and cache can hold, instead of refusing
   bool ignore_end = false;        // the model's end tokens are tokens like others
   std::vector<TokenId> stop_tokens = {};
 
-  // n, or best_of: all of them are told as they come, whoever wants the best ranks them
+  // n, or best_of: all choices are reported as they come. For best_of the caller ranks them
   // (AnswerText::mean_logprob).
   std::uint32_t choices = 1;
-  // > 0: beam search of that width; the `choices` best are told at the end, best first.
+  // > 0: beam search of that width; the `choices` best are reported at the end, best first.
   std::uint32_t beams = 0;
   float length_penalty = 1;
   std::uint32_t chunk = 0;  // most prompt tokens that one step reads; 0: as many as fit
 
-  // Log-probabilities of the prompt's own tokens, with so many alternatives; < 0: none. Computes
-  // the whole prompt, as the cache keeps no logits.
+  // >= 0: log-probabilities of the prompt's own tokens, with this many alternatives. The whole
+  // prompt is computed, because the cache keeps no logits.
   std::int32_t prompt_logprobs = -1;
 
   std::unique_ptr<TokenMask> mask = {};  // none: everything may come
+  std::vector<TokenId> prediction = {};  // what the client expects: drafts are made of it
   KvPolicy kv = {};
   std::int32_t priority = 0;  // -100..100: higher goes first, and is preempted last
   Nanoseconds deadline = 0;   // after submit: fails when it has not finished by then; 0: none
@@ -147,6 +142,7 @@ struct Admitted {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t cached_tokens = 0;  // need not be computed; at most prompt_tokens - 1
   std::uint32_t waited_tokens = 0;  // of these: others computed them while this one waited
+  std::uint32_t loaded_tokens = 0;  // of the cached: they came from a tier
   Reason reason = Reason::none;     // why the next token was not served
   double queue_seconds = 0;
 };
@@ -159,14 +155,17 @@ struct PromptLogprob {
 
 struct Done {
   std::uint32_t prompt_tokens = 0, cached_tokens = 0;
+  std::uint32_t loaded_tokens = 0;       // of the cached: they came from a tier
   std::uint32_t approximate_tokens = 0;  // reused off the prefix
   bool converted = false;                // began with blocks that were encoded, not computed
   std::uint32_t computed_tokens = 0;     // prompt tokens that were computed, once for all choices
   std::uint32_t written_tokens = 0;      // of whole blocks that this request left in the cache
   std::uint32_t generated_tokens = 0;    // of all choices, as sampled
+  std::uint32_t drafted_tokens = 0, accepted_tokens = 0;      // guesses, and those that came true
+  std::uint32_t predicted_accepted = 0, predicted_wrong = 0;  // of these, out of `prediction`
   std::uint32_t preemptions = 0;
   std::uint64_t kv_bytes = 0;        // of its longest choice, shared blocks included
-  std::uint64_t kv_bytes_whole = 0;  // the same if every token had stayed
+  std::uint64_t kv_bytes_whole = 0;  // what kv_bytes would be if every token had stayed
   std::uint64_t kv_bytes_read = 0;   // by answers that select, and what there was to read
   std::uint64_t kv_bytes_readable = 0;
   BlockKey node;  // of the last whole block of its prompt; zero: there is none
@@ -174,15 +173,17 @@ struct Done {
   double queue_seconds = 0, prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
   Nanoseconds submitted = 0;                      // on the engine's clock
   double lookup_seconds = 0;                      // finding its prefix in the index
+  double load_seconds = 0;                        // waiting for blocks from a tier
   double token_gap_median = 0, token_gap_99 = 0;  // seconds between tokens of one choice
   double saved_prefill_seconds = 0;  // estimate: what the cached tokens would have cost
-  std::vector<LeaseId> leases;       // one per Retention that could be taken
+  std::vector<LeaseId> leases;       // one per lease of KvPolicy::leases that could be taken
   std::string lease_problem;         // why one could not
 };
 
-// Told from the engine thread, which waits for it: enqueue and return. In this order: admitted once
-// (again after nothing: preemption is not told), prompt_logprobs, tokens and finishes, then exactly
-// one of done and failed, after which the engine has forgotten the sink.
+// Where the engine reports what happens to a request. The engine thread calls and waits, so enqueue
+// and return. The order of calls: admitted once (a preempted request is not admitted again),
+// prompt_logprobs, tokens and finishes, then exactly one of done and failed. After that the engine
+// forgets the sink.
 class RequestSink {
  public:
   virtual ~RequestSink() = default;

@@ -41,7 +41,8 @@ void Retaining::open(SequenceOptions& options) const {
   options.recomputable = false;
 }
 
-// A step ends wherever the program acts: at the cut, and from there on at every `every` tokens.
+// A step ends wherever the program may drop tokens: at the cut, and from there on every `every`
+// tokens.
 std::uint32_t Retaining::rows_max(std::uint32_t past) const {
   if (past < prompt_length_) return prompt_length_ - past;
   if (policy_->every == 0 || planted(Bug::cut_ignores_every)) return 0xffffffffu;
@@ -52,13 +53,13 @@ std::uint32_t Retaining::rows_max(std::uint32_t past) const {
 void Retaining::reset(Sequence&) {
   observer_ = *fresh_;
   compaction_.reset();
-  prompt_done_ = acted_ = false;
+  prompt_done_ = dropped_ = false;
   last_ = shift_ = 0;
   for (MergeState& state : merge_states_) state = {};
 }
 
 Status Retaining::truncate(std::uint32_t) {
-  if (!acted_) return {};
+  if (!dropped_) return {};
   return Error{Code::unsupported, "tokens that kv_budget dropped do not come back"};
 }
 
@@ -72,22 +73,22 @@ bool Retaining::due(const Sequence& s) const {
 // Reads the prompt again in pieces, so that other requests do not wait for it.
 Program::Work Retaining::work(Stepper& stepper, Sequence& s, std::uint32_t rows) {
   if (!reads_again(stepper.runtime(), s)) return Work::none;
-  // Without room for it the step itself tries again, when others may have given way.
+  // If there is no room, the next step tries again, when other jobs may have been preempted.
   if (!observer_.read_some(stepper, s, rows).ok()) return Work::none;
   return reads_again(stepper.runtime(), s) ? Work::unfinished : Work::done;
 }
 
-// Answers that fork share what stays, so all of it is done before they do.
+// Forks share the tokens that stay, so everything is dropped before an answer forks.
 void Retaining::settle(Stepper& stepper, Sequence& s, bool forks) {
-  if (forks || !reads_again(stepper.runtime(), s)) (void)act(stepper, s);
+  if (forks || !reads_again(stepper.runtime(), s)) (void)drop_due(stepper, s);
 }
 
 void Retaining::after_step(Stepper& stepper, Sequence& s) {
   observer_.after_step(stepper.runtime(), s);
 }
 
-// What stands at a cut depends on the tokens before it alone. A prompt that ends before its cut is
-// judged by its own length, so nobody else can start from there.
+// The state at a cut depends only on the tokens before it. A prompt that is shorter than its cut is
+// judged at its own length, so no other request can start from there.
 std::optional<std::string> Retaining::wanted_snapshot() const {
   const bool at_cut = prompt_length_ == policy_->cut || planted(Bug::snapshot_short_of_cut);
   if (!policy_->snapshots() || !at_cut) return {};
@@ -95,16 +96,17 @@ std::optional<std::string> Retaining::wanted_snapshot() const {
 }
 
 std::optional<std::string> Retaining::snapshot_name(const Sequence& s) const {
-  return acted_ && s.length() == prompt_length_ && !compaction_ ? wanted_snapshot() : std::nullopt;
+  return dropped_ && s.length() == prompt_length_ && !compaction_ ? wanted_snapshot()
+                                                                  : std::nullopt;
 }
 
-Status Retaining::act(Stepper& stepper, Sequence& s) {
+Status Retaining::drop_due(Stepper& stepper, Sequence& s) {
   Runtime& runtime = stepper.runtime();
   if (!due(s)) return {};
   if (!compaction_) TRY_STATUS(decide(stepper, s));
   if (compaction_) {
     const Status done = compaction_->carry_out(runtime, s);
-    acted_ |= compaction_->began();
+    dropped_ |= compaction_->began();
     TRY_STATUS(done);
     observer_.kept(compaction_->held());
     compaction_.reset();
@@ -141,18 +143,19 @@ Status Retaining::decide(Stepper& stepper, Sequence& s) {
   }
   observer_.finish(runtime, s);
   const std::vector<LaneScoring> scored = observer_.score(runtime, s, {&policy_->method, 1});
+  observer_.set_output_weights(nullptr);  // as large as a layer's cache of many tokens
   compaction_.emplace(runtime, s, observer_.layers(), policy_->method, scored[0], budget_);
   if (policy_->merger) compaction_->merge(runtime, s, *policy_->merger, observer_, merge_states_);
   return {};
 }
 
-// Before positions leave the range that the model was trained on, those of all but the first tokens
-// start over right behind them. Keys are turned by the difference, mostly once in their lives: they
-// leave before the next time where the window is less than half of the range.
+// Before positions leave the range that the model was trained on, all tokens but the first ones
+// move to lower positions, right behind the first ones. Their keys are rotated by the difference.
+// If the window is less than half of the range, this happens at most once to a key.
 Status Retaining::rebase(Runtime& runtime, Sequence& s) {
   const std::uint32_t per_block = runtime.geometry().tokens_per_block;
   const std::uint32_t ahead = std::max(policy_->every, per_block) + per_block;
-  if (!acted_ || s.length() % per_block != 0 || s.length() - shift_ + ahead <= runtime.context())
+  if (!dropped_ || s.length() % per_block != 0 || s.length() - shift_ + ahead <= runtime.context())
     return {};
   if (runtime.config().learned_positions)
     return Error{

@@ -1,10 +1,10 @@
-// engine/retain.h - the program of a request that drops tokens (kv.budget): it watches while tokens
-// are read, and decides and compacts when the prompt has been read or, while decoding, when enough
-// blocks were sealed.
+// engine/retain.h - the program of a request that drops tokens (kv.budget). It gathers signals
+// while tokens are read. It drops tokens when the prompt has been read and, while decoding,
+// whenever enough blocks were sealed.
 //
-// What is due is done before the sequence's next step: a step that finds no room for it fails like any
-// other and can be tried again. settle() does it at once. Where it acts, and what it sees then, depends
-// on tokens and policy alone, never on how steps were cut.
+// Tokens that are due are dropped before the sequence's next step, or at once by settle(). If there
+// is no room for that, the step fails like any other and can be tried again. Which tokens are
+// dropped, and when, depends only on tokens and policy, never on how steps were cut.
 //
 //   Retaining retaining(runtime, policy, prompt.size(), root);
 //   retaining.open(options);
@@ -31,7 +31,7 @@ class Retaining final : public Program {
   std::unique_ptr<Program> fork() const override { return std::make_unique<Retaining>(*this); }
   void open(SequenceOptions& options) const override;
   Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
-  Status before_step(Stepper& stepper, Sequence& s) override { return act(stepper, s); }
+  Status before_step(Stepper& stepper, Sequence& s) override { return drop_due(stepper, s); }
   void settle(Stepper& stepper, Sequence& s, bool forks) override;
   std::uint32_t rows_max(std::uint32_t past) const override;
   std::uint32_t position_shift() const override { return shift_; }
@@ -39,7 +39,7 @@ class Retaining final : public Program {
     return observer_.before_step(past, rows);
   }
   void after_step(Stepper& stepper, Sequence& s) override;
-  Yield yield(const Sequence&) const override { return acted_ ? Yield::park : Yield::recompute; }
+  Yield yield(const Sequence&) const override { return dropped_ ? Yield::park : Yield::recompute; }
   void reset(Sequence& s) override;
   Status truncate(std::uint32_t length) override;
   std::optional<std::string> snapshot_name(const Sequence& s) const override;
@@ -48,17 +48,17 @@ class Retaining final : public Program {
   Observer& observer() { return observer_; }
   const RetainPolicy& policy() const { return *policy_; }
   std::uint32_t cut() const { return prompt_length_; }  // tokens of the prompt that it looks at
-  bool acted() const { return acted_; }  // something was dropped: it cannot be computed again
-  // The first tokens of the prompt that may come from the cache: queries of the others are looked at.
+  // How many of the prompt's first tokens may come from the cache: the method needs queries of the
+  // rest.
   std::uint32_t serve_max() const;
-  // Tokens that a sequence must have room for besides its own: the context, read again.
+  // Tokens that the sequence needs room for besides its own: the context, if it is read again.
   std::uint32_t more_tokens() const;
 
-  // Whether the prompt must be read again before it can act.
+  // Whether the prompt must be read again before tokens can be dropped.
   bool reads_again(const Runtime& runtime, const Sequence& s) const;
   bool due(const Sequence& s) const;
-  // Does what is due. No room changes nothing, or leaves the rest for the next time.
-  Status act(Stepper& stepper, Sequence& s);
+  // Drops the tokens that are due. If there is no room, some or all of them wait for the next call.
+  Status drop_due(Stepper& stepper, Sequence& s);
 
  private:
   bool all_stay(const Runtime& runtime, const Sequence& s) const;
@@ -69,11 +69,11 @@ class Retaining final : public Program {
   Observer observer_;
   std::shared_ptr<const Observer> fresh_;  // as it was before anything was read
   std::uint32_t prompt_length_, budget_, tokens_per_block_;
-  bool prompt_done_ = false, acted_ = false;
-  std::uint32_t last_ = 0;                // length when it last ran
-  std::uint32_t shift_ = 0;               // endless text: how far positions are behind
-  std::vector<MergeState> merge_states_;  // by lane
-  std::optional<Compaction> compaction_;  // decided, not done
+  bool prompt_done_ = false, dropped_ = false;  // dropped_: it cannot be computed again
+  std::uint32_t last_ = 0;                      // length when it last ran
+  std::uint32_t shift_ = 0;                     // endless text: how far positions are behind
+  std::vector<MergeState> merge_states_;        // by lane
+  std::optional<Compaction> compaction_;        // decided, not done
 };
 
 }  // namespace quire

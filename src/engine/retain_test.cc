@@ -20,14 +20,14 @@ std::shared_ptr<const RetainPolicy> policy(std::string_view text) {
 TinyOptions llama() { return {.type = DType::q8_0, .layers = 3, .head_dim = 64}; }
 
 // What a policy leaves of a prompt read in chunks, and the logits of tokens after it.
-struct Told {
+struct KeptRead {
   std::vector<std::vector<std::uint32_t>> kept;  // by lane
   std::vector<std::vector<float>> logits;
 };
 
-Told run(Runtime& r, std::shared_ptr<const RetainPolicy> p, std::span<const TokenId> prompt,
-         std::span<const TokenId> answer, std::uint32_t chunk) {
-  Told out;
+KeptRead run(Runtime& r, std::shared_ptr<const RetainPolicy> p, std::span<const TokenId> prompt,
+             std::span<const TokenId> answer, std::uint32_t chunk) {
+  KeptRead out;
   const RootId root = r.tenant_root("").value();
   std::optional<Retaining> retaining;
   if (p) retaining.emplace(r, p, prompt.size(), root);
@@ -48,7 +48,7 @@ Told run(Runtime& r, std::shared_ptr<const RetainPolicy> p, std::span<const Toke
   }
   if (retain) {
     Stepper stepper(r);
-    EXPECT_TRUE(retain->act(stepper, s).ok());
+    EXPECT_TRUE(retain->drop_due(stepper, s).ok());
   }
   for (std::uint32_t l = 0; l < r.config().layers; ++l)
     for (std::uint32_t h = 0; h < r.config().kv_heads; ++h)
@@ -77,13 +77,13 @@ class EveryMethod : public ::testing::TestWithParam<std::string> {};
 TEST_P(EveryMethod, KeepsTheSameHoweverThePromptIsCut) {
   TinyRuntime r(llama());
   const auto prompt = printable_of(300, 1), answer = printable_of(40, 2);
-  const Told whole = run(*r, policy(GetParam() + ":30%"), prompt, answer, 300);
+  const KeptRead whole = run(*r, policy(GetParam() + ":30%"), prompt, answer, 300);
   std::size_t kept = 0;
   for (const auto& lane : whole.kept) kept += lane.size();
   EXPECT_LE(kept, whole.kept.size() * 90);
   EXPECT_GT(kept, whole.kept.size() * 3);
   for (const std::uint32_t chunk : {150u, 43u}) {
-    const Told cut = run(*r, policy(GetParam() + ":30%"), prompt, answer, chunk);
+    const KeptRead cut = run(*r, policy(GetParam() + ":30%"), prompt, answer, chunk);
     EXPECT_EQ(cut.kept, whole.kept);
     EXPECT_EQ(cut.logits, whole.logits);
   }
@@ -135,7 +135,7 @@ TEST(RetainFormats, KiviKeepsWholeBlocks) {
   for (const char* method : {"snapkv", "streaming", "ada-snapkv", "h2o", "kvzip"}) {
     SCOPED_TRACE(method);
     const auto p = policy(std::string(method) + ":40%");
-    const Told whole = run(*r, p, prompt, answer, 330);
+    const KeptRead whole = run(*r, p, prompt, answer, 330);
     for (const auto& lane : whole.kept) {
       ASSERT_GE(lane.size(), 42u);
       ASSERT_LT(lane.size(), 330u);
@@ -144,7 +144,7 @@ TEST(RetainFormats, KiviKeepsWholeBlocks) {
         EXPECT_EQ(lane[i + 31], lane[i] + 31);
       }
     }
-    const Told cut = run(*r, p, prompt, answer, 50);
+    const KeptRead cut = run(*r, p, prompt, answer, 50);
     EXPECT_EQ(cut.kept, whole.kept);
     EXPECT_EQ(cut.logits, whole.logits);
   }
@@ -185,8 +185,8 @@ TEST(RetainEngine, NeighboursAndPreemptionChangeNoAnswer) {
       const Request r = make(i);
       const auto wanted = naive_generate(*other, r.prompt, alone(r));
       ASSERT_TRUE(wanted.ok());
-      for (std::size_t c = 0; c < sinks[i]->told.size(); ++c)
-        EXPECT_EQ(sinks[i]->told[c].ids(), wanted.value().answers[c].tokens) << "choice " << c;
+      for (std::size_t c = 0; c < sinks[i]->answers.size(); ++c)
+        EXPECT_EQ(sinks[i]->answers[c].ids(), wanted.value().answers[c].tokens) << "choice " << c;
       preemptions += sinks[i]->result->preemptions;
       if (r.kv.retain) {
         EXPECT_LT(sinks[i]->result->kv_bytes, sinks[i]->result->kv_bytes_whole);
@@ -231,7 +231,7 @@ TEST(RetainEngine, SnapshotsAtACutAreShared) {
       const Request q = ask(way, seed);
       const auto wanted = naive_generate(*other, q.prompt, alone(q));
       ASSERT_TRUE(wanted.ok()) << wanted.error().message;
-      EXPECT_EQ(got->told[0].ids(), wanted.value().answers[0].tokens) << seed;
+      EXPECT_EQ(got->answers[0].ids(), wanted.value().answers[0].tokens) << seed;
       EXPECT_LT(got->result->kv_bytes, got->result->kv_bytes_whole);
       other->cache().clear(true);
     }
@@ -291,7 +291,7 @@ TEST(Endless, PositionsStartOver) {
   std::uint32_t compared = 0, shift = 0;
   for (const TokenId& t : more) {
     Stepper stepper(*r);
-    ASSERT_TRUE(retain.act(stepper, s).ok());
+    ASSERT_TRUE(retain.drop_due(stepper, s).ok());
     ASSERT_LE(s.length() - retain.position_shift(), 256u);
     const std::vector<std::uint32_t> left = lane_tokens(*r, s, 0, 0);
     const StepItem item{&s, {&t, 1}, Logits::last, &retain};

@@ -1,6 +1,6 @@
 // engine/runtime.h - a model, its text and its cache, opened together.
 //
-// Nothing is computed here: engine/stepper.h makes steps of it, engine/engine.h answers requests.
+// Nothing is computed here: engine/stepper.h runs steps, engine/engine.h answers requests.
 //
 //   TRY(auto runtime, Runtime::open("model.gguf", {}));
 //   TRY(Sequence s, runtime->open_sequence(4096));
@@ -8,7 +8,7 @@
 //   Stepper stepper(*runtime);
 //   TRY(std::span<float> logits, stepper.read(s));             // of the last token
 //
-// One thread at a time, but for what is marked as for all threads.
+// One thread at a time, except for functions that are marked as for all threads.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,7 @@
 #include "kv/memory.h"
 #include "kv/retain/policy.h"
 #include "kv/select/policy.h"
+#include "kv/tier/tier_link.h"
 #include "model/executor.h"
 #include "model/model.h"
 #include "text/chat_template.h"
@@ -40,7 +41,7 @@ struct RuntimeOptions {
   DeviceKind device = DeviceKind::cpu;
   bool random_weights = false;  // the path is a config.json; numbers are made up
   bool fast = false;            // model/model.h
-  WeightStorage weights = WeightStorage::automatic;  // likewise
+  WeightStorage weights = WeightStorage::automatic;  // model/model.h
   std::uint32_t threads = 0;                         // 0: one per core
   Isa isa = best_isa();
   Activations activations = Activations::int8;
@@ -50,18 +51,24 @@ struct RuntimeOptions {
   std::vector<std::uint32_t> kv_skip_layers = {};
   std::vector<const Format*> kv_plan = {};     // by layer: what the format "planned" means
   std::vector<Calibration> calibrations = {};  // of this model (format/calibration.h)
-  std::uint32_t kv_window = 0;                 // tokens that layers see which see all; 0: all
-  std::shared_ptr<const RetainPolicy> kv_retain = {};  // unless a request says otherwise
-  std::shared_ptr<const SelectPolicy> kv_select = {};  // likewise; of prompts: for all
+  std::uint32_t kv_window = 0;                 // of layers without a window of their own; 0: none
+  // Requests may ask for others, except that what prompts select is the same for all.
+  std::shared_ptr<const RetainPolicy> kv_retain = {};
+  std::shared_ptr<const SelectPolicy> kv_select = {};
   std::uint32_t tokens_per_block = 32;
   std::uint64_t kv_cache_bytes = 0;  // 0: 80 % of the memory that is free after loading; the cache
                                      // may be resized to four times as much
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
-  double pin_budget = 0.5;             // share of the cache that pinned prefixes may hold
-  double tenant_pin_share = 1;         // of that, what one tenant may
-  ModelSource::Progress loading = {};  // told how many bytes of the weights are loaded
+  double pin_budget = 0.5;          // share of the cache that pinned prefixes may hold
+  double tenant_pin_share = 1;      // of that, what one tenant may
+  std::string kv_dir = {};          // blocks are kept in this folder, too; none: nowhere
+  bool kv_dir_needed = true;        // false: if it cannot be used, `log` says why
+  std::uint64_t kv_disk_bytes = 0;  // it is never larger; 0: 1 GiB
+  TierWrite kv_disk_write = TierWrite::automatic;
+  std::function<void(const std::string&)> log = {};  // lines about the folder, from any thread
+  ModelSource::Progress loading = {};  // called with the bytes of weights that are loaded
 };
 
 // What a runtime is made of. Runtime::open loads them from files; the simulator brings its own.
@@ -71,10 +78,11 @@ struct RuntimeParts {
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template = {};
-  Digest weights = {};                  // identifies the model in keys of blocks
-  std::unique_ptr<Memory> memory = {};  // none: reserved where the executor computes
-  const Clock* clock = nullptr;         // none: the machine's
-  CacheOptions cache = {};              // budgets, block size and evictor are RuntimeOptions'
+  Digest weights = {};                   // identifies the model in keys of blocks
+  std::unique_ptr<Memory> memory = {};   // none: reserved where the executor computes
+  const Clock* clock = nullptr;          // none: the machine's
+  CacheOptions cache = {};               // budgets, block size and evictor are RuntimeOptions'
+  std::unique_ptr<TierLink> tiers = {};  // what lies below memory; its secret is the cache's
 };
 
 class Runtime {
@@ -100,29 +108,31 @@ class Runtime {
   Isa isa() const { return isa_; }
   const std::string& kv_format() const { return kv_format_; }  // with what stays exact
   const StoragePolicy& storage() const { return *storage_; }   // unless a request says otherwise
-  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }        // "planned"
-  const std::shared_ptr<const RetainPolicy>& retain() const { return retain_; }  // likewise
-  // Of answers, likewise; what is selected of prompts is in storage().
+  const StoragePolicy* plan() const { return plan_ ? &*plan_ : nullptr; }  // "planned"
+  // Of requests that say nothing else. select() is about answers; storage() says what prompts select.
+  const std::shared_ptr<const RetainPolicy>& retain() const { return retain_; }
   const std::shared_ptr<const SelectPolicy>& select() const { return select_; }
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
   std::size_t memory_page() const { return memory_page_; }  // that its memory comes in, in bytes
   const Clock& clock() const { return *clock_; }            // of the cache and of steps
+  TierLink* tiers() { return tiers_.get(); }                // null: there are none
+  const TierLink* tiers() const { return tiers_.get(); }
 
   // Bytes from one block of the cache to another, wherever they lie.
   void copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes);
 
-  // Tenants never share, nor do ways of storing (null: the server's): each has a root of its own in
-  // the cache. Its key is for all threads, and so is the check.
+  // The root of a tenant's blocks under a storage policy (null: the server's). Tenants never share
+  // blocks, and neither do storage policies. tenant_key() and check_storage() are for all threads.
   Result<RootId> tenant_root(std::string_view tenant, const StoragePolicy* storage = nullptr);
-  // The same for those who only look: none is made.
+  // Finds a root without making one.
   std::optional<RootId> find_root(std::string_view tenant,
                                   const StoragePolicy* storage = nullptr) const;
   BlockKey tenant_key(std::string_view tenant, const StoragePolicy* storage = nullptr) const;
   Status check_storage(const StoragePolicy& storage) const;
-  // Whether such a sequence can be compacted.
+  // Whether a sequence that is stored in this way can be compacted.
   Status check_retain(const RetainPolicy& policy, const StoragePolicy* storage = nullptr,
                       std::uint32_t choices = 1, std::uint32_t beams = 0) const;
-  // Whether such a sequence can choose what it reads.
+  // Whether a sequence that is stored in this way can choose the pages it reads.
   Status check_select(const SelectPolicy& policy, const StoragePolicy* storage = nullptr,
                       const RetainPolicy* retain = nullptr, std::uint32_t beams = 0) const;
   Geometry geometry(const StoragePolicy* storage) const;
@@ -142,6 +152,7 @@ class Runtime {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<TierLink> tiers_;  // ends first: it may hold memory of the cache
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
   std::string kv_format_;

@@ -13,7 +13,7 @@ Error out_of_range(const char* field, const char* range) {
   return Error{Code::invalid, std::string(field) + " must be " + range};
 }
 
-// Masks mostly allow or forbid whole words of tokens.
+// Most words of a mask allow or forbid all their 32 tokens.
 void keep_allowed(std::span<float> logits, std::span<const std::uint32_t> allowed) {
   for (std::size_t first = 0; first < logits.size(); first += 32) {
     const std::uint32_t word = allowed[first / 32];
@@ -146,7 +146,7 @@ Choice Sampler::sample(std::span<float> logits, const SamplingOptions& options,
   return chosen;
 }
 
-// The place in `values` that a draw falls on: first the part, then the value.
+// The index in `values` that a draw falls on. Finds the part first, then the value in it.
 std::size_t Sampler::draw_from(std::span<const float> values, double unit) {
   constexpr std::size_t kPart = 256;
   const auto n = values.size();

@@ -74,18 +74,17 @@ class Sampler {
  public:
   Sampler(const VectorKernels& vector, std::uint32_t vocabulary);
 
-  // `logits` is working space and may be changed. The token is kNoToken where the limits leave
-  // none.
+  // `logits` is working space and may be changed. The token is kNoToken if the limits allow none.
   Choice sample(std::span<float> logits, const SamplingOptions& options, const TokenCounts& counts,
                 std::uint32_t choice, std::uint32_t position, const TokenLimits& limits = {});
 
-  // The part of sample() that a device does before: false leaves all of it to sample(). Appends what
-  // happens to logits.
+  // Describes the first half of sample() for a device that runs it. False: the device cannot, and
+  // sample() must do all of it. Appends the changes of logits.
   static bool describe(const SamplingOptions& options, const TokenCounts& counts,
                        std::uint32_t choice, std::uint32_t position,
                        std::span<const TokenId> banned, DrawRow& row,
                        std::vector<DrawChange>& changes);
-  // The rest of it: what sample() would have chosen.
+  // The second half: chooses the token that sample() would have chosen.
   Choice choose(const Drawn& drawn, const SamplingOptions& options, std::uint32_t choice,
                 std::uint32_t position);
 
@@ -100,7 +99,7 @@ class Sampler {
     TokenId token;
     double weight;  // exp(logit - max), unnormalized
   };
-  // Logits less the largest, over temperature: of all tokens, or of these.
+  // Logits less the largest, over temperature: of all tokens, or of `tokens` only.
   struct Scaled {
     std::span<const float> values;
     std::span<const TokenId> tokens = {};

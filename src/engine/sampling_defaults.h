@@ -1,8 +1,8 @@
-// engine/sampling_defaults.h - how answers are drawn where nobody says: one rule for the command
-// line, the page and the API.
+// engine/sampling_defaults.h - how answers are drawn if the request does not say: one rule for the
+// command line, the page and the API.
 //
-// A model that comes with settings (generation_config.json, or general.sampling.* of a GGUF file)
-// is drawn as they say; every other one with temperature 0.7 and top_p 0.9.
+// The model's own settings (generation_config.json, or general.sampling.* of a GGUF file) come
+// first. A model without settings gets temperature 0.7 and top_p 0.9.
 //
 //   const SamplingDefaults defaults = sampling_defaults(runtime.source());
 //   defaults.options.temperature;    // 0.6

@@ -90,8 +90,8 @@ WaitingLine::Found WaitingLine::pick_of(Tenant& tenant,
     }
     skipped_.push_back(&place);
   }
-  // Passed are those before the one that goes. When nobody does, others take this tenant's turn,
-  // which passes the first of it.
+  // The jobs before the chosen one were passed. If none was chosen, other tenants take this
+  // tenant's turn, which passes its first job.
   skipped_.resize(any ? skipped_by_best : std::min(skipped_.size(), skipped_before + 1));
   return any ? Found::one : Found::nobody;
 }

@@ -1,17 +1,17 @@
-// engine/scheduler.h - who goes next, who gives way, who reads how much: pure policy, without a
-// model, a cache or a clock.
+// engine/scheduler.h - which job runs next, which is preempted, and how many rows each prompt gets.
+// Pure policy: no model, no cache, no clock. The Engine uses it.
 //
-// Waiting requests stand in one line per tenant. Tenants take turns by tokens served (virtual
-// time), so that ten thousand requests of one delay nobody else's. Within a tenant the line is
-// ordered by arrival, and a step of priority is worth a fixed time of arriving earlier: low
-// priorities wait longer, not for ever. Of the first few in the line the one with the most cached
-// tokens goes; nobody is passed more than a fixed number of times, so the k-th in line is served
-// after at most k + passes_max others of its tenant.
+// Requests wait in one line per tenant. Tenants take turns by tokens served (virtual time), so ten
+// thousand requests of one tenant do not delay the others. Within a tenant the line is ordered by
+// arrival. Each level of priority counts as a fixed time of arriving earlier, so low priorities
+// wait longer, but not for ever. Among the first few jobs of the line, the one with the most cached
+// tokens goes first. A job is passed at most passes_max times, so the k-th in line is served after
+// at most k + passes_max others of its tenant.
 //
 //   WaitingLine line({});
 //   line.add(JobId{1}, {.tenant = line.tenant("acme"), .arrived = now});
 //   auto next = line.pick([&](JobId job) { return Readiness{.cached = ..., .verdict = ...}; });
-//   line.charge(tenant, 512);                      // it was served so many tokens
+//   line.charge(tenant, 512);                      // 512 tokens were served to it
 //
 // Costs O(window + log n), whatever the length of the line.
 #pragma once
@@ -51,7 +51,7 @@ struct Readiness {
   Verdict verdict = Verdict::ready;
 };
 
-// When a job came, in an order that counts its priority.
+// A job's place in the order of arrival, moved ahead or back by its priority.
 struct Standing {
   Nanoseconds time = 0;
   JobId id{};
@@ -77,8 +77,8 @@ class WaitingLine {
   bool contains(JobId id) const { return entries_.contains(id); }
   std::size_t size() const { return entries_.size(); }
 
-  // The job to go now; it leaves the line. None: nobody can, or somebody who has waited his due has
-  // no room yet and nobody may pass him. `probe` is asked about a bounded number of jobs.
+  // The job that runs next; it leaves the line. None: no job can run, or a job that may not be
+  // passed any more has no room yet. `probe` is called for a bounded number of jobs.
   std::optional<JobId> pick(const std::function<Readiness(JobId)>& probe);
 
   void charge(TenantId tenant, std::uint64_t tokens);
@@ -110,35 +110,36 @@ class WaitingLine {
   std::vector<Place*> skipped_;  // scratch of pick
 };
 
-// A job that runs, as a candidate for giving way.
+// A running job, as a candidate for preemption.
 struct Running {
   Standing standing;
   bool protect = false;  // has given way often enough
 };
 
-// Who gives way when memory is short: the one that came last, never the first of all nor a
-// protected one. Its index, or none.
+// The index of the job to preempt when memory is short: the one that came last, but never the first
+// of all and never a protected one. None: there is no such job.
 std::optional<std::size_t> pick_victim(std::span<const Running> running);
 
-// A sequence that is to give way, and what presses. All in tokens.
+// A sequence that is preempted, and the memory around it. All in tokens.
 struct GivingWay {
   double length = 0;  // that it holds
   double whole = 0;   // of these, in published blocks: they stay cached when it lets go
-  double free = 0;    // room for so many more
+  double free = 0;    // room that is left
   double cached = 0;  // of others, held by nobody
   double wanted = 0;  // room that those who go on will take until it can come back
   double reuse = 0;   // share of what is cached that is asked for again
 };
 
-// What is to be computed again afterwards: the end of the sequence, and of what others had cached.
+// Tokens that must be computed again after a preemption: of the sequence, and of cached blocks that
+// other requests would have used.
 struct PreemptLoss {
   double own = 0, others = 0;
 };
 
-// Letting go loses the unfinished block for certain; whole ones are cached like any other's, and
-// the room is taken from all of them alike.
+// If the sequence releases its blocks, its unfinished block is lost. Its whole blocks stay cached
+// and are evicted like all others.
 PreemptLoss loss_of_recompute(const GivingWay& g);
-// Parked blocks are taken last, after everything that others have cached.
+// If it is parked, its blocks are evicted last, after all other cached blocks.
 PreemptLoss loss_of_park(const GivingWay& g);
 
 // A prompt being read: how many rows of this step it gets.
@@ -146,13 +147,15 @@ struct Reading {
   std::uint32_t remaining = 0;
   std::uint32_t rows_max = 0xffffffffu;
   std::uint32_t steps = 0;  // since it began
-  // But for the last `loose`, rows are read so many at a time (blocks of a sparse prompt).
+  // Rows are read in multiples of `together` (blocks of a sparse prompt), except for the last
+  // `loose`.
   std::uint32_t together = 1, loose = 0;
   std::uint32_t rows = 0;  // the answer
 };
 
-// Shortest first, so that a long prompt does not hold up short ones; every step makes a prompt
-// count as `budget / 4` tokens shorter, so that it does come to its end.
+// Shares the budget of rows, shortest prompt first, so that a long prompt does not delay short
+// ones. With every step a prompt counts as `budget / 4` tokens shorter, so a long one is read in
+// the end.
 void share_rows(std::uint32_t budget, std::span<Reading> readings,
                 std::vector<std::uint32_t>& order);
 

@@ -28,16 +28,16 @@ RuntimeOptions with(std::string_view select, std::string format = "auto") {
   return o;
 }
 
-struct Told {
+struct SelectedRead {
   std::vector<float> logits;  // of the answer's tokens, and of the prompt's last
   ChosenPages chosen;
   std::uint64_t read = 0, whole = 0;
 };
 
 // A prompt in chunks, and an answer `together` tokens at a time.
-Told run(Runtime& r, std::span<const TokenId> prompt, std::span<const TokenId> answer,
-         std::uint32_t chunk, std::uint32_t together = 1) {
-  Told out;
+SelectedRead run(Runtime& r, std::span<const TokenId> prompt, std::span<const TokenId> answer,
+                 std::uint32_t chunk, std::uint32_t together = 1) {
+  SelectedRead out;
   const RootId root = r.tenant_root("").value();
   std::optional<Selecting> select;
   if (r.select()) select.emplace(r, *r.select(), prompt.size(), root);
@@ -76,7 +76,7 @@ TEST(Select, ComputesWhatAMaskedModelDoes) {
   for (const char* way : {"quest:64", "xattention:0.5", "vertical-slash:17+17"}) {
     SCOPED_TRACE(way);
     TinyRuntime r(llama(DType::f32), with(way, "f32"));
-    const Told got = run(*r, prompt, answer, 64);
+    const SelectedRead got = run(*r, prompt, answer, 64);
     const bool answers = policy(way)->answers();
     ASSERT_FALSE(got.chosen.empty());
     std::uint64_t read = 0, there = 0;
@@ -106,7 +106,7 @@ TEST(Select, ReadingEverythingChangesNoBit) {
   const std::vector<TokenId> prompt = printable_of(300, 1), answer = printable_of(40, 2);
   for (const char* format : {"f16", "hadamard-int4"}) {
     TinyRuntime plain(llama(), with("", format));
-    const Told want = run(*plain, prompt, answer, 64);
+    const SelectedRead want = run(*plain, prompt, answer, 64);
     for (const char* way : {"quest:400", "xattention:1"}) {
       TinyRuntime r(llama(), with(way, format));
       EXPECT_EQ(run(*r, prompt, answer, 64).logits, want.logits) << way << ' ' << format;
@@ -125,9 +125,9 @@ TEST(Select, ChunksThreadsAndInstructionsChangeNoBit) {
     for (const char* way : {"quest:64", "xattention:0.6", "vertical-slash:17+17"}) {
       SCOPED_TRACE(std::string(way) + ' ' + format);
       TinyRuntime r(llama(), with(way, format));
-      const Told want = run(*r, prompt, answer, 512);
+      const SelectedRead want = run(*r, prompt, answer, 512);
       for (const std::uint32_t chunk : {16u, 48u, 112u}) {
-        const Told got = run(*r, prompt, answer, chunk);
+        const SelectedRead got = run(*r, prompt, answer, chunk);
         EXPECT_EQ(got.logits, want.logits) << chunk;
         EXPECT_EQ(got.chosen, want.chosen) << chunk;
       }
@@ -148,11 +148,11 @@ TEST(Select, WindowLayersAreLeftAlone) {
       .architecture = "gemma3", .type = DType::q8_0, .layers = 7, .head_dim = 32};
   const std::vector<TokenId> prompt = printable_of(200, 1), answer = printable_of(20, 2);
   TinyRuntime plain(gemma, with(""));
-  const Told want = run(*plain, prompt, answer, 64);
+  const SelectedRead want = run(*plain, prompt, answer, 64);
   for (const char* way : {"quest:400", "quest:48", "xattention:1", "xattention:0.5"}) {
     SCOPED_TRACE(way);
     TinyRuntime r(gemma, with(way));
-    const Told got = run(*r, prompt, answer, 64);
+    const SelectedRead got = run(*r, prompt, answer, 64);
     EXPECT_EQ(got.logits == want.logits,
               std::string_view(way) == "quest:400" || std::string_view(way) == "xattention:1");
     EXPECT_EQ(run(*r, prompt, answer, 32).logits, got.logits);
@@ -161,7 +161,7 @@ TEST(Select, WindowLayersAreLeftAlone) {
 
 TEST(Select, TellsWhatItRead) {
   TinyRuntime r(llama(), with("quest:64", "f16"));
-  const Told got = run(*r, printable_of(300, 1), printable_of(8, 2), 300);
+  const SelectedRead got = run(*r, printable_of(300, 1), printable_of(8, 2), 300);
   // 18 pages before token 300 to 303, 19 before the others; 4 lanes read them all, 4 read 4.
   const Geometry& g = r->geometry();
   const std::uint64_t pages = 4 * 18 + 4 * 19;
@@ -229,8 +229,8 @@ TEST(SelectEngine, NeighboursAndPreemptionChangeNoAnswer) {
       const Request q = make(*alone, i);
       const auto wanted = naive_generate(*alone, q.prompt, alone_options(q));
       ASSERT_TRUE(wanted.ok()) << wanted.error().message;
-      for (std::size_t c = 0; c < sinks[i]->told.size(); ++c)
-        EXPECT_EQ(sinks[i]->told[c].ids(), wanted.value().answers[c].tokens) << "choice " << c;
+      for (std::size_t c = 0; c < sinks[i]->answers.size(); ++c)
+        EXPECT_EQ(sinks[i]->answers[c].ids(), wanted.value().answers[c].tokens) << "choice " << c;
       EXPECT_EQ(sinks[i]->result->kv_bytes_read, wanted.value().timings.kv_bytes_read);
       EXPECT_EQ(sinks[i]->result->kv_bytes_read > 0, q.kv.select != nullptr);
       preemptions += sinks[i]->result->preemptions;

@@ -31,8 +31,8 @@ void Selecting::open(SequenceOptions& options) const {
   options.publish_generated = false;  // what answers compute from a part of it is theirs
 }
 
-// Rows of blocks that a step fills are scratch of the step, block by block: in a lossy format answers
-// are read token by token.
+// In a lossy format, rows of blocks that a step fills exist only during the step. So answers are
+// read token by token there.
 std::uint32_t Selecting::rows_max(std::uint32_t past) const {
   if (exact_) return 0xffffffffu;
   return past < prompt_length_ ? prompt_length_ - past : 1;

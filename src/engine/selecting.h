@@ -1,8 +1,8 @@
-// engine/selecting.h - the program of a request whose answers read the pages they choose (kv.select:
-// quest): bounds of the sequence's keys, and what was read.
+// engine/selecting.h - the program of a request whose answers choose the pages they read
+// (kv.select: quest). It holds bounds of the sequence's keys and counts what was read.
 //
-// Rows of the prompt read everything. What an answer computes is private, and once the answer has
-// begun the sequence can only be parked.
+// Rows of the prompt read everything. The blocks of an answer are private. Once an answer has
+// begun, its sequence can only be parked, not recomputed.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,8 @@ class Selecting final : public Program {
   Status truncate(std::uint32_t length) override;
   void report(ProgramReport& report) const override;
 
-  // Of the cache, by answers, blocks that were being filled left out; bounds included.
+  // Bytes of the cache that answers read, bounds included. The block that is being filled does not
+  // count.
   std::uint64_t bytes_read() const { return counts_.read * page_bytes_ + bounds_read(); }
   std::uint64_t bytes_whole() const { return counts_.whole * page_bytes_; }
   std::uint64_t bytes() const { return bounds_.bytes(); }  // held besides the cache

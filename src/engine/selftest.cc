@@ -129,6 +129,7 @@ class Selftest {
       TRY_STATUS(selftest_retain(r, prompt_, prefix_, methods, heard));
     if (options.device != DeviceKind::cpu || sample_)
       return {};  // threads and instruction sets do not matter on a GPU
+    TRY_STATUS(selftest_tier(path_, options, prompt_, prefix_, heard));
     return variants(options);
   }
 
@@ -240,8 +241,8 @@ class Selftest {
     return {};
   }
 
-  // Stopped halfway to make room for others, and resumed: from nothing, from its own blocks that
-  // are still cached, from blocks that were kept for it.
+  // A sequence is preempted halfway and resumed: from nothing, from its own blocks that are still
+  // cached, and from parked blocks.
   Status preempted(Runtime& r) {
     const std::uint32_t half = length_ / 2 + 5;
     const struct {
@@ -271,8 +272,7 @@ class Selftest {
     return {};
   }
 
-  // Beams that part, die and are forked anew from the one that follows the prompt, stepping
-  // together.
+  // Beams that step together, part, end, and are forked again from the one that follows the prompt.
   Status beams(Runtime& r) {
     constexpr std::uint32_t kWidth = 4, kRounds = 6, kSteps = 5;
     const std::uint32_t start = length_ - std::min(length_ - 1, kRounds * kSteps);
@@ -299,7 +299,7 @@ class Selftest {
     return {};
   }
 
-  // Sequences that begin with the same blocks, long enough for attention to read those once for all.
+  // Sequences that begin with the same blocks, long enough that attention reads these once for all.
   Status side_by_side(Runtime& r) {
     constexpr std::uint32_t kWidth = 5;
     const std::vector<TokenId> prompt = text_like(r, std::min(r.context() / 2, 600u), 11);

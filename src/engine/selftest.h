@@ -23,9 +23,9 @@ Result<bool> selftest(const std::string& path, const RuntimeOptions& base, bool 
 
 enum class SelftestMethods { few, all, thoroughly };
 
-// Retention methods on one prompt, a few or all of them, `thoroughly` with long answers: what stays, and
-// the answer, however the prompt was read; the same for selection and for approximate reuse
-// (selftest_retain.cc).
+// Retention methods on one prompt, a few or all of them, `thoroughly` with long answers: the tokens
+// that stay and the answer must not depend on how the prompt was read. Selection and approximate
+// reuse are checked in the same way (selftest_retain.cc).
 Status selftest_retain(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
                        SelftestMethods methods,
                        const std::function<void(const SelftestCheck&)>& report);
@@ -39,5 +39,10 @@ Status selftest_convert(Runtime& runtime, std::span<const TokenId> prompt,
 // Equal and overlapping requests at once: each is answered as it is alone (selftest_engine.cc).
 Status selftest_engine(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
                        const std::function<void(const SelftestCheck&)>& report);
+
+// Blocks in a folder: restored, damaged, restored again (selftest_tier.cc). Opens the model once more.
+Status selftest_tier(const std::string& path, const RuntimeOptions& base,
+                     std::span<const TokenId> prompt, const std::string& prefix,
+                     const std::function<void(const SelftestCheck&)>& report);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// The part of the selftest that is about converting: a prompt whose first half is encoded from exact
-// blocks, gone on with in one piece, in several, and by somebody who finds the encoded blocks.
+// The selftest's part about conversion. The first half of a prompt is encoded from exact blocks.
+// The rest is read in one piece, in several, and by a second request that finds the encoded blocks.
 #include <fmt/format.h>
 
 #include "base/hash.h"
@@ -35,7 +35,7 @@ Result<std::uint64_t> go_on(Runtime& r, const Sequence& exact, std::span<const T
   const Attached found = r.cache().attach(s, prompt);
   if (found.tokens != (way.cached ? tokens : 0)) return std::uint64_t{0};
   if (!way.cached) TRY_STATUS(convert_blocks(r, exact, s, tokens));
-  std::uint64_t told = 1;
+  std::uint64_t digest = 1;
   while (s.length() < length) {
     const std::uint32_t count =
         std::min({way.chunk, length - s.length(), r.executor().traits().rows_max});
@@ -43,9 +43,9 @@ Result<std::uint64_t> go_on(Runtime& r, const Sequence& exact, std::span<const T
     TRY(const std::span<float> logits, stepper.run({&item, 1}));
     const std::size_t vocabulary = r.config().vocabulary;
     for (std::uint32_t i = 0; i < count; ++i)
-      told = mix64(told ^ hash64(&logits[i * vocabulary], vocabulary * sizeof(float)));
+      digest = mix64(digest ^ hash64(&logits[i * vocabulary], vocabulary * sizeof(float)));
   }
-  return told | 1;
+  return digest | 1;
 }
 
 }  // namespace
@@ -69,13 +69,13 @@ Status selftest_convert(Runtime& r, std::span<const TokenId> prompt, const std::
       .name = fmt::format("{}after {} tokens converted from exact ones", prefix, tokens),
       .ok = true};
   for (const Conversion& way : kConversions) {
-    TRY(const std::uint64_t told, go_on(r, exact, prompt, tokens, way));
-    if (&way == kConversions) first = told;
+    TRY(const std::uint64_t digest, go_on(r, exact, prompt, tokens, way));
+    if (&way == kConversions) first = digest;
     check.compared += std::uint64_t{length - tokens} * r.config().vocabulary;
-    if (check.ok && (told == 0 || told != first)) {
+    if (check.ok && (digest == 0 || digest != first)) {
       check.ok = false;
       check.detail = fmt::format("{} when gone on with {}",
-                                 told == 0 ? "blocks were not found" : "other logits", way.name);
+                                 digest == 0 ? "blocks were not found" : "other logits", way.name);
     }
   }
   report(check);

@@ -33,7 +33,7 @@ constexpr Way kWays[] = {{"whole", 0xffffffffu, false, false},
                          {"from a snapshot", 64, true, false, true}};
 
 // Everything that must not depend on the way.
-struct Told {
+struct Digests {
   std::uint64_t kept = 0, logits = 0;
   std::uint64_t compared = 0;
 };
@@ -44,14 +44,14 @@ struct Policy {
   std::shared_ptr<const SelectPolicy> select;
 };
 
-// What a policy left of a text at its cut is gone on with twice: by somebody else, then as it should
-// be. The sequence and its policy become those of the second.
+// Continues twice from the state that a policy left at its cut: first with other tokens, then with
+// the prompt's. The sequence and its policy become those of the second continuation.
 Status go_on_from_snapshot(Stepper& stepper, Sequence& s, std::optional<Retaining>& retain,
                            std::span<const TokenId> prompt) {
   Runtime& r = stepper.runtime();
   const std::uint32_t cut = retain->cut();
   TRY_STATUS(stepper.prefill(s, cut, 0, {}, &*retain));
-  TRY_STATUS(retain->act(stepper, s));
+  TRY_STATUS(retain->drop_due(stepper, s));
   TRY(Sequence kept, r.cache().fork(s));
   (void)r.cache().truncate(kept, cut);
   std::optional<Retaining> as_kept = retain;
@@ -64,7 +64,7 @@ Status go_on_from_snapshot(Stepper& stepper, Sequence& s, std::optional<Retainin
   return {};
 }
 
-Result<Told> tell(Runtime& r, const Policy& policy, const Text& text, const Way& way) {
+Result<Digests> digest_run(Runtime& r, const Policy& policy, const Text& text, const Way& way) {
   Stepper stepper(r);
   const std::span<const TokenId> prompt = text.prompt;
   const std::uint32_t answer = text.answer;
@@ -98,43 +98,45 @@ Result<Told> tell(Runtime& r, const Policy& policy, const Text& text, const Way&
                   retain ? retain->rows_max(s.length()) : length});
     TRY([[maybe_unused]] const auto logits, step(prompt.subspan(s.length(), rows)));
   }
-  Told told;
+  Digests digest;
   if (retain) {
-    TRY_STATUS(retain->act(stepper, s));
+    TRY_STATUS(retain->drop_due(stepper, s));
     for (const std::uint32_t layer : retain->observer().layers())
       for (std::uint32_t h = 0; h < r.config().kv_heads; ++h)
-        for (const std::uint32_t t : lane_tokens(r, s, layer, h)) told.kept = mix64(told.kept ^ t);
+        for (const std::uint32_t t : lane_tokens(r, s, layer, h))
+          digest.kept = mix64(digest.kept ^ t);
   }
   for (std::uint32_t i = 0; i < answer; ++i) {
     TRY(const std::span<float> logits, step(prompt.subspan(i, 1)));
     const auto row = logits.first(r.config().vocabulary);
-    told.logits = mix64(told.logits ^ hash64(row.data(), row.size_bytes()));
-    told.compared += row.size();
+    digest.logits = mix64(digest.logits ^ hash64(row.data(), row.size_bytes()));
+    digest.compared += row.size();
   }
-  return told;
+  return digest;
 }
 
 Result<SelftestCheck> check(Runtime& r, const Policy& policy, const Text& text, std::string name) {
   SelftestCheck made{.name = std::move(name), .ok = true};
-  Told first;
+  Digests first;
   r.cache().clear(true);
   for (const Way& way : kWays) {
     if (way.snapshot && !(policy.retain && policy.retain->snapshots())) continue;
-    TRY(const Told told, tell(r, policy, text, way));
-    if (&way == kWays) first = told;
-    made.compared += told.compared;
-    if (made.ok && (told.kept != first.kept || told.logits != first.logits)) {
+    TRY(const Digests digest, digest_run(r, policy, text, way));
+    if (&way == kWays) first = digest;
+    made.compared += digest.compared;
+    if (made.ok && (digest.kept != first.kept || digest.logits != first.logits)) {
       made.ok = false;
       made.detail =
           fmt::format("{} when read {}",
-                      told.kept != first.kept ? "other tokens stay" : "other logits", way.name);
+                      digest.kept != first.kept ? "other tokens stay" : "other logits", way.name);
     }
   }
   return made;
 }
 
-// The logits after a prompt whose second half was cached by itself, `share` of it computed again, so
-// many rows at a time; 0 where nothing was found. A negative share: the prompt is read.
+// A digest of the logits after a prompt whose second half was cached by itself. `share` of that
+// half is computed again, `rows` at a time. 0: nothing was found. A negative share: the prompt is
+// read.
 Result<std::uint64_t> blended(Runtime& r, const Text& text, double share, std::uint32_t rows,
                               std::uint64_t& compared) {
   const std::span<const TokenId> prompt = text.prompt;
@@ -156,18 +158,18 @@ Result<std::uint64_t> blended(Runtime& r, const Text& text, double share, std::u
     TRY_STATUS(blend->lay(r));
     while (!blend->done()) TRY_STATUS(blend->advance(stepper, rows));
   }
-  std::uint64_t told = 1;
+  std::uint64_t digest = 1;
   TRY(std::span<float> logits, stepper.read(s));
   for (std::uint32_t i = 0; i < answer; ++i) {
-    told = mix64(told ^ hash64(logits.data(), logits.size_bytes()));
+    digest = mix64(digest ^ hash64(logits.data(), logits.size_bytes()));
     compared += logits.size();
     const StepItem next{&s, prompt.subspan(i, 1), Logits::last};
     TRY(logits, stepper.run({&next, 1}));
   }
-  return told | 1;
+  return digest | 1;
 }
 
-// The one that promises less: an approximation depends on what else is cached.
+// Approximate reuse promises less: its answer depends on what else is cached.
 Status selftest_blend(Runtime& r, const Text& text, const std::string& prefix,
                       const std::function<void(const SelftestCheck&)>& report) {
   const Geometry geometry = r.geometry();
@@ -197,8 +199,8 @@ Status selftest_blend(Runtime& r, const Text& text, const std::string& prefix,
 Status selftest_retain(Runtime& r, std::span<const TokenId> prompt, const std::string& prefix,
                        SelftestMethods methods,
                        const std::function<void(const SelftestCheck&)>& report) {
-  // Steps are what takes time: but where all is to be seen answers are short, and begin right before an
-  // edge of blocks of any size.
+  // Steps take most of the time, so answers are short unless `thoroughly` is set. They begin right
+  // before an edge of blocks of any size.
   const auto length = static_cast<std::uint32_t>(prompt.size());
   const Text text = methods == SelftestMethods::thoroughly
                         ? Text{prompt, 40}

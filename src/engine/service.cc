@@ -118,10 +118,9 @@ void Service::State::run() {
   const auto tell = [&](bool wait) {
     publish(wait);
     ended.store(taken - engine.job_count(), std::memory_order_release);
-    if (engine.told() && options.told) options.told();
   };
-  // While nobody asks for anything, memory for those who come next; not at once, as whoever comes
-  // while a page is made ready waits for it.
+  // While the service is idle, it prepares memory for the next requests. It waits a moment first,
+  // because a request that comes meanwhile waits for the page that is being prepared.
   const auto has_work = [&] { return !inbox.empty() || stopping || engine.has_jobs(); };
   const auto wait_for_work = [&](std::unique_lock<std::mutex>& lock) {
     if (wake.wait_for(lock, kPrepareAfter, has_work)) return;
@@ -129,10 +128,16 @@ void Service::State::run() {
     while (!has_mail.load(std::memory_order_relaxed) && runtime->cache().prepare(kPreparedBytes)) {
     }
     lock.lock();
+    for (bool writes = true; writes && !has_work(); wake.wait_for(lock, kPrepareAfter, has_work)) {
+      lock.unlock();
+      writes = engine.write_below();
+      publish(true);
+      lock.lock();
+    }
     wake.wait(lock, has_work);
   };
   for (bool over = false; !over;) {
-    // The lock only when there is something behind it, or nothing else to do.
+    // Takes the lock only if there is mail, or if there is nothing else to do.
     if (has_mail.load(std::memory_order_relaxed) || !engine.has_jobs()) {
       std::unique_lock lock(mutex);
       const Nanoseconds since = clock.now();
@@ -150,9 +155,10 @@ void Service::State::run() {
     }
     tell(!engine.has_jobs());
   }
+  engine.save_below(options.save_max);
 }
 
-// A reader never makes the engine wait while it has work: it then publishes after the next step.
+// A reader never makes a busy engine wait: the engine then publishes after its next step.
 void Service::State::publish(bool wait) {
   std::unique_lock lock(stats_mutex, std::defer_lock);
   if (wait)

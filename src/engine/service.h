@@ -4,13 +4,14 @@
 // may be called from any thread and returns at once (stop() and the futures of call() excepted).
 //
 //   TRY(auto service, Service::start(std::move(runtime), {.step_tokens = 512}));
-//   Submitted s = service->submit(std::move(request), sink);         // sink hears of the rest
+//   Submitted s = service->submit(std::move(request), sink);         // reports go to the sink
 //   if (!s.ok()) return error_body(s.failure);
 //   service->cancel(s.ticket);                                       // the client went away
 //   auto stats = service->call([](EngineView& e) { return e.runtime.cache().stats(); }).get();
 //
-// Each step: every running answer decodes one token, what is left of the token budget reads prompts
-// in chunks. Answers do not depend on who else is there (design D7), so anything may be mixed.
+// In each step every running answer decodes one token, and the rest of the token budget reads
+// prompts in chunks. An answer does not depend on the other requests in the batch, so anything may
+// be mixed.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/draft/options.h"
 #include "engine/request.h"
 #include "engine/runtime.h"
 #include "engine/service_stats.h"
@@ -34,24 +36,26 @@ class RequestLog;  // engine/explain.h: the last requests and why they hit or mi
 
 struct ServiceOptions {
   std::uint32_t step_tokens = 512;  // --step-tokens: rows of one step, at most Runtime's rows_max
-  // --prompt-tokens: of these, rows of prompts while answers wait for their next token. Few rows use
-  // a processor as well as 512 do, and nobody stutters: 96 there, all of them on a GPU.
+  // --prompt-tokens: how many of these rows prompts may have while answers wait for their next
+  // token. None: all on a GPU, 96 on a CPU, which few rows use as well as 512 do, so that answers do
+  // not stutter.
   std::optional<std::uint32_t> prompt_tokens = {};
-  std::uint32_t sequences_max = 64;        // --max-num-seqs: answers that decode together
-  std::uint32_t queue_max = 512;           // --max-queue: requests that wait
-  std::uint32_t queue_max_per_tenant = 0;  // 0: as many as all together
-  std::uint32_t preemptions_max = 5;       // per request; then it is left alone
-  std::optional<Preempt> preempt = {};     // how; none: the way that costs less
-  std::uint32_t requests_kept = 1024;      // --explain-keep
-  // Whether a step of answers is submitted before the tokens of the last one are known; by default
-  // on a GPU, which then never waits for us.
+  std::uint32_t sequences_max = 64;            // --max-num-seqs: answers that decode together
+  std::uint32_t sequences_max_per_tenant = 0;  // 0: as many as all together
+  std::uint32_t queue_max = 512;               // --max-queue: requests that wait
+  std::uint32_t queue_max_per_tenant = 0;      // 0: as many as all together
+  std::uint32_t preemptions_max = 5;           // per request; then it is left alone
+  std::optional<Preempt> preempt = {};         // how; none: the way that costs less
+  std::uint32_t requests_kept = 1024;          // --explain-keep
+  // Whether a step of answers is submitted before the tokens of the last one are known. By default
+  // only on a GPU, which then never waits for the host.
   std::optional<bool> ahead = {};
-  // How long a request waits for another one that computes the prefix they share, counted anew
-  // with every block it gets on by.
+  DraftOptions drafts = {};  // --speculative-config
+  // How long a request waits for another one that computes the prefix they share. The time starts
+  // again with every block that becomes ready.
   Nanoseconds follow_max = 2'000'000'000;
-  // Called on the engine thread after every step, when sinks have been told something: where sinks
-  // only enqueue, this is the place to wake whoever reads the queues, once.
-  std::function<void()> told = {};
+  // How long stop() may take to write blocks to the tiers.
+  Nanoseconds save_max = 10'000'000'000;
 };
 
 enum class Ticket : std::uint64_t {};
@@ -62,7 +66,7 @@ struct Submitted {
   bool ok() const { return failure.kind == FailureKind::none; }
 };
 
-// One request that is here now, as /slots shows it.
+// One request that waits or runs, as /slots shows it.
 struct ActiveRequest {
   Ticket ticket{};
   std::string id, tenant;
@@ -72,7 +76,7 @@ struct ActiveRequest {
   Nanoseconds age = 0;
 };
 
-// What a function run by call() may look at and change: the engine stands still meanwhile.
+// What a function of call() may look at and change. The engine waits for it.
 struct EngineView {
   Runtime& runtime;
   RequestLog& log;
@@ -80,7 +84,7 @@ struct EngineView {
   Nanoseconds now = 0;  // on the clock of the cache's own times
 
   std::vector<ActiveRequest> active() const;
-  // What policies left at their cuts, of one root or all.
+  // Drops the states that programs left at their cuts, of one root or all.
   void drop_snapshots(std::optional<RootId> root = std::nullopt) const;
 };
 
@@ -91,12 +95,12 @@ class Service {
   ~Service();  // stops
 
   // Checks the request and computes its block keys on the calling thread, then queues it. The sink
-  // is kept until done or failed has been told.
+  // is kept until its done() or failed() has been called.
   Submitted submit(Request request, std::shared_ptr<RequestSink> sink);
-  // Ends the request: failed(cancelled) is told, its blocks are free within one step. A ticket that
-  // is over is ignored, here and below.
+  // Ends the request: its sink gets failed(cancelled), and its blocks are free within one step. A
+  // ticket whose request is over is ignored, here and below.
   void cancel(Ticket ticket);
-  // A stop string was found outside: this choice is finished(stop_string).
+  // The caller found a stop string: the choice ends with finished(stop_string).
   void finish(Ticket ticket, std::uint32_t choice);
 
   // Runs f(EngineView&) on the engine thread between two steps. False after stop(): it never runs,
@@ -115,7 +119,7 @@ class Service {
 
   ServiceStats snapshot() const;  // as of the last step; takes no lock the engine waits for
 
-  // From now on submit refuses; what is here goes on.
+  // From now on submit() refuses. Requests that were accepted go on.
   void drain();
   bool draining() const;
   bool idle() const;  // nothing waits and nothing runs
@@ -123,7 +127,7 @@ class Service {
   // nothing.
   void stop();
 
-  // What never changes, for all threads.
+  // These never change. For all threads.
   const Runtime& runtime() const;
   const ServiceOptions& options() const;
 

@@ -16,7 +16,8 @@ void Snapshots::keep(Job& job) {
   const Request& r = job.request;
   if (r.kv.write == KvWrite::none || !r.kv.reuse) return;
   const std::optional<std::string> name = a.programs.snapshot_name(a.sequence);
-  // Once: what was dropped for lack of room would come back in the next attempt to make some.
+  // Only once: a snapshot that was dropped for lack of room would otherwise be stored again at
+  // once.
   if (!name || std::exchange(job.snapshot_kept, true) || find(job, *name)) return;
   const std::uint64_t bytes = runtime_.cache().bytes(a.sequence);
   const std::uint64_t most = runtime_.kv_cache_bytes() / kShareOfCache;

@@ -1,9 +1,10 @@
-// engine/snapshots.h - what programs leave of a text at a point where that depends on nothing that
-// follows: requests that begin with the same tokens and ask for the same go on from there.
+// engine/snapshots.h - states of programs that other requests may start from. Such a state depends
+// only on the tokens before it and on the policy, so every request with these tokens and this
+// policy would reach it.
 //
-// A program names such a state (Program::snapshot_name), and names the one that it could start from
-// (Program::wanted_snapshot). The engine keeps a few, and drops them before anything else when memory
-// is short.
+// A program names the state it is in (Program::snapshot_name) and the state that it could start
+// from (Program::wanted_snapshot). The engine keeps a few, and drops them first when memory is
+// short.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ class Snapshots {
 
   // Keeps the state of the job's first answer, if its programs name it and it is not kept already.
   void keep(Job& job);
-  // Lets an answer begin with a snapshot of what its job asks for, as if it had been parked there.
-  // False: there is none.
+  // Lets an answer begin with the snapshot that its job asks for, as if it had been parked there.
+  // False: there is no such snapshot.
   bool place(const Job& job, const ProgramList& programs, std::uint32_t token_capacity, Answer& to);
 
   bool drop_last();                       // the least recently used; false: there is none

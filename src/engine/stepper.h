@@ -1,5 +1,5 @@
-// engine/stepper.h - one step of some sequences: planned, room reserved, submitted, completed,
-// committed. The Engine drives it; the lab and tests use it where they compute without requests.
+// engine/stepper.h - runs one step of some sequences: plans it, reserves room, submits, completes
+// and commits. The Engine uses it. The lab and tests use it where they compute without requests.
 //
 //   Stepper stepper(runtime);
 //   TRY(Step step, stepper.submit(items));            // room for all of them, or nothing changed
@@ -11,6 +11,7 @@
 // One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -23,7 +24,8 @@
 
 namespace quire {
 
-// By first token of what chose together (a token, or a block of a prompt), by lane.
+// The pages that each lane chose, by the first token of the part that chose (a token, or a block of
+// a prompt).
 using ChosenPages = std::map<std::uint32_t, std::vector<std::vector<std::uint32_t>>>;
 
 enum class Logits : std::uint8_t { none, last, all };
@@ -34,6 +36,7 @@ struct StepItem {
   std::span<const TokenId> tokens;
   Logits logits = Logits::last;
   Program* program = nullptr;
+  std::uint32_t drafted = 0;         // how many of the last tokens are guesses
   Tap* tap = nullptr;                // where no program brings one
   std::uint32_t position_shift = 0;  // where no program says: a position is an index less this
   ChosenPages* chosen = nullptr;     // for tests: what was chosen
@@ -43,21 +46,27 @@ struct StepItem {
   }
 };
 
-// What is wanted of the rows, and whose best tokens they read.
+// What is wanted of the rows, and which tokens of the step before they read.
 struct StepAsk {
   StepWant want = StepWant::logits;
   bool logprobs = true;  // of the best tokens
   Draws draws = {};
-  // By item: which item's best token of the step before it reads, instead of its own token. Items
-  // have one token each then, and that step is submitted and not completed.
+  // By item: the item of the step before whose best token is read in place of its own token. Items
+  // then have one token each, and the step before is submitted and not completed.
   std::span<const std::uint32_t> from = {};
 };
 
-// A step on its way. What was not committed when it ends is given back.
+// A step that was submitted. When it is destroyed, rows that were not committed are given back.
 class Step {
  public:
   Step(Step&&) = default;
   Step& operator=(Step&&) = delete;
+
+  // Completed, and a number of this item, which has guesses, is not finite. That may be due to a guess
+  // that nobody would have made, so nothing of the item counts.
+  bool spoiled(std::size_t item) const {
+    return std::ranges::find(spoiled_items, item) != spoiled_items.end();
+  }
 
  private:
   friend class Stepper;
@@ -69,9 +78,10 @@ class Step {
   std::span<const StepItem> items;  // until it is completed
   std::size_t wanted = 0;
   bool queued = false;     // submitted to the executor; else run when it is completed
-  Status submission = {};  // an executor that refused it: completing the step says so, in its turn
+  Status submission = {};  // why the executor refused it; complete() returns this error
   StepTicket ticket{};
   std::size_t plan = 0;  // which of the stepper's plans
+  std::vector<std::size_t> spoiled_items;
   Draws draws;
 };
 
@@ -85,34 +95,37 @@ class Stepper {
   KvCache& cache() { return runtime_.cache(); }
   std::uint32_t rows_max() const { return runtime_.executor().traits().rows_max; }
 
-  // Does what programs have due, reserves room and submits. Items must stay until complete(), which
-  // tells of a lost device, too. Exhausted: there is no room, and nothing changed.
+  // Lets programs do what is due, reserves room and submits. Items must stay valid until
+  // complete(), which also reports a lost device. Code::exhausted: there is no room, and nothing
+  // changed.
   Result<Step> submit(std::span<const StepItem> items, const StepAsk& ask = {});
-  // Results of the wanted rows, in the order of the items. Steps complete in the order they were
-  // submitted. A sequence whose numbers are not finite is marked as faulted. Valid until the next.
+  // Results of the wanted rows, in the order of the items, valid until the next step. Steps
+  // complete in the order of submission. A sequence whose numbers are not finite is marked as
+  // faulted.
   Result<StepResult> complete(Step& step);
   // The first `accepted` tokens of item i became part of its sequence. Items commit in any order.
   void commit(Step& step, std::span<const StepItem> items, std::size_t i, std::uint32_t accepted);
   void commit(Step& step, std::span<const StepItem> items);  // all tokens of all items
 
-  // The three together. Logits are [wanted rows][vocabulary], valid until the next step.
+  // submit(), complete() and commit(). Logits are [wanted rows][vocabulary], valid until the next
+  // step.
   Result<std::span<float>> run(std::span<const StepItem> items);
   Result<std::span<const BestToken>> run_best(std::span<const StepItem> items);
 
-  // Computes tokens that a sequence holds already once more, in the layers up to `last_layer`, from
-  // what is there now: ascending, rows of one step. Their blocks are the sequence's alone, and exact.
+  // Computes again some tokens that a sequence holds, in the layers up to `last_layer`: ascending,
+  // rows of one step. No other sequence may share their blocks, and their format is exact.
   Status compute_again(Sequence& s, std::span<const std::uint32_t> tokens,
                        std::uint32_t last_layer);
 
-  // Computes what the sequence knows and does not hold yet, up to `end` tokens, in steps of at most
-  // `chunk` rows. `progress` is called between steps and may stop it by returning false
-  // (Code::cancelled).
+  // Computes the tokens that the sequence knows and does not hold yet, up to `end`, in steps of at
+  // most `chunk` rows. `progress` is called between steps; if it returns false, the error is
+  // Code::cancelled.
   Status prefill(Sequence& s, std::uint32_t end, std::uint32_t chunk = 0,
                  const std::function<bool(std::uint32_t done)>& progress = {},
                  Program* program = nullptr);
-  // Rows that a step of a prompt may have: in a sparse layout, whole blocks.
+  // How many rows a step of a prompt may have. In a sparse layout they are whole blocks.
   std::uint32_t chunk_rows(const Sequence& s, std::uint32_t chunk) const;
-  // The same to the end of what it knows, and the logits of its last token.
+  // prefill() to the end of the tokens it knows. Returns the logits of the last one.
   Result<std::span<float>> read(Sequence& s, std::uint32_t chunk = 0,
                                 const std::function<bool(std::uint32_t done)>& progress = {},
                                 Program* program = nullptr);
@@ -138,14 +151,15 @@ class Stepper {
   const Geometry& geometry(const StepItem& item) const {
     return runtime_.cache().geometry(item.sequence->root());
   }
-  // Lays out the items that are stored in this way.
+  // Lays out the items of one storage policy.
   StepPlan plan(Plan& to, const Reservation& room, std::span<const StepItem> items,
                 const Geometry& g, const StepAsk& ask);
   void add_item(Plan& to, const Reservation& room, std::span<const StepItem> items, std::size_t i,
                 const Geometry& g, const StepAsk& ask);
   void set_views(Plan& to, const Geometry& g) const;
   Result<StepResult> run_apart(Step& step);
-  void mark_faulted(const Step& step, const StepResult& result) const;
+  void mark_faulted(Step& step, const StepResult& result) const;
+  static void mark_faulted(Step& step, std::size_t item);
 
   Runtime& runtime_;
   const Clock& clock_;

@@ -36,7 +36,8 @@ VocabSpec spec_from_gguf(const GgufTokenizer& g, VocabModel model) {
   return spec;
 }
 
-// Weights that nobody trained have nothing to say: bytes, and names for all other numbers.
+// The vocabulary of a model with random weights: the 256 bytes, and made-up names for all other
+// ids.
 VocabSpec spec_of_bytes(std::uint32_t vocabulary) {
   VocabSpec spec;
   spec.model = VocabModel::sentencepiece;

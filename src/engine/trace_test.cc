@@ -36,7 +36,8 @@ struct Caller {
 
 struct TraceKind {
   const char* architecture;
-  bool ahead;  // most are greedy, and steps are submitted ahead where they can be
+  bool ahead;           // most are greedy, and steps are submitted ahead where they can be
+  bool drafts = false;  // of everything that stood somewhere before, right or not
 };
 
 class TraceTest : public ::testing::TestWithParam<TraceKind> {
@@ -168,20 +169,20 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     ASSERT_TRUE(alone.ok()) << alone.error().message;
     for (std::uint32_t i = 0; i < c.request.choices; ++i) {
       const Generated& expected = alone.value().answers[i];
-      const MemorySink::Told& told = c.sink->told[i];
+      const MemorySink::Answer& answer = c.sink->answers[i];
       c.texts[i].finish(c.out[i]);
       // The engine went on until it heard of the stop string; what counts is the same.
       ASSERT_EQ(c.texts[i].tokens(), expected.tokens.size());
-      const std::vector<TokenId> ids = told.ids();
+      const std::vector<TokenId> ids = answer.ids();
       ASSERT_TRUE(std::equal(expected.tokens.begin(), expected.tokens.end(), ids.begin()));
       for (std::size_t t = 0; t < expected.tokens.size(); ++t)
-        ASSERT_EQ(told.tokens[t].logprob, expected.choices[t].logprob);
+        ASSERT_EQ(answer.tokens[t].logprob, expected.choices[t].logprob);
       ASSERT_EQ(c.out[i], expected.text);
       ASSERT_EQ(c.texts[i].stopped(), expected.finish == Finish::stop_string);
       if (c.texts[i].stopped()) {
         EXPECT_EQ(*c.texts[i].stopped_by(), expected.stopped_by);
       } else {
-        EXPECT_EQ(told.finish, expected.finish);
+        EXPECT_EQ(answer.finish, expected.finish);
         EXPECT_EQ(ids.size(), expected.tokens.size());
       }
     }
@@ -200,8 +201,12 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
 TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kSanitized ? 100 : 1000);
   // What runs together does not always fit.
-  TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 14u : 6u) << 20},
-               {.step_tokens = 96, .sequences_max = 48, .ahead = GetParam().ahead});
+  TinyEngine e(
+      model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 14u : 6u) << 20},
+      {.step_tokens = 96,
+       .sequences_max = 48,
+       .ahead = GetParam().ahead,
+       .drafts = {.sources = GetParam().drafts ? 0xfu : 0, .adaptive = false, .lookup_min = 1}});
   std::deque<std::unique_ptr<Caller>> clients;
   std::deque<std::pair<std::uint64_t, std::pair<JobId, std::uint32_t>>> stops;  // step, choice
   std::uint64_t submitted = 0, steps = 0, compared = 0, longest = 0;
@@ -256,6 +261,7 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   EXPECT_LT(longest, 2000u);
   // How many depends on how fast steps are; some tenth to quarter of the requests.
   EXPECT_EQ(s.steps_ahead > requests / 50, GetParam().ahead);
+  EXPECT_EQ(s.drafts[0].accepted > 0, GetParam().drafts);
   RecordProperty("ahead", static_cast<int>(s.steps_ahead));
   RecordProperty("longest", static_cast<int>(longest));
   RecordProperty("preemptions", static_cast<int>(preemptions_));
@@ -265,10 +271,13 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Architectures, TraceTest,
                          ::testing::Values(TraceKind{"llama", false}, TraceKind{"gemma3", false},
-                                           TraceKind{"llama", true}, TraceKind{"gemma3", true}),
+                                           TraceKind{"llama", true}, TraceKind{"gemma3", true},
+                                           TraceKind{"llama", false, true},
+                                           TraceKind{"gemma3", false, true}),
                          [](const auto& p) {
-                           return std::string(p.param.architecture) +
-                                  (p.param.ahead ? "_ahead" : "");
+                           return std::string(p.param.architecture) + (p.param.ahead    ? "_ahead"
+                                                                       : p.param.drafts ? "_drafts"
+                                                                                        : "");
                          });
 
 }  // namespace

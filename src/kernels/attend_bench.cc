@@ -42,15 +42,15 @@ Bytes huge_bytes(std::size_t n) {
 
 using Clock = std::chrono::steady_clock;
 
-// The seconds from the first thread's start of f(lane) to the last one's end.
+// The seconds from the first thread's start of f(worker) to the last one's end.
 template <class F>
 double slice_seconds(ThreadPool& pool, F f) {
   std::vector<Clock::time_point> starts(pool.size()), ends(pool.size());
-  pool.run([&](ThreadPool::Lane lane) {
-    lane.barrier();
-    starts[lane.index] = Clock::now();
-    f(lane);
-    ends[lane.index] = Clock::now();
+  pool.run([&](ThreadPool::Worker worker) {
+    worker.barrier();
+    starts[worker.index] = Clock::now();
+    f(worker);
+    ends[worker.index] = Clock::now();
   });
   return std::chrono::duration<double>(*std::max_element(ends.begin(), ends.end()) -
                                        *std::min_element(starts.begin(), starts.end()))
@@ -64,9 +64,9 @@ class Reader {
   double seconds(ThreadPool& pool, std::size_t bytes) {
     if (at_ + bytes > kBytes) at_ = 0;
     const std::byte* from = memory_.get() + std::exchange(at_, at_ + bytes);
-    return slice_seconds(pool, [&](ThreadPool::Lane lane) {
-      const std::size_t part = bytes / 64 / lane.count * 8;
-      const auto* words = reinterpret_cast<const std::uint64_t*>(from) + lane.index * part;
+    return slice_seconds(pool, [&](ThreadPool::Worker worker) {
+      const std::size_t part = bytes / 64 / worker.count * 8;
+      const auto* words = reinterpret_cast<const std::uint64_t*>(from) + worker.index * part;
       std::uint64_t sums[8] = {};
       for (std::size_t i = 0; i < part; i += 8)
         for (std::size_t j = 0; j < 8; ++j) sums[j] += words[i + j];
@@ -110,7 +110,7 @@ __attribute__((target("avx2,fma"))) float multiply_add_256(std::uint64_t rounds)
 double multiply_rate(ThreadPool& pool) {
   constexpr std::uint64_t kRounds = 20000;
   const bool wide = cpu_has(Isa::avx512);
-  const double seconds = slice_seconds(pool, [&](ThreadPool::Lane) {
+  const double seconds = slice_seconds(pool, [&](ThreadPool::Worker) {
     benchmark::DoNotOptimize(wide ? multiply_add_512(kRounds) : multiply_add_256(kRounds));
   });
   return 2.0 * (wide ? 16 * 16 : 12 * 8) * kRounds * pool.size() / seconds;
@@ -181,12 +181,12 @@ class Attention {
   double seconds(ThreadPool& pool) {
     step_.shape.layer_index = (step_.shape.layer_index + 1) % cache_.layers;
     std::atomic<std::uint32_t> next{0};
-    return slice_seconds(pool, [&](ThreadPool::Lane lane) {
+    return slice_seconds(pool, [&](ThreadPool::Worker worker) {
       for (std::uint32_t i; (i = next++) < plan_.tasks.size();)
-        kernels_.attend(step_, plan_.tasks[i], scratch_[lane.index].get());
+        kernels_.attend(step_, plan_.tasks[i], scratch_[worker.index].get());
       if (plan_.merges.empty()) return;
-      lane.barrier();
-      for (std::size_t i = lane.index; i < plan_.merges.size(); i += lane.count)
+      worker.barrier();
+      for (std::size_t i = worker.index; i < plan_.merges.size(); i += worker.count)
         kernels_.merge(step_, plan_.merges[i]);
     });
   }

@@ -78,14 +78,14 @@ class Store {
   double seconds(ThreadPool& pool, const EncodedKernels& e) {
     layer_ = (layer_ + 1) % kLayers;
     const auto start = std::chrono::steady_clock::now();
-    pool.run([&](ThreadPool::Lane lane) {
+    pool.run([&](ThreadPool::Worker worker) {
       alignas(64) std::byte prepared[kHeads * 1024];
       float queries[kHeads * kDim], out[kHeads * kDim] = {};
       for (std::uint32_t i = 0; i < kHeads * kDim; ++i) queries[i] = static_cast<float>(i % 7) - 3;
-      const std::uint32_t part = kSlots / kEncodedUnit / lane.count * kEncodedUnit;
-      const std::uint32_t begin = lane.index * part;
+      const std::uint32_t part = kSlots / kEncodedUnit / worker.count * kEncodedUnit;
+      const std::uint32_t begin = worker.index * part;
       for (std::uint32_t head = 0; head < kHeads; ++head)
-        attend(e, layer_, head, begin, lane.index + 1 == lane.count ? kSlots : begin + part,
+        attend(e, layer_, head, begin, worker.index + 1 == worker.count ? kSlots : begin + part,
                queries, prepared, out);
       benchmark::DoNotOptimize(out);
     });

@@ -10,7 +10,7 @@ bool uses_quantized_activations(DType type) { return linear_layout(type).code_bi
 bool uses_half_sums(DType type) { return linear_layout(type).group == 16; }
 
 std::size_t packed_bytes(DType type, std::uint32_t outputs, std::uint32_t inputs) {
-  const std::size_t panels = (std::size_t{outputs} + kLinearLanes - 1) / kLinearLanes;
+  const std::size_t panels = (std::size_t{outputs} + kPanelOutputs - 1) / kPanelOutputs;
   return panels * panel_stride(type, inputs);
 }
 

@@ -46,7 +46,7 @@ enum class Activations : std::uint8_t { int8, int16 };
 inline constexpr std::uint32_t kLinearVersion = 2;
 
 // Outputs per panel; column ranges are multiples of it.
-inline constexpr std::uint32_t kLinearLanes = 16;
+inline constexpr std::uint32_t kPanelOutputs = 16;
 
 // Inputs of quantized weights are a multiple of it.
 inline constexpr std::uint32_t kActivationBlock = 32;
@@ -58,7 +58,7 @@ struct PackedMatrix {
   std::uint32_t inputs = 0;
   const std::byte* data = nullptr;
   std::uint32_t padded_outputs() const {
-    return (outputs + kLinearLanes - 1) / kLinearLanes * kLinearLanes;
+    return (outputs + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs;
   }
 };
 
@@ -86,7 +86,7 @@ struct LinearKernels {
   void (*quantize)(const float* x, std::uint32_t row, std::uint32_t first, std::uint32_t count,
                    const ActivationRows& into);
   // out[r * out_stride + o] for r in [row_begin, row_end), o in [column_begin, column_end); column
-  // bounds are multiples of kLinearLanes, except that the last may be padded_outputs (padding
+  // bounds are multiples of kPanelOutputs, except that the last may be padded_outputs (padding
   // columns are not written). If `fetch` is not null, its pages are fetched on the way.
   void (*multiply)(const PackedMatrix& w, const ActivationRows& x, std::uint32_t row_begin,
                    std::uint32_t row_end, std::uint32_t column_begin, std::uint32_t column_end,

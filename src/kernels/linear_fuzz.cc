@@ -50,8 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::uint32_t outputs = 1 + in.below(70), rows = 1 + in.below(19);
   const std::uint32_t row_cut = in.below(rows + 1);
   const SampleMatrix w(type, outputs, inputs, in.bytes(2 * dtype_info(type).block_bytes + 1));
-  const std::uint32_t panels = w.packed.padded_outputs() / kLinearLanes;
-  const std::uint32_t column_cut = kLinearLanes * in.below(panels + 1);
+  const std::uint32_t panels = w.packed.padded_outputs() / kPanelOutputs;
+  const std::uint32_t column_cut = kPanelOutputs * in.below(panels + 1);
 
   std::vector<float> floats(std::size_t{rows} * inputs, 0.5f);
   const std::vector<std::byte> raw = in.bytes(floats.size() * sizeof(float));

@@ -75,9 +75,9 @@ static inline constexpr RecordParts record_parts(DType type) {
   const LinearLayout l = linear_layout(type);
   if (l.code_bits == 0) return {0, 0, 0, 0};
   const std::size_t numbers = l.minimum ? 2 : 1, codes = std::size_t{64} * l.code_bits;
-  const std::size_t scales = std::size_t{32} / l.group * kLinearLanes * (l.heads ? 1 : 2);
+  const std::size_t scales = std::size_t{32} / l.group * kPanelOutputs * (l.heads ? 1 : 2);
   return {codes, codes + scales, codes + scales * numbers,
-          l.heads ? numbers * kLinearLanes * 2 : 0};
+          l.heads ? numbers * kPanelOutputs * 2 : 0};
 }
 
 // From a panel's start to its record b. Where there are heads, b's head is at head_at(b).
@@ -91,7 +91,7 @@ static inline constexpr std::size_t record_at(const RecordParts& parts, std::siz
 // From panel to panel.
 static inline constexpr std::size_t panel_stride(DType type, std::uint32_t inputs) {
   if (linear_layout(type).code_bits == 0)
-    return lines_of_64(std::size_t{inputs} * kLinearLanes * (type == DType::f32 ? 4 : 2));
+    return lines_of_64(std::size_t{inputs} * kPanelOutputs * (type == DType::f32 ? 4 : 2));
   const RecordParts parts = record_parts(type);
   const std::size_t records = inputs / kActivationBlock;
   return lines_of_64(records * parts.bytes + records / kHeadRecords * parts.head);

@@ -187,7 +187,7 @@ void put_code(int bits, std::uint32_t column, std::uint32_t k, std::uint8_t code
 
 template <class T>
 void put_number(T value, std::uint32_t column, std::size_t group, std::byte* into) {
-  std::memcpy(into + (group * kLinearLanes + column) * sizeof(T), &value, sizeof(T));
+  std::memcpy(into + (group * kPanelOutputs + column) * sizeof(T), &value, sizeof(T));
 }
 
 void pack_quantized_row(DType type, std::uint32_t inputs, std::uint32_t column, const RowParts& row,
@@ -220,7 +220,7 @@ void pack_quantized_row(DType type, std::uint32_t inputs, std::uint32_t column, 
 void pack_plain_row(std::size_t element, std::uint32_t inputs, std::uint32_t column,
                     const std::byte* source, std::byte* panel) {
   for (std::size_t k = 0; k < inputs; ++k)
-    std::memcpy(panel + (k * kLinearLanes + column) * element, source + k * element, element);
+    std::memcpy(panel + (k * kPanelOutputs + column) * element, source + k * element, element);
 }
 
 }  // namespace
@@ -245,13 +245,13 @@ PackedMatrix pack_matrix(DType type, std::uint32_t outputs, std::uint32_t inputs
     parts.minimum_factors.resize(inputs / layout.group);
   }
   for (std::uint32_t o = 0; o < outputs; ++o) {
-    std::byte* panel = into.data() + o / kLinearLanes * stride;
+    std::byte* panel = into.data() + o / kPanelOutputs * stride;
     if (!quantized) {
-      pack_plain_row(type == DType::f32 ? 4 : 2, inputs, o % kLinearLanes, row(o), panel);
+      pack_plain_row(type == DType::f32 ? 4 : 2, inputs, o % kPanelOutputs, row(o), panel);
       continue;
     }
     take_row(type, inputs, row(o), parts);
-    pack_quantized_row(type, inputs, o % kLinearLanes, parts, panel);
+    pack_quantized_row(type, inputs, o % kPanelOutputs, parts, panel);
   }
   return {.type = type, .outputs = outputs, .inputs = inputs, .data = into.data()};
 }

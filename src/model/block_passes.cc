@@ -24,7 +24,8 @@ bool BlockPasses::next() {
                         count = std::min(left, tokens - past % tokens),
                         from = all.first_row + done_[s],
                         to = static_cast<std::uint32_t>(tokens_.size());
-    // A sequence without rows in this pass stays in the list: taps and reads go by its number.
+    // A sequence without rows in this pass stays in the list, because taps and reads are found by
+    // index.
     for (std::size_t g = 0; g < sequences_.size(); ++g) {
       KvSequenceView view = whole_.groups[g].sequences[s];
       view.first_row = to;

@@ -1,8 +1,9 @@
 // model/block_passes.h - runs a step block by block, where neighbouring layers share pages.
 //
-// With `minicache` two layers are stored as one page, which is whole only when the second layer has
-// computed it. So no row may go beyond a block before the block is encoded: a step becomes as many
-// passes as its longest sequence has blocks. Used by CpuExecutor for geometries that say by_block().
+// With `minicache` two layers are stored as one page. The page can be encoded only when the second
+// layer has computed its rows, and rows behind a block must read the encoded block. So a step
+// becomes as many passes as its longest sequence has blocks. CpuExecutor uses it for geometries
+// with by_block().
 //
 //   BlockPasses passes(plan);
 //   while (passes.next()) run(passes.plan(), logits of this pass), passes.place(logits, all);

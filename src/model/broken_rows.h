@@ -1,4 +1,5 @@
-// model/broken_rows.h - from rows whose keys or values are not finite to the sequences they are of.
+// model/broken_rows.h - finds the sequences of rows whose keys or values are not finite. Used by
+// the executors.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 
 namespace quire {
 
-// `rows` has a number for each row of a step, not 0 where it is broken. Marks the view's sequences in
-// `sequences`, which stays empty where there are none.
+// `rows` has a number for each row of a step; it is not 0 if the row is broken. Marks the sequences
+// of broken rows in `sequences`, which stays empty if there are none.
 template <class Flag>
 void mark_broken(const KvView& view, std::span<const Flag> rows,
                  std::vector<std::uint8_t>& sequences) {

@@ -39,7 +39,7 @@ bool Choosing::prepare(const Geometry& geometry, std::uint32_t group,
     const bool is_answer = reads[s]->bounds != nullptr;
     const std::uint32_t most = is_answer ? std::max(reads[s]->pages_max, 3u) : own;
     Entry e{s, own, reads[s], lanes, pages, most};
-    // Who reads everything does it as anybody, to the bit.
+    // A sequence that may read all its pages is read like any other, with the same bits.
     if (is_answer ? own <= most : own == 0 || reads_all(geometry.prefill)) {
       count(e, std::uint64_t{own} * of_->lanes());
       continue;
@@ -102,7 +102,7 @@ void Choosing::read_page(std::uint32_t lane, ArenaOffset block, float* to) const
     select_.widen(of_->format->rows, page, dim_ * tokens_, to);
 }
 
-// The rows of its own block, which are not sealed; others of the page are nobody's yet.
+// The rows of the sequence's own block, which is not sealed. Other rows of that page are undefined.
 void Choosing::read_own(const ChoosingLayer& at, const Entry& e, std::uint32_t head, float* to,
                         SelectScratch& scratch) const {
   const KvSequenceView& v = views_[e.sequence];
@@ -123,7 +123,7 @@ void Choosing::read_own(const ChoosingLayer& at, const Entry& e, std::uint32_t h
   }
 }
 
-// Queries in the basis of the keys, [count][dim]; those of a plain one are where they were.
+// Queries in the basis of the keys, [count][dim]. In a plain basis they are not copied.
 const float* Choosing::turned(const float* rows, std::size_t stride, std::uint32_t count,
                               SelectScratch& scratch) const {
   const Basis basis = of_->format->keys->basis(Side::keys);

@@ -1,8 +1,9 @@
 // model/choosing.h - the part of a step that chooses pages: views whose lanes are filled layer by
 // layer. Private to model/.
 //
-// prepare() replaces the views of sequences that read some pages by ones with empty lanes. In each
-// layer, when its queries, rows and sealed pages are there, run() fills them; then everybody attends.
+// prepare() replaces the views of sequences that read only some pages by views with empty lanes. In
+// each layer run() fills the lanes, when the layer's queries, rows and sealed pages are there. Then
+// all sequences attend.
 #pragma once
 
 #include <cstdint>
@@ -31,18 +32,19 @@ class Choosing {
   Choosing(const ModelConfig& config, const SelectKernels& select, const MassKernels& mass)
       : config_(config), select_(select), mass_(mass) {}
 
-  // The group's view with lanes for those who choose. False: nobody does, the view is as it was.
+  // The group's view, with lanes for the sequences that choose. False: none does, and the view is
+  // unchanged.
   bool prepare(const Geometry& geometry, std::uint32_t group,
                std::span<const PageReads* const> reads, KvView& view);
   void clear() { entries_.clear(); }
   bool active() const { return !entries_.empty(); }
   std::uint32_t group() const { return group_; }
-  // Whether somebody reads everything in this layer although he chooses in others; and the group's
-  // view for such layers.
+  // Whether a sequence reads everything in this layer although it chooses in others, and the
+  // group's view for such layers.
   bool dense(std::uint32_t layer) const { return answers_ && layer < kDenseLayers; }
   KvView dense_view(KvView view) const;
 
-  // Tasks of a layer; any thread, any order.
+  // Runs one task of a layer. Tasks may run on any thread, in any order.
   std::uint32_t tasks() const { return static_cast<std::uint32_t>(families_.size()) * kv_heads_; }
   void run(const ChoosingLayer& layer, std::uint32_t task, SelectScratch& scratch);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kVocabularyMax = 100'000'000;
 
-// Limits are far above any model, and so low that products stay inside 64 bits.
+// Limits are far above any model, and low enough that products fit in 64 bits.
 Status fill_sizes(const Hyperparameters& from, ModelConfig& c) {
   TRY(c.layers, from.size_of({"block_count", "num_hidden_layers"}, 4096));
   TRY(c.hidden, from.size_of({"embedding_length", "hidden_size"}, 1'000'000));
@@ -21,7 +21,7 @@ Status fill_sizes(const Hyperparameters& from, ModelConfig& c) {
   return {};
 }
 
-// The rest is the architecture's.
+// Numbers that all architectures have. The architecture's `fill` reads the rest.
 Status fill_layers(const Architecture& a, const Hyperparameters& from, ModelConfig& c) {
   c.architecture = a.name;
   c.tensors = a.tensors;
@@ -108,7 +108,7 @@ Result<ModelConfig> config_from_hf(std::string_view config_json, const std::stri
   if (!parsed.ok()) return Error{Code::corrupt, file_name + ": " + parsed.error().message};
   Json object = std::move(parsed.value());
   if (!object.is_object()) return Error{Code::corrupt, file_name + ": is not a JSON object"};
-  // Models that see images too keep what we need in an object of its own.
+  // Models that also see images keep the language model's numbers in an object of their own.
   if (const auto text = object.find("text_config"); text != object.end() && text->is_object())
     object = Json(*text);
 

@@ -1,5 +1,5 @@
-// model/config.h - the hyperparameters of a model, whatever file they came from: what it is as a whole,
-// and what each of its layers computes (model/layer_spec.h). Filled by a row of model/arch/.
+// model/config.h - the hyperparameters of a model, from a GGUF file or a config.json: of the model
+// as a whole, and what each layer computes (model/layer_spec.h). Filled by an entry of model/arch/.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace quire {
 
 class GgufFile;
-struct TensorRow;
+struct TensorEntry;
 struct TensorPiece;
 
 struct RopeConfig {
@@ -31,9 +31,9 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;            // "llama", "gemma3" and so on; for people
-  std::string name;                    // as the file calls itself
-  std::span<const TensorRow> tensors;  // that a layer has (model/arch/arch.h)
+  std::string architecture;              // "llama", "gemma3" and so on; for people
+  std::string name;                      // as the file calls itself
+  std::span<const TensorEntry> tensors;  // that a layer has (model/arch/arch.h)
   std::span<const TensorPiece> pieces;
   std::uint32_t layers = 0, hidden = 0, vocabulary = 0, context = 0;
   float embedding_scale = 1;       // gemma: sqrt(hidden)
@@ -44,10 +44,10 @@ struct ModelConfig {
   Norm output_norm;
   std::vector<RopeConfig> ropes;
   std::vector<LayerSpec> per_layer;
-  // Of the first layer: for those who need all layers to be alike.
+  // Of the first layer, for code that needs all layers to be alike.
   std::uint32_t query_heads = 0, kv_heads = 0, head_dim = 0, feed_forward = 0;
 
-  // The most that any layer has of a number, which sizes scratch.
+  // The largest value of a number in any layer. Sizes scratch memory.
   template <class F>
   std::uint32_t widest(F of) const {
     std::uint32_t most = 0;
@@ -61,7 +61,7 @@ void serve_context(ModelConfig& config, std::uint32_t context);
 // How rows of the cache know their position, as roots of the cache name it: "rope".
 std::string position_scheme(const ModelConfig& config);
 
-// Every size is checked: what these return makes sense, or the error names the key that does not.
+// Every size is checked. An error names the key that makes no sense.
 Result<ModelConfig> config_from_gguf(const GgufFile& file);
 Result<ModelConfig> config_from_hf(std::string_view config_json, const std::string& file_name);
 

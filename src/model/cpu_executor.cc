@@ -65,7 +65,6 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
                      .dropped = dropped_,
                      .broken = broken_rows_},
                     to);
-    ;
     mark_broken<std::uint8_t>(p.groups[0], broken_rows_, broken_);
   };
   if (plan.geometry->by_block()) {
@@ -99,8 +98,8 @@ void CpuExecutor::find_best(std::size_t rows) {
     best_[i] = {best, static_cast<float>(of[best] - sum)};
   };
   if (rows == 1) return find(0);
-  pool_.run([&](ThreadPool::Lane lane) {
-    for (std::size_t i = lane.index; i < rows; i += lane.count) find(i);
+  pool_.run([&](ThreadPool::Worker worker) {
+    for (std::size_t i = worker.index; i < rows; i += worker.count) find(i);
   });
 }
 

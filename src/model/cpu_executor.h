@@ -1,7 +1,8 @@
 // model/cpu_executor.h - steps computed by a model whose weights lie in host memory.
 //
-// A step is computed when it is completed, on all threads of the pool. Two may be under way, so that
-// what is true of a GPU can be tried without one: the second may read the best tokens of the first.
+// A step is computed when it is completed, on all threads of the pool. Two steps may be in flight,
+// so that steps ahead can be tested without a GPU: the second may read the best tokens of the
+// first.
 //
 //   TRY(auto executor, CpuExecutor::load(source, pool, {}));
 #pragma once
@@ -47,7 +48,7 @@ class CpuExecutor final : public Executor, public PageWork {
   CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool);
   void find_best(std::size_t rows);
 
-  // Grows and is never filled: rows that nobody asks for are not touched.
+  // It grows and is never initialized, so memory of rows without logits is not touched.
   struct Floats {
     std::unique_ptr<float[]> at;
     std::size_t count = 0;

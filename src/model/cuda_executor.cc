@@ -37,7 +37,8 @@ CudaExecutor::CudaExecutor(std::unique_ptr<DeviceModel> device)
               .ahead = true,
               .draws = true} {}
 
-// A device has no scratch for rows: with one block kept, all of them have a place in the cache.
+// A device has no scratch memory for rows of lossy formats. With at least one recent block kept
+// exact, all rows have a place in the cache.
 Geometry CudaExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   StoragePolicy here = policy;
   if (policy.lossy()) here.recent_exact = std::max(here.recent_exact, 1u);
@@ -51,7 +52,8 @@ Result<StepTicket> CudaExecutor::submit(const StepPlan& plan) {
   Queued& queued = queue_[submitted_ % 2];
   queued.plan = plan;
   if (plan.want == StepWant::best) {
-    // What was submitted before it and is not on the device yet would run after it.
+    // A step that was submitted before and is not queued on the device yet would run after this
+    // one.
     CHECK(submitted_ == completed_ || queue_[completed_ % 2].plan.want == StepWant::best);
     if (best_.size() < plan.wanted.size()) best_.resize(plan.wanted.size());
     StepRows rows = rows_of_plan(plan);

@@ -1,7 +1,7 @@
 // model/cuda_executor.h - steps computed on one GPU. The cache must lie in that GPU's memory.
 //
-// A step that wants best tokens is queued on the device when it is submitted, and two may be under
-// way: the second reads the tokens that the first leaves there. Other steps run when they are
+// A step that wants best tokens is queued on the device when it is submitted. Two may be in flight:
+// the second reads the tokens that the first leaves on the device. Other steps run when they are
 // completed.
 //
 //   TRY(auto executor, CudaExecutor::load(source, {.rows_max = 8192}));

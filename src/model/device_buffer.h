@@ -1,5 +1,5 @@
-// model/device_buffer.h - memory that a GPU reads and that goes with its owner: its own, or pinned
-// memory of the host.
+// model/device_buffer.h - owns memory that a GPU reads: device memory, or pinned memory of the
+// host.
 //
 //   TRY(DeviceBuffer rows, DeviceBuffer::allocate(device, 1 << 20, "the scratch of a step"));
 //   kernel(rows.as<float>());

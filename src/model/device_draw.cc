@@ -1,12 +1,12 @@
-// Tokens drawn on the device after a pass. What it is told and what it tells lies in pinned memory,
-// so that nothing is copied and a step still waits once: twice only where a likely part was too large
-// and the row of logits is brought after all.
+// Tokens drawn on the device after a pass. Its inputs and results lie in pinned memory, so nothing
+// is copied and a step waits only once. It waits twice if the likely part of a row was too large,
+// and the row's logits must be copied to the host.
 #include <algorithm>
 #include <bit>
 
 #include "base/check.h"
-#include "model/device_front.h"
 #include "model/device_model.h"
+#include "model/device_upload.h"
 
 namespace quire {
 

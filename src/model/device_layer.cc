@@ -1,7 +1,7 @@
-// How a step's layers become kernels: the walk over their specs. Numbers never leave the device.
+// Walks the layers' specs and queues their kernels. Activations never leave the device.
 #include "kernels/cuda/packed.h"
-#include "model/device_front.h"
 #include "model/device_model.h"
+#include "model/device_upload.h"
 
 namespace quire {
 
@@ -59,9 +59,9 @@ Status DeviceModel::add_norm(float* x, const void* y, const DeviceBuffer* post, 
 Status DeviceModel::run(const Geometry& geometry, const Step& step) {
   const CudaApi& cuda = *device_.api;
   const ModelConfig& c = config_;
-  const Front front(step.rows, groups_.size());
+  const UploadLayout layout(step.rows, groups_.size());
   TRY_STATUS(check(cuda.embed({.table = rows_of(weights_.embedding),
-                               .tokens = uploaded(front.tokens),
+                               .tokens = uploaded(layout.tokens),
                                .best = best_.as<CudaBest>(),
                                .x = x_.as<float>(),
                                .rows = step.rows,
@@ -95,17 +95,17 @@ Status DeviceModel::run_layer(const Layer& l, const Step& step) {
   float* const x = (tail ? tail_x_ : x_).as<float>();
   void* const attended = (tail ? queries_ : attended_).data();
   if (tail)
-    TRY_STATUS(
-        check(device_.api->gather({.select = uploaded(Front(step.rows, groups_.size()).select),
-                                   .x = x_.as<float>(),
-                                   .x_out = x,
-                                   .attended = attended_.data(),
-                                   .attended_out = attended,
-                                   .from_rows = step.rows,
-                                   .rows = rows,
-                                   .hidden = config_.hidden,
-                                   .width = width},
-                                  stream_)));
+    TRY_STATUS(check(
+        device_.api->gather({.select = uploaded(UploadLayout(step.rows, groups_.size()).select),
+                             .x = x_.as<float>(),
+                             .x_out = x,
+                             .attended = attended_.data(),
+                             .attended_out = attended,
+                             .from_rows = step.rows,
+                             .rows = rows,
+                             .hidden = config_.hidden,
+                             .width = width},
+                            stream_)));
   TRY_STATUS(linear(l.w.out, attended, y_.data(), rows, LinearOutput::rows_bf16));
   TRY_STATUS(add_norm(x, y_.data(), &l.w.post_a, l.spec.pre_f, l.w.pre_f, hidden_.data(), rows));
   TRY_STATUS(feed_forward(l, rows));
@@ -119,15 +119,15 @@ Status DeviceModel::run_layer(const Layer& l, const Step& step) {
 Status DeviceModel::keys_and_values(const Layer& l, const Step& step) {
   const CudaApi& cuda = *device_.api;
   const Attention& a = l.spec.attn;
-  const Front front(step.rows, groups_.size());
+  const UploadLayout layout(step.rows, groups_.size());
   TRY_STATUS(linear(l.w.qkv, hidden_.data(), qkv_.data(), step.rows, LinearOutput::rows_bf16));
   TRY_STATUS(check(cuda.rope_store({.qkv = qkv_.data(),
                                     .bias = l.w.qkv_bias.as<float>(),
                                     .q_norm = l.w.q_norm.as<float>(),
                                     .k_norm = l.w.k_norm.as<float>(),
                                     .angles = angles_[a.rope].as<float>(),
-                                    .positions = uploaded(front.positions),
-                                    .places = uploaded(front.places(l.row_group_index)),
+                                    .positions = uploaded(layout.positions),
+                                    .places = uploaded(layout.places(l.row_group_index)),
                                     .queries = queries_.data(),
                                     .arena = const_cast<std::byte*>(arena_),
                                     .rows = step.rows,
@@ -146,7 +146,7 @@ Status DeviceModel::keys_and_values(const Layer& l, const Step& step) {
   if (!seals || (!step.decode_only && l.group.plan.seals.empty())) return {};
   return check(cuda.seal({.arena = const_cast<std::byte*>(arena_),
                           .pairs = l.group.seals,
-                          .count = uploaded(front.counts + l.group_index * sizeof(Counts)) + 2,
+                          .count = uploaded(layout.counts + l.group_index * sizeof(ItemCounts)) + 2,
                           .pairs_max = step.decode_only  // a row fills a block at most
                                            ? step.rows
                                            : static_cast<std::uint32_t>(l.group.plan.seals.size()),
@@ -162,13 +162,13 @@ Status DeviceModel::keys_and_values(const Layer& l, const Step& step) {
 
 Status DeviceModel::attend(const Layer& l, const Step& step) {
   const CudaApi& cuda = *device_.api;
-  const Front front(step.rows, groups_.size());
+  const UploadLayout layout(step.rows, groups_.size());
   AttendArgs a{.arena = arena_,
                .tables = l.group.tables,
                .items = l.group.items,
-               .item_count = uploaded(front.counts + l.group_index * sizeof(Counts)),
+               .item_count = uploaded(layout.counts + l.group_index * sizeof(ItemCounts)),
                .merges = reinterpret_cast<const AttendMerge*>(
-                   uploaded(front.merges(l.group_index, step.rows))),
+                   uploaded(layout.merges(l.group_index, step.rows))),
                .queries = queries_.data(),
                .output = attended_.data(),
                .partials = partials_.as<float>(),

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "kernels/cuda/packed.h"
-#include "model/device_front.h"
+#include "model/device_upload.h"
 
 namespace quire {
 namespace {
@@ -203,8 +203,8 @@ Status DeviceModel::forward(const Geometry& geometry, std::uint64_t serial, cons
   TRY_STATUS(upload(step, as));
   slot.broken = {};
   if (!as.decode_only) {
-    const Front front(as.rows, groups_.size());
-    as.broken = reinterpret_cast<std::uint32_t*>(slot.host.data() + front.broken);
+    const UploadLayout layout(as.rows, groups_.size());
+    as.broken = reinterpret_cast<std::uint32_t*>(slot.host.data() + layout.broken);
     slot.broken = {as.broken, rows};
   }
   if (step.draws) TRY_STATUS(start_draws(*step.draws));

@@ -1,10 +1,10 @@
 // model/device_model.h - the forward pass on a GPU, behind Model. Private to model/.
 //
-// A step's tokens, positions, block tables and attention items are uploaded in one go; then kernels
-// run layer after layer, and logits or their maxima come back: one wait per step. A step may be queued
-// behind another one whose maxima are its tokens, before anybody has seen them. Decode steps are
-// replayed as CUDA graphs, one per class of batch size (rows are padded; padding is never stored).
-// Arithmetic does not depend on the class, the batch or the chunk (kernels/cuda/api.h).
+// A step's tokens, positions, block tables and attention items are uploaded in one copy. Then
+// kernels run layer after layer, and logits or best tokens come back: one wait per step. A step may
+// be queued behind another one whose best tokens it reads, before the host knows them. Decode steps
+// are replayed as CUDA graphs, one per class of batch size (rows are padded; padding is never
+// stored). Arithmetic does not depend on the class, the batch or the chunk (kernels/cuda/api.h).
 //
 //   TRY(auto device, DeviceModel::load(source, {.rows_max = 8192}));
 //   TRY_STATUS(device->forward(geometry, step, logits));
@@ -38,14 +38,13 @@ class DeviceModel {
   // Whether the kernels know how to store keys and values in this way.
   Status check_storage(const StoragePolicy& storage, const Geometry& geometry) const;
 
-  // As Model::forward; a device that fails says so.
-  // `serial`: StepPlan::serial.
+  // Like Model::forward, but returns an error if the device fails. `serial` is StepPlan::serial.
   Status forward(const Geometry& geometry, std::uint64_t serial, const StepRows& step,
                  float* logits);
   // Waits for a step that was only queued (StepRows::ticket).
   Status finish(std::uint32_t ticket, std::span<BestToken> best);
-  // Of a step that is over: rows with keys or values that are not finite; or empty. Without a ticket: of
-  // the last step.
+  // Marks of rows whose keys or values are not finite, or empty. Of a completed step, or, without a
+  // ticket, of the last step.
   std::span<const std::uint32_t> broken(std::uint32_t ticket) const {
     return slots_[ticket].broken;
   }
@@ -58,7 +57,7 @@ class DeviceModel {
         config_(device_config(model_)),
         options_(options) {}
 
-  // Where a step's numbers lie in the uploaded memory. Offsets depend on the row class alone, so
+  // Where a step's numbers lie in the uploaded memory. Offsets depend only on the row class, so
   // that a captured graph finds them again.
   struct Group {
     CudaKvFormat format = CudaKvFormat::bf16;
@@ -72,10 +71,10 @@ class DeviceModel {
     std::uint32_t rows, logit_rows;  // as run, padding included
     bool greedy, logprobs, merge, decode_only;
     std::uint32_t tiles;  // of the group with the most, rounded up where a graph is to serve others
-    // Not of steps whose rows all have logits: these tell. Pinned.
+    // Null for steps whose rows all have logits: broken rows then show in the logits. Pinned.
     std::uint32_t* broken = nullptr;
   };
-  // A geometry by its serial and its place: those that no cache keeps have no serial.
+  // A geometry by its serial and its address. Geometries outside a cache have no serial.
   using GraphKey = std::tuple<std::uint64_t, const Geometry*, std::uint32_t, std::uint32_t, bool,
                               bool, bool, std::uint32_t>;
 
@@ -104,7 +103,7 @@ class DeviceModel {
   Status keys_and_values(const Layer& l, const Step& step);
   Status attend(const Layer& l, const Step& step);
   Status feed_forward(const Layer& l, std::uint32_t rows);
-  // x += norm of y, where there is one; `to` = norm of x.
+  // x += y, normalized if there is a norm after it; `to` = norm of x.
   Status add_norm(float* x, const void* y, const DeviceBuffer* post, const Norm& pre,
                   const DeviceBuffer& weight, void* to, std::uint32_t rows);
   LinearArgs product(const DeviceMatrix& w, const void* in, void* out, std::uint32_t rows,
@@ -140,7 +139,7 @@ class DeviceModel {
 
   DeviceBuffer x_, tail_x_, hidden_, qkv_, queries_, attended_, y_, inner_, gate_up_, head_in_,
       logits_, best_, partials_, unpacked_;
-  // Of a step on its way; there are two at most, and they end in their order. Both are pinned.
+  // Buffers of a step in flight. At most two steps are in flight; they end in order. Pinned memory.
   struct Slot {
     DeviceBuffer host;  // where its upload is put together
     DeviceBuffer best;

@@ -1,12 +1,12 @@
-// What a step needs on the device besides weights: its attention planned, and everything uploaded.
+// Plans a step's attention and uploads what the step needs on the device.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/cuda/pages.h"
-#include "model/device_front.h"
 #include "model/device_model.h"
+#include "model/device_upload.h"
 
 namespace quire {
 namespace {
@@ -64,7 +64,7 @@ void DeviceModel::plan(const Geometry& geometry, const StepRows& step) {
 }
 
 Status DeviceModel::upload(const StepRows& step, const Step& as) {
-  const Front front(as.rows, step.groups.size());
+  const UploadLayout layout(as.rows, step.groups.size());
   std::size_t items = 0, tables = 0, partials = 0;
   for (const Group& group : groups_) {
     items = std::max(items, group.plan.items.size());
@@ -74,9 +74,9 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
   const std::uint32_t partial_floats =
       config_.widest([](const LayerSpec& l) { return l.attn.query_heads * (l.attn.key_dim + 2); });
   TRY_STATUS(grow(partials_, partials * partial_floats * 4, "attention partials"));
-  // Items and tables stand at fixed places behind the largest front, until they outgrow them.
+  // Items and tables lie at fixed offsets behind the largest UploadLayout, until they outgrow them.
   const std::size_t largest_front =
-      Front(std::max(row_class(options_.rows_max), kLibraryRows), groups_.size()).end;
+      UploadLayout(std::max(row_class(options_.rows_max), kLibraryRows), groups_.size()).end;
   const auto group_bytes = [&] {
     return 2 * align(items_capacity_ * sizeof(AttendItem)) + 2 * align(tables_capacity_ * 4) +
            align(tables_capacity_ * sizeof(SealPair));
@@ -95,12 +95,12 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     }
   }
   std::byte* const host = slots_[turn_].host.data();
-  std::memset(host, 0, front.end);
-  std::memcpy(host + front.tokens, step.tokens.data(), step.tokens.size_bytes());
-  std::memcpy(host + front.positions, step.positions.data(), step.positions.size_bytes());
-  std::memcpy(host + front.select, step.logit_rows.data(), step.logit_rows.size_bytes());
+  std::memset(host, 0, layout.end);
+  std::memcpy(host + layout.tokens, step.tokens.data(), step.tokens.size_bytes());
+  std::memcpy(host + layout.positions, step.positions.data(), step.positions.size_bytes());
+  std::memcpy(host + layout.select, step.logit_rows.data(), step.logit_rows.size_bytes());
   for (std::uint32_t i = static_cast<std::uint32_t>(step.logit_rows.size()); i < as.logit_rows; ++i)
-    reinterpret_cast<std::uint32_t*>(host + front.select)[i] = i;  // padding picks padding
+    reinterpret_cast<std::uint32_t*>(host + layout.select)[i] = i;  // padding picks padding
   std::size_t at = largest_front;
   const auto send = [&]<class T>(T*& to, std::span<const T> from, std::size_t capacity) {
     to = reinterpret_cast<T*>(meta_.data() + at);
@@ -113,11 +113,11 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     const CudaPlan& plan = group.plan;
-    const Counts counts{plan.decode_count,
-                        static_cast<std::uint32_t>(plan.items.size()) - plan.decode_count,
-                        static_cast<std::uint32_t>(plan.seals.size()), 0};
-    std::memcpy(host + front.counts + g * sizeof counts, &counts, sizeof counts);
-    auto* places = reinterpret_cast<std::uint32_t*>(host + front.places(g));
+    const ItemCounts counts{plan.decode_count,
+                            static_cast<std::uint32_t>(plan.items.size()) - plan.decode_count,
+                            static_cast<std::uint32_t>(plan.seals.size()), 0};
+    std::memcpy(host + layout.counts + g * sizeof counts, &counts, sizeof counts);
+    auto* places = reinterpret_cast<std::uint32_t*>(host + layout.places(g));
     std::fill_n(places, as.rows, kNoPlace);
     const KvView& view = step.groups[g];
     for (std::uint32_t s = 0; group.format == CudaKvFormat::bf16 && s < view.sequence_count; ++s) {
@@ -125,7 +125,7 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
       for (std::uint32_t i = 0; i < q.row_count; ++i)
         places[q.first_row + i] = static_cast<std::uint32_t>(q.blocks[(q.past + i) / kCudaPage]);
     }
-    std::memcpy(host + front.merges(g, as.rows), plan.merges.data(),
+    std::memcpy(host + layout.merges(g, as.rows), plan.merges.data(),
                 plan.merges.size() * sizeof(AttendMerge));
     const std::span items_all(plan.items);
     TRY_STATUS(check(send(group.items, items_all.first(plan.decode_count), items_capacity_)));
@@ -134,7 +134,7 @@ Status DeviceModel::upload(const StepRows& step, const Step& as) {
     TRY_STATUS(check(send(group.row_tables, std::span(plan.row_tables), tables_capacity_)));
     TRY_STATUS(check(send(group.seals, std::span(plan.seals), tables_capacity_)));
   }
-  return check(device_.api->copy_to_device(meta_.data(), host, front.end, stream_));
+  return check(device_.api->copy_to_device(meta_.data(), host, layout.end, stream_));
 }
 
 }  // namespace quire

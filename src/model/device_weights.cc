@@ -12,10 +12,10 @@
 namespace quire {
 namespace {
 
-// Gate and up lie in turns of so many rows.
+// Gate and up alternate in runs of this many rows.
 constexpr std::uint32_t kDeviceTurn = 8;
 
-// Made-up weights have no type of their own.
+// Random weights have no stored type.
 constexpr WeightCodes kRandomKind = {nullptr, 4, CodeForm::symmetric};
 
 Result<WeightCodes> kind_of(const ModelSource& source, const StackedRows& rows) {
@@ -34,7 +34,7 @@ bool is_padded(HeadRows heads) {
   return heads.dim != 0 && device_head_width(heads.dim) != heads.dim;
 }
 
-// The loader's sink: uploads what it is told of.
+// The loader's sink: uploads every matrix and vector.
 class Uploader {
  public:
   Uploader(const ModelSource& source, const CudaDevice& device, CudaStream stream, bool packs,
@@ -85,7 +85,7 @@ class Uploader {
     }
     return send(to.data, bits.data());
   }
-  // Numbers nobody trained: runs of each tensor, so far apart; 0: one after the other.
+  // Random weights: each tensor in runs of `run` numbers that lie `stride` apart.
   Status make_up(const StackedRows& rows, HeadRows of, DeviceMatrix& to) {
     TRY_STATUS(check(device_.api->fill(to.data.data(), 0, to.data.size(), stream_)));
     const std::uint64_t inputs = rows.columns;
@@ -114,7 +114,7 @@ class Uploader {
     }
     return {};
   }
-  // As codes of `to.kind`, or of the next that holds these numbers; bits 0: there is none.
+  // Packs into codes of `to.kind`, or of the next kind that can hold the numbers. bits 0: none can.
   Status pack(const StackedRows& rows, const std::vector<TensorView>& tensors, DeviceMatrix& to) {
     const std::uint32_t outputs = to.outputs, inputs = to.inputs;
     const auto keep = [&] {

@@ -1,8 +1,9 @@
 // model/device_weights.h - weights on a GPU as its matrix products want them: bf16, row by row, or
 // packed (model/weight_codes.h).
 //
-// Quantized files are decoded at load unless they are to be packed. Query, key and value projections
-// become one matrix, gate and up another, in turns of 8 rows. Used by model/device_model.cc.
+// Quantized weights are decoded while loading, unless they stay packed. Query, key and value
+// projections become one matrix; gate and up become another one in which they alternate every 8
+// rows. Used by model/device_model.cc.
 #pragma once
 
 #include <vector>
@@ -35,8 +36,8 @@ std::uint32_t device_head_width(std::uint32_t dim);
 // The model as the kernels see it: all heads as wide as that.
 ModelConfig device_config(const ModelConfig& config);
 
-// What the matrices of such a model take on a device: two bytes for each number, or with what is
-// packed as such, and room for one of those at a time. `automatic`: bf16.
+// Bytes that a model's matrices take on a device: as bf16, or packed with room to unpack one matrix
+// at a time. `automatic` counts as bf16.
 std::uint64_t device_weight_bytes(const ModelSource& source, WeightStorage storage);
 
 Result<DeviceWeights> load_device_weights(const ModelSource& source, const CudaDevice& device,

@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// What a layer needs that no kernel computes; null: nothing.
+// The first thing that a layer needs and the executor does not compute; null: none.
 const char* all_lack(const LayerSpec& l, const ModelConfig& c) {
   if (l.attn.value_dim != l.attn.key_dim) return "values of another size than keys";
   if (l.attn.query_heads != c.query_heads) return "other query heads than the first layer";

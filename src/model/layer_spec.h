@@ -1,9 +1,9 @@
 // model/layer_spec.h - what one layer of a model computes, as plain data.
 //
-// An architecture (model/arch/) makes one of these for each layer from the file's hyperparameters. The
-// loader (model/weights.h) reads the tensors that a spec calls for, Pass (CPU) and DeviceModel (CUDA)
-// walk it, and the cache's geometry follows from it. Nobody asks for the architecture's name after
-// that. The order is fixed:
+// An architecture (model/arch/) makes one spec for each layer from the file's hyperparameters. The
+// loader (model/weights.h) reads the tensors that a spec calls for. Pass (CPU) and DeviceModel
+// (CUDA) walk it, and the cache's geometry follows from it. After that no code asks for the
+// architecture's name. The order of operations is fixed:
 //
 //   x += post_a(residual * (out * attend(heads of qkv * pre_a(x))))
 //   x += post_f(residual * (down * act(gate * h, up * h))),  h = pre_f(x)

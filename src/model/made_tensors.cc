@@ -30,11 +30,10 @@ void turn(const TensorView& whole, const PieceRows& from, std::uint64_t expert, 
 
 }  // namespace
 
-Result<TensorView> MadeTensors::piece(const TensorView& whole, const std::string& file,
-                                      std::string_view name,
-                                      const std::vector<std::uint64_t>& shape,
-                                      const TensorPiece& piece, const ModelConfig& config,
-                                      NamedTensor named) {
+Result<TensorView> take_piece(const TensorView& whole, const std::string& file,
+                              std::string_view name, const std::vector<std::uint64_t>& shape,
+                              const TensorPiece& piece, const ModelConfig& config,
+                              NamedTensor named, std::vector<std::byte>* copy) {
   const LayerSpec& spec = config.per_layer[named.layer];
   const bool is_vector = shape.size() == 1, turned = piece.transposed && !is_vector;
   const std::uint64_t rows = shape[0], columns = is_vector ? 1 : shape[1];
@@ -61,18 +60,38 @@ Result<TensorView> MadeTensors::piece(const TensorView& whole, const std::string
     view.data = whole.data.subspan((from.base + from.first) * bytes, rows * bytes);
     return view;
   }
-  Bytes copy(rows * bytes);
+  if (copy == nullptr) return view;
+  copy->resize(rows * bytes);
   if (turned)
-    turn(whole, from, named.expert, rows, columns, copy.data());
+    turn(whole, from, named.expert, rows, columns, copy->data());
   else
     for (std::uint64_t r = 0; r < rows; ++r)
-      std::memcpy(copy.data() + r * bytes, whole.data.data() + (from.base + from.at(r)) * bytes,
+      std::memcpy(copy->data() + r * bytes, whole.data.data() + (from.base + from.at(r)) * bytes,
                   bytes);
+  view.data = *copy;
+  return view;
+}
+
+Result<TensorView> MadeTensors::piece(const TensorView& whole, const std::string& file,
+                                      std::string_view name,
+                                      const std::vector<std::uint64_t>& shape,
+                                      const TensorPiece& piece, const ModelConfig& config,
+                                      NamedTensor named) {
+  Bytes copy;
+  TRY(TensorView view,
+      take_piece(whole, file, name, shape, piece, config, named, detached_ ? nullptr : &copy));
+  if (copy.empty()) return view;
   const std::lock_guard lock(mutex_);
   Bytes& kept = copies_[view.name];
   if (kept.empty()) kept = std::move(copy);  // another view of it may be in use
   view.data = kept;
   return view;
+}
+
+void MadeTensors::detach() {
+  const std::lock_guard lock(mutex_);
+  detached_ = true;
+  copies_.clear();
 }
 
 bool MadeTensors::drop(const TensorView& tensor) {

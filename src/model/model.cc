@@ -71,7 +71,7 @@ void Model::forward(const Geometry& geometry, const StepRows& step, float* logit
   if (step.tokens.empty()) return;
   state_->prepare(geometry, step);
   state_->pool.run(
-      [&](ThreadPool::Lane lane) { Pass(*state_, geometry, step, logits, lane).run(); });
+      [&](ThreadPool::Worker worker) { Pass(*state_, geometry, step, logits, worker).run(); });
 }
 
 void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
@@ -94,7 +94,7 @@ void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, cons
   CHECK(!ask.repeat || lossy.lanes == nullptr);
   state_->mass_scratch.resize(state_->pool.size());
   std::atomic<std::uint32_t> next{0};
-  state_->pool.run([&](ThreadPool::Lane thread) {
+  state_->pool.run([&](ThreadPool::Worker thread) {
     for (std::uint32_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < out.size();) {
       const std::uint32_t layer = task / tap.query_heads(), head = task % tap.query_heads();
       const std::uint32_t lane = layer * group.kv_heads + head / heads;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <string>
 
 namespace quire {
@@ -28,6 +29,7 @@ class Packer {
 
   Status matrix(const MatrixParts& of, TensorView& to) {
     TRY(to, source_.tensor(of.parts[0].name));
+    tables_.push_back(&to);
     return {};
   }
   Status tied_head(const MatrixParts& of, PackedMatrix& to) { return matrix(of, to); }
@@ -75,6 +77,25 @@ class Packer {
     return {};
   }
 
+  // Embeddings, as they are: whoever writes to the file must not reach who reads them all the time.
+  Result<HugeBuffer> copy_tables() {
+    std::size_t bytes = 0;
+    for (const TensorView* t : tables_) bytes += t->data.size();
+    TRY(HugeBuffer memory, HugeBuffer::allocate(bytes, source_.path() + "'s embedding"));
+    std::byte* to = memory.data();
+    for (TensorView* t : tables_) {
+      const std::span from = t->data;
+      for (std::size_t at = 0; at < from.size(); at += kBytesCopiedAtOnce) {
+        t->data = from.subspan(at, std::min(kBytesCopiedAtOnce, from.size() - at));
+        std::memcpy(to + at, t->data.data(), t->data.size());
+        source_.drop_pages(*t);
+      }
+      t->data = {to, from.size()};
+      to += from.size();
+    }
+    return memory;
+  }
+
   Result<HugeBuffer> pack(ThreadPool& pool) {
     TRY(HugeBuffer memory, HugeBuffer::allocate(bytes_, source_.path() + "'s packed weights"));
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const PackJob& a, const PackJob& b) {
@@ -82,7 +103,7 @@ class Packer {
              std::uint64_t{b.rows.rows} * b.rows.columns;
     });
     std::atomic<std::size_t> next{0};
-    pool.run([&](ThreadPool::Lane) {
+    pool.run([&](ThreadPool::Worker) {
       for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) pack(jobs_[i], memory);
     });
     return memory;
@@ -102,8 +123,7 @@ class Packer {
     const bool in_file_order = job.tensors.size() == 1 && job.rows.parts[0].heads.dim == 0;
     std::uint32_t dropped = 0;
     const auto row = [&](std::uint32_t o) {
-      // A vocabulary is most of a small model's file: it should not be in memory twice, not even
-      // for a moment.
+      // The vocabulary is most of a small model's file, so it must never be in memory twice.
       if (in_file_order && o >= dropped + 2 * kRowsDroppedAtOnce) {
         TensorView part = job.tensors[0];
         const std::size_t bytes = row_bytes(part.type, part.columns());
@@ -120,11 +140,13 @@ class Packer {
   }
 
   static constexpr std::uint32_t kRowsDroppedAtOnce = 8192;
+  static constexpr std::size_t kBytesCopiedAtOnce = 4 << 20;
 
   const ModelSource& source_;
   ActivationKinds& kinds_;
   std::vector<PackJob> jobs_;
   std::size_t bytes_ = 0;
+  std::vector<TensorView*> tables_;
 };
 
 }  // namespace
@@ -133,6 +155,7 @@ Result<PackedWeights> load_packed_weights(const ModelSource& source, ThreadPool&
   PackedWeights w;
   Packer packer(source, w.kinds);
   TRY_STATUS(load_weights(packer, source.config(), w));
+  TRY(w.table, packer.copy_tables());
   TRY(w.memory, packer.pack(pool));
   return w;
 }

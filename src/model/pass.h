@@ -1,13 +1,13 @@
 // model/pass.h - one thread's part of one forward pass: it walks the layers' specs. Private to model/.
 //
-// Three ways to share the work, chosen by the number of rows; none of them changes a bit, as every
-// row and every output column is computed alike wherever it is computed:
+// Threads share the work in one of three ways, chosen by the number of rows. The choice changes no
+// bit, because every row and every output column is computed in the same way on any thread:
 //   few      (decode)   threads split columns; each prepares the few activation rows for itself
 //   columns  (batches)  threads split columns of the matrices and rows of everything between, and
 //                       meet in between
 //   rows     (prefill)  each thread takes its rows through whole layers; they meet only around
 //                       attention
-// Once the last layer's keys and values are stored only rows whose logits are wanted go on, in a
+// When the last layer's keys and values are stored, only rows whose logits are wanted go on, in a
 // second Pass.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace quire {
 class Pass {
  public:
   Pass(Model::State& state, const Geometry& geometry, const StepRows& step, float* logits,
-       ThreadPool::Lane worker, bool is_tail = false);
+       ThreadPool::Worker worker, bool is_tail = false);
   void run();
 
  private:
@@ -61,7 +61,7 @@ class Pass {
   void multiply_units(const FeedForward& ffn, const PackedPair& w, const float* bias, Range rows,
                       Range units, const ActivationRows& in, const ActivationRows& inner);
   void finish(const Layer& last);       // attention and feed-forward of the last layer, logits
-  void finish_tail(const Layer& last);  // the same, for rows whose logits are wanted
+  void finish_tail(const Layer& last);  // finish(), for rows whose logits are wanted
   void logits();
 
   // pass_experts.cc
@@ -99,7 +99,7 @@ class Pass {
   const Geometry& geometry_;
   const StepRows& step_;
   float* logits_;
-  const ThreadPool::Lane worker_;
+  const ThreadPool::Worker worker_;
   WorkerScratch& own_;
   const bool is_tail_;
   const std::uint32_t row_count_;

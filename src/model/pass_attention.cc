@@ -1,4 +1,4 @@
-// The first half of a layer: queries, keys and values go to their places, and are attended.
+// The first half of a layer: queries, keys and values are computed and stored, then rows attend.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -37,7 +37,7 @@ void Pass::keys_and_values(const Layer& l) {
   meet_after_rows();
   project_qkv(l, in);
   if (worker_.index == 0 && !step_.gates.empty()) wait_for_gates(l.index);
-  // Every query is there, every key and value of this step is in its page, and what tiers bring.
+  // From here on all queries, keys and values of this step are there, and blocks that tiers bring.
   worker_.barrier();
   if (!step_.taps.empty()) tap(l);
   const std::uint32_t group = geometry_.places[l.index].group;
@@ -52,7 +52,7 @@ void Pass::keys_and_values(const Layer& l) {
   }
 }
 
-// Other layers' blocks may arrive meanwhile: a nap is short beside reading one from a disk.
+// Waits for blocks of this layer. A nap is short compared with reading a block from a disk.
 void Pass::wait_for_gates(std::uint32_t layer) {
   for (std::size_t s = 0; s < step_.gates.size(); ++s) {
     const LayerGate* const gate = step_.gates[s];
@@ -221,7 +221,7 @@ void Pass::tap(const Layer& l) {
   }
 }
 
-// Queries turned back to where they were before rotation; each thread takes heads of its own.
+// Undoes the rotation of queries for a tap. Each thread takes heads of its own.
 void Pass::tap_moments(const Layer& l, const KvSequenceView& sequence, Tap& tap) {
   const std::uint32_t d = l.attn.key_dim, index = geometry_.places[l.index].index;
   const RopeTable& rope = s_.ropes[l.attn.rope];
@@ -281,7 +281,7 @@ void Pass::fetch_for(std::uint32_t layer) {
             .bytes = bytes};
 }
 
-// Rows of pages: of a group, or those beside a lossy one.
+// Attention over rows: of an exact group, or of the rows beside a lossy group.
 AttendStep Pass::attend_step(const Layer& l, const KvView& view, const AttendShape& shape,
                              std::uint32_t index) const {
   AttendStep step{.kv = view,
@@ -311,7 +311,7 @@ void Pass::attend(const Layer& l) {
   for (std::uint32_t i = mine.begin; i < mine.end; ++i) s_.attend.merge(step, plan.merges[i]);
 }
 
-// Encoded blocks first, they take longest; then the rows that are not.
+// Attention of a lossy group: encoded blocks first, because they take longest, then rows.
 void Pass::attend_sealed(const Layer& l, const GroupStep& group, const AttendStep& as_rows) {
   const LayerPlace place = geometry_.places[l.index], row_place = geometry_.rows[l.index];
   const SealedPlan& plan = group.sealed_plan;

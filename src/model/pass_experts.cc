@@ -43,7 +43,7 @@ void Pass::score_experts(const Layer& l) {
   const PackedMatrix& router = l.w.router;
   const ActivationRows in{
       .rows = row_count_, .inputs = c_.hidden, .plain = floats(scratch_.normed)};
-  const Range mine = share(router.padded_outputs(), kLinearLanes);
+  const Range mine = share(router.padded_outputs(), kPanelOutputs);
   if (mine.begin < mine.end)
     s_.linear.multiply(router, in, 0, row_count_, mine.begin, mine.end, floats(scratch_.scores),
                        stride, nullptr);
@@ -120,7 +120,7 @@ void Pass::add_experts(const Layer& l) {
   const ActivationRows inner = scratch_.gathered_inner.of(e.width, fine),
                        shared = scratch_.inner.of(e.shared_width, fine);
   const Range mine =
-      share((c_.hidden + kLinearLanes - 1) / kLinearLanes * kLinearLanes, kLinearLanes);
+      share((c_.hidden + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs, kPanelOutputs);
   for (std::uint32_t at = mine.begin; at < mine.end; at += kColumns) {
     const std::uint32_t end = std::min(mine.end, at + kColumns),
                         count = std::min(end, c_.hidden) - at;

@@ -22,8 +22,8 @@ void grow(HugeBuffer& buffer, std::size_t bytes) {
   buffer = std::move(larger.value());
 }
 
-Status Site::size(Activations mode, ActivationKinds kinds, std::uint32_t rows,
-                  std::uint32_t inputs) {
+Status ActivationBuffer::size(Activations mode, ActivationKinds kinds, std::uint32_t rows,
+                              std::uint32_t inputs) {
   if (kinds.quantized) {
     TRY(encoded, scratch_memory(activation_bytes(Activations::int16, rows, inputs)));
   }
@@ -100,7 +100,8 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, PackedWeights 
       attend(attend_kernels(o.isa)),
       encoded(encoded_kernels(o.isa)),
       mass(mass_kernels(o.isa)),
-      // Narrow is as good as activations of 8 bits are; with finer ones, or none, f32.
+      // Narrow attention is as accurate as activations of 8 bits. With finer activations, or none,
+      // f32.
       groups(config, o.isa, weights.kinds.quantized && o.activations == Activations::int8,
              p.size()),
       next_task(config.layers),

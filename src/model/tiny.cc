@@ -135,7 +135,7 @@ class TinyModel {
       const NamedTensor tensor = *find_tensor(config_, name);
       std::vector<std::uint64_t> shape = tensor_shape(config_, tensor);
       std::string stored = stored_name(tensor, true);
-      if (tensor.row->name.find(".E.") != std::string_view::npos) {  // all experts are one
+      if (tensor.entry->name.find(".E.") != std::string_view::npos) {  // all experts are one
         stored = find_pieces(config_, tensor, true)[0].whole;
         shape.insert(shape.begin(), config_.per_layer[tensor.layer].ffn.experts.count);
       }

@@ -1,11 +1,11 @@
-// model/tiny.h - writes tiny random models as GGUF files: for unit tests, the simulator and
-// fuzzers, which need no real one.
+// model/tiny.h - writes tiny random models as GGUF files, for unit tests, the simulator and
+// fuzzers.
 //
 // Same options, same bytes. The vocabulary is byte-level: token b is byte b, then kTinySpecials. It
 // has no merges.
 //
-//   TRY_STATUS(write_tiny_gguf("tiny.gguf", {.architecture = "gemma3", .type = DType::q8_0, .layers
-//   = 7}));
+//   const TinyOptions options{.architecture = "gemma3", .type = DType::q8_0, .layers = 7};
+//   TRY_STATUS(write_tiny_gguf("tiny.gguf", options));
 #pragma once
 
 #include <cstdint>

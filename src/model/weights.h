@@ -1,8 +1,8 @@
 // model/weights.h - the weights that a model's layers call for, and the one loader that reads them.
 //
-// A *sink* makes matrices and vectors of tensors, as its device wants them: model/packed_weights.cc
-// has one for a CPU, model/device_weights.cc one for a GPU and one that only counts. The loader walks
-// the layers' specs and tells the sink which tensors become what:
+// A *sink* turns tensors into the matrices and vectors of its device: model/packed_weights.cc has
+// one for a CPU, model/device_weights.cc has one for a GPU and one that only counts bytes. The
+// loader walks the layers' specs and calls the sink for every matrix and vector:
 //
 //   TRY_STATUS(load_weights(sink, source.config(), w));
 //
@@ -20,7 +20,7 @@
 
 namespace quire {
 
-// How wide a head of `dim` lies in memory: what is added is zero.
+// The width of a head of `dim` in memory. The padding is zero.
 using HeadWidth = std::uint32_t (*)(std::uint32_t dim);
 inline std::uint32_t unpadded(std::uint32_t dim) { return dim; }
 
@@ -51,7 +51,7 @@ struct MatrixParts {
   HeadRows columns = {};  // what its inputs are
 };
 
-// Where its rows are: one tensor after the other, or `turn` rows of each in turn.
+// Where the rows of a matrix come from: one tensor after the other, or `turn` rows of each in turn.
 struct StackedRows {
   struct Row {
     std::size_t tensor;
@@ -70,7 +70,7 @@ struct StackedRows {
 Result<std::vector<TensorView>> tensors_of(const ModelSource& source,
                                            const std::vector<TensorPart>& parts);
 
-// Vectors one after the other, as f32, padded like rows; 1 is added where the file has left it out.
+// Vectors one after the other, as f32, padded like rows. `plus_one`: the file stores weight - 1.
 Result<std::vector<float>> read_vectors(const ModelSource& source,
                                         const std::vector<TensorPart>& parts, bool plus_one,
                                         HeadWidth width = unpadded);
@@ -193,7 +193,7 @@ Status load_layer(Sink& sink, const LayerSpec& spec, const std::string& at, Laye
   return load_norm(sink, spec.post_f, at + "post_ffw_norm", {}, w.post_f);
 }
 
-// Sinks may keep addresses of what they fill, until they are done.
+// Sinks may keep the addresses of their last arguments until loading ends.
 template <class Sink, class Weights>
 Status load_weights(Sink& sink, const ModelConfig& config, Weights& w) {
   const MatrixParts embedding{.parts = {{"token_embd.weight"}}};

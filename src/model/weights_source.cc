@@ -63,6 +63,7 @@ Result<ModelSource> ModelSource::open_gguf(const std::string& path) {
   TRY(source.config_, config_from_gguf(*source.gguf_));
   source.digest_files_ = {path};
   if (source.config_.name.empty()) source.config_.name = fs::path(path).stem().string();
+  source.sampling_ = std::make_shared<Json>(source.read_sampling_settings());
   return source;
 }
 
@@ -90,6 +91,7 @@ Result<ModelSource> ModelSource::open_folder(const std::string& path) {
       source.hf_prefix_ = prefix;
       break;
     }
+  source.sampling_ = std::make_shared<Json>(source.read_sampling_settings());
   return source;
 }
 
@@ -125,6 +127,7 @@ Result<ModelSource> ModelSource::open_random(const std::string& config_path) {
   source.config_.name = "random " + source.config_.architecture;
   source.digest_files_ = {config_path};
   source.random_ = std::make_shared<Random>();
+  source.sampling_ = std::make_shared<Json>(Json::object());
   return source;
 }
 
@@ -266,7 +269,7 @@ Result<HfTokenizer> ModelSource::hf_tokenizer() const {
   return t;
 }
 
-Json ModelSource::sampling_settings() const {
+Json ModelSource::read_sampling_settings() const {
   Json settings = Json::object();
   if (gguf_) {
     constexpr std::pair<const char*, const char*> kNames[] = {
@@ -315,14 +318,71 @@ void ModelSource::drop_pages(const TensorView& tensor) const {
   const bool whole = tensor.data.size() == row_bytes(tensor.type, tensor.columns()) * tensor.rows();
   if (watched_ && whole && !random_) {  // a part is dropped before the whole is
     const std::lock_guard lock(watched_->mutex);
-    watched_->done += tensor.data.size();
-    watched_->progress(watched_->done, tensor_bytes());
+    const std::uint64_t all = tensor_bytes();  // an embedding may also be the head
+    watched_->done = std::min(watched_->done + tensor.data.size(), all);
+    watched_->progress(watched_->done, all);
   }
   if (made_->drop(tensor)) return;
   if (gguf_)
     gguf_->drop_pages(tensor);
   else if (folder_)
     folder_->drop_pages(tensor);
+}
+
+Status ModelSource::detach() {
+  const std::optional<std::string> changed = change();
+  if (gguf_) gguf_->detach();
+  if (folder_) folder_->detach();
+  if (random_) random_->tensors.clear();
+  made_->detach();
+  if (!changed) return {};
+  return Error{Code::unavailable, *changed + " while it was being loaded; start again"};
+}
+
+Result<std::vector<std::byte>> ModelSource::read_tensor(const TensorView& tensor) const {
+  if (random_) return std::vector<std::byte>(tensor.data.begin(), tensor.data.end());
+  if (tensor.data.empty()) return read_made(tensor.name);
+  if (gguf_) return gguf_->file().read(tensor.data);
+  for (const SafetensorsFile& file : folder_->files())
+    if (file.holds(tensor.data)) return file.file().read(tensor.data);
+  return Error{Code::not_found, fmt::format("{}: has no tensor '{}'", path_, tensor.name)};
+}
+
+// A tensor whose rows must be gathered: out of the whole one that the file has.
+Result<std::vector<std::byte>> ModelSource::read_made(std::string_view name) const {
+  TRY(const std::vector<std::uint64_t> wanted, shape(name));
+  const NamedTensor named = *find_tensor(config_, name);
+  for (const NamedPiece& part : find_pieces(config_, named, is_gguf()))
+    if (const TensorView* found = find(with_prefix(part.whole))) {
+      TRY(const std::vector<std::byte> bytes, read_tensor(*found));
+      TensorView whole = *found;
+      whole.data = bytes;
+      std::vector<std::byte> copy;
+      const auto taken = take_piece(whole, path_, name, wanted, *part.piece, config_, named, &copy);
+      if (!taken.ok()) return taken.error();
+      return copy;
+    }
+  return Error{Code::not_found, fmt::format("{}: has no tensor '{}'", path_, name)};
+}
+
+std::optional<std::string> ModelSource::change() const {
+  const auto of = [](const MappedFile& file) -> std::optional<std::string> {
+    const auto now = FileStamp::of(file.path());
+    const FileStamp& then = file.stamp();
+    if (!now.ok()) return file.path() + " was taken away";
+    if (now.value().inode != then.inode || now.value().device != then.device)
+      return file.path() + " was replaced by another file";
+    if (now.value().size != then.size)
+      return fmt::format("{} had {} bytes and now has {}", file.path(), then.size,
+                         now.value().size);
+    if (now.value() != then) return file.path() + " was written to";
+    return std::nullopt;
+  };
+  if (gguf_) return of(gguf_->file());
+  if (folder_)
+    for (const SafetensorsFile& file : folder_->files())
+      if (auto changed = of(file.file())) return changed;
+  return std::nullopt;
 }
 
 }  // namespace quire

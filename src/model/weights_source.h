@@ -2,15 +2,14 @@
 // tokenizer data, digest.
 //
 // Opens a GGUF file or a Hugging Face folder (config.json, *.safetensors, tokenizer.json). Tensors
-// go by GGUF's names in both; a view lives as long as the source and is read straight from the
-// mapped file. Shapes are checked against the configuration when asked for, so that the loader need
-// not doubt them.
+// go by GGUF's names in both. A view is read straight from the mapped file, until detach(). tensor()
+// checks the shape against the configuration, so the loader can rely on it.
 //
 //   TRY(ModelSource source, ModelSource::open("models/smollm2.gguf"));
 //   TRY(TensorView q, source.tensor("blk.0.attn_q.weight"));   // [query_heads * head_dim, hidden]
 //   pack(q);
-//   source.drop_pages(q);                                      // the packed copy serves from here
-//   on
+//   source.drop_pages(q);                                      // the packed copy takes its place
+//   source.detach();                                           // all is loaded: the file may change
 #pragma once
 
 #include <array>
@@ -59,8 +58,8 @@ class ModelSource {
  public:
   static Result<ModelSource> open(const std::string& path);
 
-  // Numbers nobody trained, for a Hugging Face config.json: to measure speed at any size. Matrices
-  // are bf16, near Gaussian with a deviation of kRandomSpread, norms are 1; there is no tokenizer.
+  // Random weights for a Hugging Face config.json, to measure speed at any size. Matrices are bf16,
+  // near Gaussian with a deviation of kRandomSpread; norms are 1; there is no tokenizer.
   static Result<ModelSource> open_random(const std::string& config_path);
   bool is_random() const { return random_ != nullptr; }
 
@@ -78,10 +77,11 @@ class ModelSource {
   Result<GgufTokenizer> gguf_tokenizer() const;
   Result<HfTokenizer> hf_tokenizer() const;
 
-  // How its makers want it to be sampled: what generation_config.json, or a GGUF file's
-  // general.sampling.*, say of temperature, top_k, top_p, min_p, repetition_penalty and do_sample.
-  // An object under these names; what is absent or no number is left out.
-  Json sampling_settings() const;
+  // The sampling settings that come with the model: temperature, top_k, top_p, min_p,
+  // repetition_penalty and do_sample, from generation_config.json or a GGUF file's
+  // general.sampling.*. An object with these names; a setting that is absent or no number is left
+  // out.
+  const Json& sampling_settings() const { return *sampling_; }
 
   // SHA-256 over everything that decides what the model computes: the GGUF file, or config.json and
   // the weight files. Reads all of it.
@@ -90,8 +90,17 @@ class ModelSource {
   // The pages that hold this tensor's bytes may leave memory.
   void drop_pages(const TensorView& tensor) const;
 
-  // Told of every whole tensor whose pages are dropped, which is when it has been loaded: bytes so
-  // far, of all. By one thread at a time. To be set before loading.
+  // Everything is loaded: the files are read no more, so nothing that is done to them can change an
+  // answer or end the process. Views of tensors keep type and shape, and read_tensor() is for the few
+  // who need numbers later. An error if a file has changed meanwhile.
+  Status detach();
+  Result<std::vector<std::byte>> read_tensor(const TensorView& tensor) const;
+
+  // Which file is no longer what it was when it was opened, and how; nothing if all are.
+  std::optional<std::string> change() const;
+
+  // Set before loading. Called when a whole tensor has been loaded and its pages are dropped, with
+  // the bytes so far and the bytes of all tensors. By one thread at a time.
   using Progress = std::function<void(std::uint64_t done, std::uint64_t all)>;
   void watch(Progress progress);
 
@@ -99,7 +108,9 @@ class ModelSource {
   ModelSource();
   static Result<ModelSource> open_gguf(const std::string& path);
   static Result<ModelSource> open_folder(const std::string& path);
+  Json read_sampling_settings() const;
   std::string with_prefix(const std::string& stored) const;
+  Result<std::vector<std::byte>> read_made(std::string_view name) const;
   const TensorView* find(
       const std::string& stored) const;  // as the file spells it; null: not there
 
@@ -107,6 +118,7 @@ class ModelSource {
 
   std::string path_;
   ModelConfig config_;
+  std::shared_ptr<const Json> sampling_;
   struct Random;
   std::shared_ptr<Random> random_;     // what was made so far
   std::shared_ptr<MadeTensors> made_;  // out of what the file has

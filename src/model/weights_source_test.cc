@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "model/tiny.h"
+
 namespace quire {
 namespace {
 
@@ -135,6 +137,50 @@ TEST(ModelSource, RandomWeightsFollowFromTheConfigurationAlone) {
                  row.data());
   EXPECT_TRUE(std::ranges::all_of(row, [](float x) { return x == 1; }));
   EXPECT_FALSE(source.tensor("blk.0.attn_q_norm.weight").ok());
+}
+
+// A file that somebody truncates, overwrites or replaces after it was loaded.
+TEST(ModelSource, WhatBecomesOfTheFileAfterwardsChangesNothing) {
+  const std::string path = testing::TempDir() + "quire_detached.gguf";
+  ASSERT_TRUE(write_tiny_gguf(path, {}).ok());
+  auto opened = ModelSource::open(path);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  ModelSource& source = opened.value();
+  const TensorView before = source.tensor("blk.0.attn_output.weight").value();
+  const std::vector<std::byte> bytes(before.data.begin(), before.data.end());
+  ASSERT_TRUE(source.detach().ok());
+  const TensorView after = source.tensor("blk.0.attn_output.weight").value();
+  EXPECT_EQ(after.type, before.type);
+  EXPECT_EQ(after.shape, before.shape);
+  EXPECT_EQ(source.read_tensor(after).value(), bytes);
+  EXPECT_FALSE(source.gguf_tokenizer().ok());  // its strings lay in the file
+  EXPECT_FALSE(source.change());
+
+  const auto said = [&] { return source.change().value_or(""); };
+  std::filesystem::rename(path, path + ".away");
+  EXPECT_NE(said().find("taken away"), std::string::npos);
+  EXPECT_EQ(source.read_tensor(after).value(), bytes);
+  std::filesystem::copy_file(path + ".away", path);
+  EXPECT_NE(said().find("replaced"), std::string::npos);
+  EXPECT_EQ(source.read_tensor(after).value(), bytes);
+  std::filesystem::rename(path + ".away", path);
+  EXPECT_EQ(said(), "");
+  std::filesystem::resize_file(path, 100);
+  EXPECT_NE(said().find("now has 100"), std::string::npos);
+  EXPECT_FALSE(source.read_tensor(after).ok());
+  std::filesystem::remove(path);
+}
+
+TEST(ModelSource, AFileThatChangesWhileItIsLoadedIsRefused) {
+  const std::string path = testing::TempDir() + "quire_changing.gguf";
+  ASSERT_TRUE(write_tiny_gguf(path, {}).ok());
+  auto opened = ModelSource::open(path);
+  ASSERT_TRUE(opened.ok());
+  std::ofstream(path, std::ios::app) << "more";
+  const Status detached = opened.value().detach();
+  ASSERT_FALSE(detached.ok());
+  EXPECT_NE(detached.error().message.find("while it was being loaded"), std::string::npos);
+  std::filesystem::remove(path);
 }
 
 }  // namespace

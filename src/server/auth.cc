@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/number.h"
 
 namespace quire {
 
@@ -17,6 +18,18 @@ std::string digits(const Digest& digest, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i)
     out += fmt::format("{:02x}", static_cast<unsigned>(digest[i]));
   return out;
+}
+
+// `word` as a limit of what a tenant may keep.
+bool read_limit(std::string_view word, TenantLimits& to) {
+  const std::size_t at = word.find('=');
+  if (at == std::string_view::npos) return false;
+  const std::string_view name = word.substr(0, at), value = word.substr(at + 1);
+  std::uint64_t* const bytes = name == "quota_bytes" ? &to.bytes
+                               : name == "pin_bytes" ? &to.pin_bytes
+                                                     : nullptr;
+  if (bytes != nullptr) return parse_number(value, *bytes) && *bytes > 0 && *bytes < 1ull << 60;
+  return name == "leases" && parse_number(value, to.leases) && to.leases > 0 && to.leases <= 65536;
 }
 }  // namespace
 
@@ -44,17 +57,27 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text) {
     if (key.size() < 8)
       return Error{Code::invalid, fmt::format("line {}: a key has at least 8 characters", number)};
     Key k{.digest = sha256(key), .caller = {}};
+    TenantLimits limits;
     while (words >> word) {
       if (word == "admin")
         k.caller.admin = true;
       else if (word.starts_with("tenant=") && word.size() > 7)
         k.caller.tenant = word.substr(7);
-      else
+      else if (!read_limit(word, limits))
         return Error{Code::invalid,
-                     fmt::format("line {}: '{}' is neither admin nor tenant=NAME", number, word)};
+                     fmt::format("line {}: '{}' is neither admin nor tenant=NAME nor a number of "
+                                 "quota_bytes=, pin_bytes= or leases=",
+                                 number, word)};
     }
     k.caller.key_id = digits(k.digest, 4);
     if (k.caller.tenant.empty()) k.caller.tenant = "key-" + digits(k.digest, 8);
+    if (!(limits == TenantLimits{})) {
+      const auto [known, added] = out.limits_.emplace(k.caller.tenant, limits);
+      if (!added && !(known->second == limits))
+        return Error{Code::invalid,
+                     fmt::format("line {}: an earlier key gives tenant {} other limits", number,
+                                 k.caller.tenant)};
+    }
     out.keys_.push_back(std::move(k));
   }
   if (out.keys_.empty()) return Error{Code::invalid, "holds no key"};

@@ -19,5 +19,24 @@ TEST(ApiKeys, AKeyIsATenantOfItsOwnUnlessToldOtherwise) {
   EXPECT_FALSE(keys.value().find(""));
 }
 
+TEST(ApiKeys, TheFileSaysWhatATenantMayKeep) {
+  const auto keys = ApiKeys::parse(
+      "first-key-1 tenant=acme quota_bytes=1000 pin_bytes=10 leases=3\n"
+      "second-key tenant=acme\nthird-key-3 leases=7\nfourth-key-4 admin\n");
+  ASSERT_TRUE(keys.ok()) << keys.error().message;
+  ASSERT_EQ(keys.value().limits().size(), 2u);
+  EXPECT_EQ(keys.value().limits().at("acme"),
+            (TenantLimits{.bytes = 1000, .pin_bytes = 10, .leases = 3}));
+  EXPECT_EQ(keys.value().limits().at(keys.value().find("third-key-3")->tenant).leases, 7u);
+  for (const char* wrong : {"quota_bytes=0", "quota_bytes=-1", "quota_bytes=1GiB", "leases=65537",
+                            "leases=", "pins=3", "quota_bytes=99999999999999999999"}) {
+    const auto refused = ApiKeys::parse(std::string("first-key-1 ") + wrong);
+    ASSERT_FALSE(refused.ok()) << wrong;
+    EXPECT_NE(refused.error().message.find("line 1"), std::string::npos);
+  }
+  EXPECT_FALSE(
+      ApiKeys::parse("first-key-1 tenant=a leases=1\nsecond-key tenant=a leases=2\n").ok());
+}
+
 }  // namespace
 }  // namespace quire

@@ -82,7 +82,14 @@ std::string fuzz_body(Chooser& pick) {
                      "request",
                      "content",
                      "truncate_prompt_tokens",
-                     "bad_words"}) +
+                     "bad_words",
+                     "quota_bytes",
+                     "leases",
+                     "prompt_cache_key",
+                     "min_tokens",
+                     "length_penalty",
+                     "stream_options",
+                     "return_token_ids"}) +
             "\":" + fuzz_value(pick, 0);
   return body + "}";
 }
@@ -90,13 +97,37 @@ std::string fuzz_body(Chooser& pick) {
 // One request; `whole` becomes false where the server must wait for more.
 std::string fuzz_request(Chooser& pick, bool last, bool& whole) {
   const char* const method = pick.of({"POST", "GET", "DELETE", "PATCH", "OPTIONS", "HEAD", "PUT"});
-  std::string out =
-      std::string(method) + " " +
-      pick.of({"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
-               "/apply-template", "/v1/kv/tree", "/v1/kv/lookup", "/v1/kv/pins",
-               "/v1/kv/blocks/00000000", "/v1/kv/prefill", "/v1/kv/evict", "/metrics", "/health",
-               "/v1/models", "/v1/kv/explain", "/v1/kv/requests", "/%zz?x=%", "*"}) +
-      pick.of({" HTTP/1.1", " HTTP/1.1", " HTTP/1.0", " HTTP/2.0", ""}) + "\r\n";
+  std::string out = std::string(method) + " " +
+                    pick.of({"/v1/completions",
+                             "/v1/chat/completions",
+                             "/tokenize",
+                             "/detokenize",
+                             "/apply-template",
+                             "/v1/kv/tree",
+                             "/v1/kv/lookup",
+                             "/v1/kv/pins",
+                             "/v1/kv/blocks/00000000",
+                             "/v1/kv/prefill",
+                             "/v1/kv/evict",
+                             "/metrics",
+                             "/health",
+                             "/v1/models",
+                             "/v1/kv/explain",
+                             "/v1/kv/requests",
+                             "/v1/kv/tenants/a",
+                             "/v1/kv/leases?limit=3&after=x",
+                             "/v1/kv/pins/1",
+                             "/v1/kv/clear",
+                             "/v1/kv/events",
+                             "/v1/models/%00",
+                             "/v1/kv/tree?limit=99999999999999999999",
+                             "/slots",
+                             "/props",
+                             "/reset_prefix_cache",
+                             "/v1/embeddings",
+                             "/%zz?x=%",
+                             "*"}) +
+                    pick.of({" HTTP/1.1", " HTTP/1.1", " HTTP/1.0", " HTTP/2.0", ""}) + "\r\n";
   out += pick.of({"Host: localhost\r\n", "Host: localhost\r\n", "", "Host: evil\r\n",
                   "Host: a\r\nHost: b\r\n"});
   for (std::uint32_t n = pick.below(3); n > 0; --n)

@@ -50,7 +50,7 @@ void parse_retention(Fields& f, KvRequest& kv) {
   if (scope != "prompt" && scope != "all" && scope != "system")
     r->refuse("scope", "must be prompt, all or system");
   if (pin)
-    kv.policy.retention.push_back(
+    kv.policy.leases.push_back(
         {.ttl = ttl.value_or(0), .priority = block_priority(kv.priority), .pin = true});
   else if (ttl)
     kv.policy.ttl = *ttl;
@@ -66,7 +66,7 @@ void parse_retention(Fields& f, KvRequest& kv) {
       const auto range_ttl = one.duration("ttl");
       one.refuse_unknown();
       if (one.failed()) return r->refuse(one.error());
-      kv.policy.retention.push_back(
+      kv.policy.leases.push_back(
           {.first_token = static_cast<std::uint32_t>(start.value_or(0)),
            .end_token = static_cast<std::uint32_t>(end.value_or(0xffffffff)),
            .ttl = range_ttl.value_or(ttl.value_or(0)),
@@ -165,8 +165,9 @@ void parse_window(Fields& f, const KvRules& rules, KvPolicy& policy) {
   if (!size) w->refuse("size", "is needed: how many of the last tokens are seen");
   if (w->failed()) return;
   if (sink > 0) {
-    policy.retain =
-        std::make_shared<RetainPolicy>(parse_retain_policy(window_policy(*size, sink)).value());
+    auto made = parse_retain_policy(window_policy(*size, sink));
+    if (!made.ok()) return f.refuse("window", made.error().message);
+    policy.retain = std::make_shared<RetainPolicy>(std::move(made.value()));
     return;
   }
   if (!policy.storage && !rules.storage) return w->refuse("size", "this server stores no windows");
@@ -292,8 +293,10 @@ void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
     f.refuse(not_found("there is no adapter '" + *adapter + "'", "model_not_found"));
   if (const Json* tiers = f.find("tiers")) {
     if (!tiers->is_array() || std::ranges::find(*tiers, Json("cpu")) == tiers->end())
-      f.refuse("tiers", "must be a list with \"cpu\", which is all this server has",
+      f.refuse("tiers", "must be a list with \"cpu\", where blocks are computed",
                "tier_unavailable");
+    else
+      kv.policy.below = std::ranges::find(*tiers, Json("disk")) != tiers->end();
   }
   const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
   if (kv.policy.blend && !allow_lossy)

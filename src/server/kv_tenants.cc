@@ -4,10 +4,15 @@
 namespace quire {
 namespace {
 
-Json tenant_json(const std::string& id, const TenantInfo& t) {
+// Where the cache lies.
+const char* place(const Server& server) {
+  return server.runtime().executor().traits().device == DeviceKind::cpu ? "cpu" : "gpu";
+}
+
+Json tenant_json(const Server& server, const std::string& id, const TenantInfo& t) {
   const auto limit = [](std::uint64_t most) { return most == 0 ? Json() : Json(most); };
   return {{"id", id},
-          {"quota_bytes", {{"cpu", limit(t.limits.bytes)}}},
+          {"quota_bytes", {{place(server), limit(t.limits.bytes)}}},
           {"pin_bytes", limit(t.limits.pin_bytes)},
           {"leases", limit(t.limits.leases)},
           {"share_bytes", t.share_bytes},
@@ -28,9 +33,9 @@ void show_tenant(Server& server, const std::shared_ptr<Call>& call,
         if (limits) TRY_STATUS(cache.set_limits(id, *limits));
         return cache.tenant(id);
       },
-      [call, id](const Result<TenantInfo>& t) {
+      [&server, call, id](const Result<TenantInfo>& t) {
         if (!t.ok()) return call->refuse(from_error(t.error()));
-        call->respond(tenant_json(id, t.value()));
+        call->respond(tenant_json(server, id, t.value()));
       });
 }
 
@@ -49,7 +54,11 @@ void put_tenant(Server& server, std::shared_ptr<Call> call) {
     Fields f(body);
     TenantLimits limits;
     if (auto quota = f.object("quota_bytes")) {
-      limits.bytes = static_cast<std::uint64_t>(quota->integer("cpu", 1, kMost).value_or(0));
+      const std::string here = place(server), other = here == "cpu" ? "gpu" : "cpu";
+      limits.bytes = static_cast<std::uint64_t>(quota->integer(here, 1, kMost).value_or(0));
+      if (quota->find(other))
+        quota->refuse(bad_value("quota_bytes." + other,
+                                "this server's cache lies elsewhere: set quota_bytes." + here));
       quota->refuse_unknown();
     }
     limits.pin_bytes = static_cast<std::uint64_t>(f.integer("pin_bytes", 1, kMost).value_or(0));

@@ -29,6 +29,7 @@ Json model_entry(Server& server, const std::string& name) {
           {"display_name", name},
           {"created_at", rfc3339(server.model_created() * 1'000'000'000)},
           {"lifecycle", "active"},
+          {"files", server.model_files_changed() ? "changed" : "as loaded"},
           {"max_input_tokens", r.context()},
           {"max_tokens", r.context()},
           {"kv",

@@ -58,6 +58,7 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
     TRY(door, Door::open(options.http));
   }
   std::unique_ptr<Server> server(new Server(std::move(service), std::move(options), keys->empty()));
+  TRY_STATUS(server->set_limits({}, *keys));
   server->keys_ = std::move(keys);
   server->door_ = std::move(door);
   if (!server->options_.access_log.empty())
@@ -96,7 +97,7 @@ Server::Server(std::unique_ptr<Service> service, ServerOptions options, bool key
       gate_({.check_host = keyless,
              .hosts = allowed_names(options_),
              .origins = options_.cors_origins}) {
-  mailbox_ = std::make_unique<Mailbox>(
+  doorbell_ = std::make_unique<Doorbell>(
       [this](std::function<void()> f) { door_->http().post(std::move(f)); });
   grammar_ = GrammarMasks::create(runtime().tokenizer(), runtime().config().vocabulary);
   sampling_ = sampling_defaults(runtime().source());
@@ -136,18 +137,44 @@ bool Server::quiet_within(std::chrono::milliseconds limit) {
 }
 
 Status Server::reload() {
-  // Keys first, and whatever becomes of the log: a key that was taken back must not stay valid.
+  // Keys come first, even if the log cannot be opened: a removed key must not stay valid.
   Status keys;
   if (!options_.api_key_file.empty()) {
     auto loaded = ApiKeys::load(options_.api_key_file);
-    if (loaded.ok())
-      std::atomic_store(&keys_, std::shared_ptr<const ApiKeys>(
-                                    std::make_shared<ApiKeys>(std::move(loaded.value()))));
-    else
+    if (loaded.ok()) {
+      const auto before = std::atomic_load(&keys_);
+      const auto now = std::make_shared<const ApiKeys>(std::move(loaded.value()));
+      std::atomic_store(&keys_, now);
+      keys = set_limits(*before, *now);
+    } else {
       keys = loaded.error();
+    }
   }
   TRY_STATUS(log_.reopen());
   return keys;
+}
+
+// If the file no longer has limits for a tenant, the tenant gets the default limits. Limits that
+// were set over HTTP stay.
+Status Server::set_limits(const ApiKeys& before, const ApiKeys& now) {
+  std::map<std::string, TenantLimits> limits = now.limits();
+  for (const auto& [tenant, of] : before.limits()) limits.try_emplace(tenant);
+  if (limits.empty()) return {};
+  return service_
+      ->call([&](EngineView& e) -> Status {
+        for (const auto& [tenant, of] : limits)
+          TRY_STATUS(e.runtime.cache().set_limits(tenant, of));
+        return {};
+      })
+      .get();
+}
+
+std::optional<std::string> Server::look_at_model_files() {
+  const std::optional<std::string> changed = runtime().source().change();
+  if (files_changed_.exchange(changed.has_value()) == changed.has_value()) return std::nullopt;
+  return changed
+             ? *changed + "; answers still come from what was loaded, until the server starts again"
+             : "the model's files are those that were loaded again";
 }
 
 bool Server::serves(std::string_view model) const {
@@ -384,7 +411,7 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
     report_generation(*call, asked, s);
   };
-  std::make_shared<Generation>(*service_, *mailbox_, call->exchange, std::move(start))->submit();
+  std::make_shared<Generation>(*service_, *doorbell_, call->exchange, std::move(start))->submit();
 }
 
 void Server::count(const std::string& route, int status) {

@@ -1,4 +1,4 @@
-// How the server is: health, version, properties, what is running.
+// The state of the server: health, version, properties, running requests.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -15,7 +15,9 @@ double rounded(float setting) { return std::round(double{setting} * 1e4) / 1e4; 
 
 void get_health(Server& server, std::shared_ptr<Call> call) {
   const std::string_view state = server.health();
-  call->respond({{"status", state}}, state == "ok" || state == "draining" ? 200 : 503);
+  Json body{{"status", state}};
+  if (server.model_files_changed()) body["model_files"] = "changed";
+  call->respond(body, state == "ok" || state == "draining" ? 200 : 503);
 }
 
 void get_ready(Server& server, std::shared_ptr<Call> call) {

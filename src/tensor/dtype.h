@@ -1,4 +1,4 @@
-// tensor/dtype.h - element types of weights: one row per type, as GGUF numbers and sizes them.
+// tensor/dtype.h - element types of weights: one entry per type, as GGUF numbers and sizes them.
 #pragma once
 
 #include <cstddef>

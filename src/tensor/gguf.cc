@@ -85,6 +85,11 @@ Result<GgufFile> GgufFile::open(const std::string& path) {
   return file;
 }
 
+void GgufFile::detach() {
+  entries_.clear();
+  file_.detach();
+}
+
 const GgufFile::Entry* GgufFile::entry(std::string_view key) const {
   const auto at = std::lower_bound(entries_.begin(), entries_.end(), key,
                                    [](const Entry& e, std::string_view k) { return e.key < k; });

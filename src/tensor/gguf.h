@@ -2,7 +2,7 @@
 // its tensors.
 //
 // The file is mapped, checked once when opened, and never copied: strings, arrays and tensors are
-// views that live as long as the GgufFile (moving it keeps them valid). Whatever the bytes claim,
+// views that live as long as the GgufFile (moving it keeps them valid), or until detach(). Whatever the bytes claim,
 // nothing outside the file is read and nothing is allocated by a claimed size. Errors name the file
 // and the key or tensor.
 //
@@ -165,6 +165,11 @@ class GgufFile {
 
   const std::string& name() const { return name_; }
   void drop_pages(const TensorView& tensor) const { file_.drop_pages(tensor.data); }
+
+  // From now on there are only the tensors' names, types and shapes, whatever happens to the file
+  // (base/file.h). Views of strings and arrays are void.
+  void detach();
+  const MappedFile& file() const { return file_; }
 
  private:
   friend class GgufParser;

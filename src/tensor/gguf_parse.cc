@@ -20,11 +20,11 @@ constexpr std::uint64_t kKeyBytesMax = 65'535, kTensorNameBytesMax = 255;
 constexpr std::uint64_t kAlignmentMax = 1 << 20;
 constexpr std::uint32_t kDimensionsMax = 4;
 
-struct TypeRow {
+struct TypeEntry {
   std::string_view name;
   std::size_t bytes;
 };
-constexpr TypeRow kTypeRows[] = {  // by GgufType
+constexpr TypeEntry kTypeEntries[] = {  // by GgufType
     {"u8", 1},   {"i8", 1},     {"u16", 2},   {"i16", 2}, {"u32", 4}, {"i32", 4}, {"f32", 4},
     {"bool", 1}, {"string", 0}, {"array", 0}, {"u64", 8}, {"i64", 8}, {"f64", 8}};
 
@@ -44,10 +44,10 @@ bool tensor_bytes(const TensorView& tensor, std::uint64_t& bytes) {
 }  // namespace
 
 std::string_view gguf_type_name(GgufType type) {
-  return kTypeRows[static_cast<std::size_t>(type)].name;
+  return kTypeEntries[static_cast<std::size_t>(type)].name;
 }
 std::size_t gguf_type_bytes(GgufType type) {
-  return kTypeRows[static_cast<std::size_t>(type)].bytes;
+  return kTypeEntries[static_cast<std::size_t>(type)].bytes;
 }
 
 Error GgufParser::bad(Code code, std::string_view message) const {
@@ -120,7 +120,7 @@ Status GgufParser::parse_entry() {
     return bad(Code::corrupt, fmt::format("key number {} has no name", file_.entries_.size() + 1));
   const std::string what = "key " + printable(key);
   TRY(const auto type, number<std::uint32_t>(what));
-  if (type >= std::size(kTypeRows))
+  if (type >= std::size(kTypeEntries))
     return bad(Code::corrupt, fmt::format("{} has unknown type {}", what, type));
   GgufFile::Entry entry;
   entry.key = key;
@@ -148,7 +148,7 @@ Status GgufParser::parse_array(GgufFile::Entry& entry) {
   const std::string what = "array " + printable(entry.key);
   TRY(const auto element, number<std::uint32_t>(what));
   TRY(entry.count, number<std::uint64_t>(what));
-  if (element >= std::size(kTypeRows))
+  if (element >= std::size(kTypeEntries))
     return bad(Code::corrupt, fmt::format("{} has elements of unknown type {}", what, element));
   entry.element = static_cast<GgufType>(element);
   if (entry.element == GgufType::array)

@@ -122,12 +122,15 @@ Result<const TensorView*> SafetensorsFile::tensor(std::string_view name) const {
   return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", name_, name)};
 }
 
-void SafetensorsFile::drop_pages(std::span<const std::byte> part) const {
+bool SafetensorsFile::holds(std::span<const std::byte> part) const {
   const auto all = file_.bytes();
   const std::less_equal<const std::byte*> not_after;
-  if (!all.empty() && not_after(all.data(), part.data()) &&
-      not_after(part.data() + part.size(), all.data() + all.size()))
-    file_.drop_pages(part);
+  return !all.empty() && not_after(all.data(), part.data()) &&
+         not_after(part.data() + part.size(), all.data() + all.size());
+}
+
+void SafetensorsFile::drop_pages(std::span<const std::byte> part) const {
+  if (holds(part)) file_.drop_pages(part);
 }
 
 Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
@@ -175,6 +178,10 @@ Result<const TensorView*> SafetensorsFolder::tensor(std::string_view name) const
 
 void SafetensorsFolder::drop_pages(const TensorView& tensor) const {
   for (const SafetensorsFile& file : files_) file.drop_pages(tensor.data);
+}
+
+void SafetensorsFolder::detach() {
+  for (SafetensorsFile& file : files_) file.detach();
 }
 
 }  // namespace quire

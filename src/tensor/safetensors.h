@@ -32,8 +32,11 @@ class SafetensorsFile {
   std::span<const TensorView> tensors() const { return tensors_; }  // of the types we read
 
   const std::string& name() const { return name_; }
+  bool holds(std::span<const std::byte> part) const;  // whether it is of this file
   void drop_pages(
       std::span<const std::byte> part) const;  // nothing, if the part is not of this file
+  void detach() { file_.detach(); }            // base/file.h
+  const MappedFile& file() const { return file_; }
 
  private:
   struct Foreign {  // a tensor of a type we do not read
@@ -56,6 +59,7 @@ class SafetensorsFolder {
   Result<const TensorView*> tensor(std::string_view name) const;
   std::span<const SafetensorsFile> files() const { return files_; }
   void drop_pages(const TensorView& tensor) const;
+  void detach();
 
  private:
   const SafetensorsFile* holder(std::string_view tensor) const;

@@ -89,11 +89,11 @@ struct PreTokenizer::Patterns {
 };
 
 Result<PreTokenizer> PreTokenizer::create(std::string_view name) {
-  TRY(const PreTokenizerRow* row, find_pre_tokenizer(name));
+  TRY(const PreTokenizerEntry* entry, find_pre_tokenizer(name));
   auto patterns = std::make_unique<Patterns>();
   pcre2_set_match_limit(patterns->context.get(),
                         UINT32_MAX);  // every pattern is linear; long text is not an error
-  for (const std::string_view pattern : row->patterns) {
+  for (const std::string_view pattern : entry->patterns) {
     TRY(Code8 code, compile(pattern));
     patterns->codes.push_back(std::move(code));
   }

@@ -25,17 +25,17 @@ struct PreTokenizerDefaults {
   bool ignore_merges = false, nfc = false, add_bos = false;
 };
 
-struct PreTokenizerRow {
+struct PreTokenizerEntry {
   std::string_view name;
   std::vector<std::string_view> patterns;  // as Hugging Face spells them
   PreTokenizerDefaults defaults;
 };
 
-std::span<const PreTokenizerRow> pre_tokenizers();
-Result<const PreTokenizerRow*> find_pre_tokenizer(std::string_view name);
+std::span<const PreTokenizerEntry> pre_tokenizers();
+Result<const PreTokenizerEntry*> find_pre_tokenizer(std::string_view name);
 // The entry with exactly these patterns, or null. For tokenizer.json, which lists patterns instead
 // of a name.
-const PreTokenizerRow* find_pre_tokenizer(std::span<const std::string_view> patterns);
+const PreTokenizerEntry* find_pre_tokenizer(std::span<const std::string_view> patterns);
 
 extern const std::string_view kGpt2Pattern,
     kDigitPattern;  // what ByteLevel and Digits mean in a tokenizer.json

@@ -37,13 +37,13 @@ constexpr std::string_view kDeepseekLetters =
     "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 // clang-format on
 
-const std::vector<PreTokenizerRow>& rows() {
-  static const std::vector<PreTokenizerRow> kRows = [] {
-    std::vector<PreTokenizerRow> rows;
+const std::vector<PreTokenizerEntry>& entries() {
+  static const std::vector<PreTokenizerEntry> kEntries = [] {
+    std::vector<PreTokenizerEntry> entries;
     const auto add = [&](std::initializer_list<std::string_view> names,
                          const std::vector<std::string_view>& patterns,
                          PreTokenizerDefaults defaults = {}) {
-      for (const std::string_view name : names) rows.push_back({name, patterns, defaults});
+      for (const std::string_view name : names) entries.push_back({name, patterns, defaults});
     };
     constexpr PreTokenizerDefaults kLikeLlama3{.ignore_merges = true, .add_bos = true};
     add({"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling"}, {kGpt2Pattern});
@@ -61,29 +61,29 @@ const std::vector<PreTokenizerRow>& rows() {
     add({"deepseek-v3", "hunyuan-dense"}, {"\\p{N}{1,3}", kDeepseekV3Cjk, kDeepseekV3});
     // What llama.cpp does with a file that names none.
     add({"default", ""}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"});
-    return rows;
+    return entries;
   }();
-  return kRows;
+  return kEntries;
 }
 
 }  // namespace
 
-std::span<const PreTokenizerRow> pre_tokenizers() { return rows(); }
+std::span<const PreTokenizerEntry> pre_tokenizers() { return entries(); }
 
-Result<const PreTokenizerRow*> find_pre_tokenizer(std::string_view name) {
+Result<const PreTokenizerEntry*> find_pre_tokenizer(std::string_view name) {
   std::string known;
-  for (const PreTokenizerRow& row : rows()) {
-    if (row.name == name) return &row;
-    known += ' ' + std::string(row.name);
+  for (const PreTokenizerEntry& entry : entries()) {
+    if (entry.name == name) return &entry;
+    known += ' ' + std::string(entry.name);
   }
   return Error{Code::unsupported, "tokenizer.ggml.pre: no pre-tokenizer '" + std::string(name) +
                                       "'; there are:" + known};
 }
 
-const PreTokenizerRow* find_pre_tokenizer(std::span<const std::string_view> patterns) {
-  for (const PreTokenizerRow& row : rows())
-    if (std::equal(row.patterns.begin(), row.patterns.end(), patterns.begin(), patterns.end()))
-      return &row;
+const PreTokenizerEntry* find_pre_tokenizer(std::span<const std::string_view> patterns) {
+  for (const PreTokenizerEntry& entry : entries())
+    if (std::equal(entry.patterns.begin(), entry.patterns.end(), patterns.begin(), patterns.end()))
+      return &entry;
   return nullptr;
 }
 

@@ -36,12 +36,13 @@ TEST(PreTokenizer, CutsAsTheRowSays) {
 }
 
 TEST(PreTokenizer, EveryRowCompilesAndTakesLongTextInLinearTime) {
-  const PreTokenizerRow* previous = nullptr;
-  for (const PreTokenizerRow& row : pre_tokenizers()) {
-    const auto pre = PreTokenizer::create(row.name);
-    ASSERT_TRUE(pre.ok()) << row.name;
-    if (previous != nullptr && previous->patterns == row.patterns) continue;  // another name for it
-    previous = &row;
+  const PreTokenizerEntry* previous = nullptr;
+  for (const PreTokenizerEntry& entry : pre_tokenizers()) {
+    const auto pre = PreTokenizer::create(entry.name);
+    ASSERT_TRUE(pre.ok()) << entry.name;
+    if (previous != nullptr && previous->patterns == entry.patterns)
+      continue;  // another name for it
+    previous = &entry;
     for (const char* unit : {"a", "A", " ", "\n", "1", "!", "\xE4\xB8\xAD", "\xCC\x81", "\xFF",
                              " \n", "'s", "aA", "\t"})
       for (const char* end : {"x", "1", "\xE4\xB8\xAD"}) {
@@ -51,7 +52,7 @@ TEST(PreTokenizer, EveryRowCompilesAndTakesLongTextInLinearTime) {
         std::vector<std::size_t> ends;
         const std::clock_t begin = std::clock();  // of this process: others may be busy
         pre.value().split(text, ends);
-        EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC) << row.name << " '" << unit << "'";
+        EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC) << entry.name << " '" << unit << "'";
         EXPECT_EQ(ends.back(), text.size());
       }
   }

@@ -248,10 +248,10 @@ Result<Tokenizer> Tokenizer::create(VocabSpec spec) {
   t.ignore_merges = t.spec.ignore_merges.value_or(false);
   t.add_bos = t.spec.add_bos.value_or(true);
   if (t.spec.model == VocabModel::byte_level) {
-    TRY(const PreTokenizerRow* row, find_pre_tokenizer(t.spec.pre));
-    t.ignore_merges = t.spec.ignore_merges.value_or(row->defaults.ignore_merges);
-    t.nfc = t.spec.nfc.value_or(row->defaults.nfc);
-    t.add_bos = t.spec.add_bos.value_or(row->defaults.add_bos);
+    TRY(const PreTokenizerEntry* entry, find_pre_tokenizer(t.spec.pre));
+    t.ignore_merges = t.spec.ignore_merges.value_or(entry->defaults.ignore_merges);
+    t.nfc = t.spec.nfc.value_or(entry->defaults.nfc);
+    t.add_bos = t.spec.add_bos.value_or(entry->defaults.add_bos);
     TRY(t.pre, PreTokenizer::create(t.spec.pre));
   }
   lay_out_tokens(t);

@@ -25,8 +25,9 @@ struct TokenizerTables {
 
   VocabSpec
       spec;  // tokens and merges are gone after create: bytes, pieces and merges below hold them
-  bool ignore_merges = false, nfc = false, add_bos = false;  // spec's, or the row's of `pre`
-  std::optional<PreTokenizer> pre;                           // byte_level
+  bool ignore_merges = false, nfc = false,
+       add_bos = false;             // the spec's, or those of the entry that `pre` names
+  std::optional<PreTokenizer> pre;  // byte_level
 
   TokenBytes bytes;         // what each token stands for
   std::size_t longest = 0;  // of these

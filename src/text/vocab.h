@@ -44,7 +44,7 @@ enum class SpacePrefix : std::uint8_t {
 
 struct VocabSpec {
   VocabModel model = VocabModel::byte_level;
-  std::string pre = "default";      // names a row of kPreTokenizers (byte_level only)
+  std::string pre = "default";      // names an entry of pre_tokenizers() (byte_level only)
   std::vector<std::string> tokens;  // by id, as the file spells them
   std::vector<TokenType> types;     // by id; empty: all normal
   std::vector<float>

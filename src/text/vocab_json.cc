@@ -144,11 +144,11 @@ class Builder {
       if (spaces_spelled_ || spec_.space_prefix != SpacePrefix::never)
         return unsupported_json("ByteLevel after a normalizer that respells spaces");
       const std::vector<std::string_view> views(patterns.begin(), patterns.end());
-      const PreTokenizerRow* row = find_pre_tokenizer(views);
-      if (row == nullptr)
+      const PreTokenizerEntry* entry = find_pre_tokenizer(views);
+      if (entry == nullptr)
         return unsupported_json(
             fmt::format("pre_tokenizer with the patterns {}", fmt::join(patterns, "  then  ")));
-      spec_.pre = row->name;
+      spec_.pre = entry->name;
       return {};
     }
     if (!spaces_spelled_)

@@ -137,6 +137,18 @@ int main(int argc, char** argv) {
           strstr(quire_last_error(), "top_p"));
 
   REQUIRE(quire_truncate(a, 10000) == QUIRE_INVALID);
+
+  /* A session counts once in a step, and can be rolled back to its first token and to nothing. */
+  quire_session* twice[2] = {c, c};
+  REQUIRE(quire_step(twice, 2) == QUIRE_INVALID && strstr(quire_last_error(), "twice"));
+  for (uint32_t length = 0; length < 2; ++length) {
+    quire_session* back = quire_fork(b);
+    REQUIRE(back && quire_truncate(back, length) == QUIRE_OK && quire_length(back) == length);
+    REQUIRE(quire_feed(back, prompt + length, (size_t)count - length) == QUIRE_OK);
+    generate(back, again, 24);
+    REQUIRE(memcmp(straight, again, sizeof straight) == 0);
+    quire_session_free(back);
+  }
   token = quire_vocabulary(model);
   REQUIRE(quire_feed(a, &token, 1) == QUIRE_INVALID);
   REQUIRE(quire_session_new(model, quire_context(model) + 1) == NULL);

@@ -137,7 +137,7 @@ def load(path):
 def main():
     torch.set_num_threads(1)
     folder, cases = pathlib.Path(sys.argv[1]), {}
-    for path in sorted(folder.glob("*.gguf")):
+    for path in sorted(set(folder.glob("*.gguf")) - {folder / "broken.gguf"}):
         model, tokens, margins = load(path), list(PROMPT), []
         with torch.no_grad():
             logits = model(torch.tensor([tokens])).logits[0].numpy()

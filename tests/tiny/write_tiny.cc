@@ -8,7 +8,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: write_tiny FOLDER\n");
     return 2;
   }
-  for (const quire::TinyCase& c : quire::tiny_cases()) {
+  std::vector<quire::TinyCase> cases = quire::tiny_cases();
+  cases.push_back({"broken", {.tied_head = false, .broken = true}});  // for tests of the server
+  for (const quire::TinyCase& c : cases) {
     const auto written =
         quire::write_tiny_gguf(std::string(argv[1]) + "/" + c.name + ".gguf", c.options);
     if (!written.ok()) {

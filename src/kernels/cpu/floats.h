@@ -91,7 +91,7 @@ QUIRE_INLINE Floats as_exponent(Floats x) {
 
 QUIRE_INLINE Mask less(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 QUIRE_INLINE Mask elements_between(std::uint32_t low,
-                                   std::uint32_t high) {  // low <= lane < high <= 16
+                                   std::uint32_t high) {  // low <= element < high <= 16
   return static_cast<Mask>(((1u << high) - 1u) & ~((1u << low) - 1u));
 }
 QUIRE_INLINE Floats choose(Mask m, Floats yes, Floats no) {

@@ -89,7 +89,7 @@ void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_
   const std::size_t group_bytes =
       plain ? kRowGroup * t.row_bytes : x.inputs / kActivationBlock * cell_bytes(x.mode);
   const std::uint32_t rows_at_once = kRowGroup * at_least_one(kRowBytes / group_bytes);
-  const std::uint32_t columns_at_once = kLinearLanes * at_least_one(kPanelBytes / stride);
+  const std::uint32_t columns_at_once = kPanelOutputs * at_least_one(kPanelBytes / stride);
   const std::uint32_t end = min_u32(column_end, w.outputs);
 
   const auto multiply_part = [&](std::uint32_t r, std::uint32_t r_end, std::uint32_t c_begin,
@@ -101,9 +101,9 @@ void multiply_tiles(const PackedMatrix& w, const ActivationRows& x, std::uint32_
       t.rows = plain ? reinterpret_cast<const std::byte*>(x.plain) + r * t.row_bytes
                      : activation_cell(x, r, 0);
       t.slot = r % kRowGroup;
-      for (std::uint32_t c = c_begin; c < c_end; c += kLinearLanes) {
-        t.panel = w.data + c / kLinearLanes * stride;
-        t.width = min_u32(kLinearLanes, w.outputs - c);
+      for (std::uint32_t c = c_begin; c < c_end; c += kPanelOutputs) {
+        t.panel = w.data + c / kPanelOutputs * stride;
+        t.width = min_u32(kPanelOutputs, w.outputs - c);
         t.out = out + r * out_stride + c;
         t.fetch = fetch ? next_part(*fetch, stride) : FetchPart{nullptr, nullptr};
         tiles.tile[rows - 1](t);

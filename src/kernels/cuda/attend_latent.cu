@@ -19,7 +19,7 @@ constexpr std::uint32_t kPageBytes = kCudaPage * kLatentKeys * 2, kBlock = Page<
 constexpr std::uint32_t kQueryBlock = kHeads * 128, kQueryBytes = kBlocks * kQueryBlock;
 constexpr std::size_t kBytes = kStages * kPageBytes + kQueryBytes;
 
-struct Told {  // by each warp
+struct WarpResults {
   float most[kWarps][kHeads], sum[kWarps][kHeads];
   uint2 weights[kWarps][32];
 };
@@ -29,7 +29,7 @@ __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, 128;" ::: "me
 __global__ void __launch_bounds__(kThreads, 2) latent(const AttendArgs a) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ __align__(8) std::uint64_t barriers[2 * kStages];
-  __shared__ Told told;
+  __shared__ WarpResults results;
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const std::uint32_t ring = shared_address(shared), query = ring + kStages * kPageBytes;
   const std::uint32_t bars = shared_address(barriers);
@@ -106,14 +106,14 @@ __global__ void __launch_bounds__(kThreads, 2) latent(const AttendArgs a) {
       most[j] = fmaxf(s[0][2 * j], s[0][2 * j + 1]);
       most[j] = fmaxf(most[j], __shfl_xor_sync(~0u, most[j], 1));
       most[j] = fmaxf(most[j], __shfl_xor_sync(~0u, most[j], 2));
-      if (t == 0) told.most[warp][g + 8 * j] = most[j];
+      if (t == 0) results.most[warp][g + 8 * j] = most[j];
     }
     meet();
     float decay[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const float all = fmaxf(fmaxf(told.most[0][g + 8 * j], told.most[1][g + 8 * j]),
-                              fmaxf(told.most[2][g + 8 * j], told.most[3][g + 8 * j]));
+      const float all = fmaxf(fmaxf(results.most[0][g + 8 * j], results.most[1][g + 8 * j]),
+                              fmaxf(results.most[2][g + 8 * j], results.most[3][g + 8 * j]));
       const float before = max[j], now = all > before + kSlack ? all : before;
       const float base = now == kLowest ? 0 : now;
       decay[j] = now != before && before != kLowest ? exp2_approx(before - base) : 1;
@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(kThreads, 2) latent(const AttendArgs a) {
       }
       sum[j] = __fmaf_rn(sum[j], decay[j], here);
     }
-    told.weights[warp][lane] = make_uint2(pack_bf16(s[0][0], s[0][1]), pack_bf16(s[0][2], s[0][3]));
+    results.weights[warp][lane] =
+        make_uint2(pack_bf16(s[0][0], s[0][1]), pack_bf16(s[0][2], s[0][3]));
     if (__any_sync(~0u, decay[0] != 1 || decay[1] != 1)) {
 #pragma unroll
       for (int n = 0; n < kMine / 8; ++n)
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 2) latent(const AttendArgs a) {
     std::uint32_t weights[2][4];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint2 low = told.weights[2 * h][lane], high = told.weights[2 * h + 1][lane];
+      const uint2 low = results.weights[2 * h][lane], high = results.weights[2 * h + 1][lane];
       weights[h][0] = low.x, weights[h][1] = low.y, weights[h][2] = high.x, weights[h][3] = high.y;
     }
     const std::uint32_t written = min(end - slot, kCudaPage);  // beyond: anything, NaN included
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 2) latent(const AttendArgs a) {
   for (int j = 0; j < 2; ++j) {
     sum[j] += __shfl_xor_sync(~0u, sum[j], 1);
     sum[j] += __shfl_xor_sync(~0u, sum[j], 2);
-    if (t == 0) told.sum[warp][g + 8 * j] = sum[j];
+    if (t == 0) results.sum[warp][g + 8 * j] = sum[j];
   }
   meet();
   float* to = a.partials + (std::size_t{item.partial} * a.kv_heads + blockIdx.x) *
@@ -177,8 +178,8 @@ __global__ void __launch_bounds__(kThreads, 2) latent(const AttendArgs a) {
     const std::uint32_t head = g + 8 * j;
     if (warp == 0 && t == 0) {
       to[head] = max[j];
-      to[kHeads + head] =
-          (told.sum[0][head] + told.sum[1][head]) + (told.sum[2][head] + told.sum[3][head]);
+      to[kHeads + head] = (results.sum[0][head] + results.sum[1][head]) +
+                          (results.sum[2][head] + results.sum[3][head]);
     }
 #pragma unroll
     for (int n = 0; n < kMine / 8; ++n)

@@ -94,9 +94,9 @@ std::int32_t code_at(const LinearLayout& layout, const std::byte* record, std::u
 // A scale or minimum: `which` counts the head's numbers, 0 for d and 1 for the minimum's.
 float scale_at(const LinearLayout& layout, const std::byte* head, int which,
                const std::byte* scales, std::uint32_t column, std::uint32_t group) {
-  const std::size_t at = std::size_t{group} * kLinearLanes + column;
+  const std::size_t at = std::size_t{group} * kPanelOutputs + column;
   if (!layout.heads) return f16_to_f32(load<std::uint16_t>(scales + at * 2));
-  const float d = f16_to_f32(load<std::uint16_t>(head + (which * kLinearLanes + column) * 2));
+  const float d = f16_to_f32(load<std::uint16_t>(head + (which * kPanelOutputs + column) * 2));
   return d * static_cast<float>(load<std::int8_t>(scales + at));
 }
 
@@ -104,8 +104,8 @@ float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint
                        std::uint32_t o) {
   const LinearLayout layout = linear_layout(w.type);
   const RecordParts parts = record_parts(w.type);
-  const std::byte* panel = w.data + o / kLinearLanes * panel_stride(w.type, w.inputs);
-  const std::uint32_t column = o % kLinearLanes, slot = r % kRowGroup;
+  const std::byte* panel = w.data + o / kPanelOutputs * panel_stride(w.type, w.inputs);
+  const std::uint32_t column = o % kPanelOutputs, slot = r % kRowGroup;
   float acc = 0, low = 0;
   for (std::uint32_t b = 0; b < w.inputs / 32; ++b) {
     const std::byte *head = panel + head_at(parts, b), *record = panel + record_at(parts, b);
@@ -131,10 +131,10 @@ float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint
 }
 
 float plain_output(const PackedMatrix& w, const float* x, std::uint32_t o) {
-  const std::byte* panel = w.data + o / kLinearLanes * panel_stride(w.type, w.inputs);
+  const std::byte* panel = w.data + o / kPanelOutputs * panel_stride(w.type, w.inputs);
   float acc = 0;
   for (std::size_t k = 0; k < w.inputs; ++k) {
-    const std::size_t at = k * kLinearLanes + o % kLinearLanes;
+    const std::size_t at = k * kPanelOutputs + o % kPanelOutputs;
     const float weight = w.type == DType::f32   ? load<float>(panel + at * 4)
                          : w.type == DType::f16 ? f16_to_f32(load<std::uint16_t>(panel + at * 2))
                                                 : bf16_to_f32(load<std::uint16_t>(panel + at * 2));

@@ -70,8 +70,6 @@ class S3Fifo final : public Evictor {
   static constexpr std::uint32_t kRungs = 1024, kLaps = 4;
   static constexpr std::uint16_t kInMain = kLaps;  // Node::queue: this, and uses (in use) or list
 
-  bool in_main(std::uint32_t id) const { return lists_[id].queue >= kInMain; }
-
   void enter(std::uint32_t id, const EvictEntry* returning) override {
     const EvictEntry& e = at(id);
     std::uint16_t& queue = lists_[id].queue;

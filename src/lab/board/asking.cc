@@ -134,8 +134,8 @@ void Asking::score(const Item& item, std::span<const float> logits, std::uint32_
   std::vector<Distribution> made(right && item.keep ? item.scored : 0);
   std::vector<float> kl(right ? item.scored : 0);
   std::vector<TokenId> top(right ? item.scored : 0);
-  runtime_.pool().run([&](ThreadPool::Lane lane) {
-    for (std::uint32_t i = lane.index; i < item.scored; i += lane.count) {
+  runtime_.pool().run([&](ThreadPool::Worker worker) {
+    for (std::uint32_t i = worker.index; i < item.scored; i += worker.count) {
       const auto row = logits.subspan((first_row + i) * vocabulary, vocabulary);
       sums[i] = log_sum_exp(runtime_.vector(), row);
       if (!right) continue;

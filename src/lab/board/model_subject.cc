@@ -31,7 +31,7 @@ double seconds_since(Nanoseconds start) {
   return static_cast<double>(SteadyClock().now() - start) * 1e-9;
 }
 
-struct Asked {
+struct RowTask {
   std::size_t row;
   Way way;
 };
@@ -40,43 +40,43 @@ struct Asked {
 class Reader {
  public:
   Reader(Runtime& runtime, const Sample& sample, std::span<const RowSpec> rows,
-         std::span<const Asked> asked, std::vector<std::vector<Distribution>>& full,
+         std::span<const RowTask> tasks, std::vector<std::vector<Distribution>>& full,
          std::vector<Measured>& out)
       : runtime_(runtime),
         stepper_(runtime),
         sample_(sample),
         rows_(rows),
-        asked_(asked),
+        tasks_(tasks),
         full_(full),
         out_(out),
         asking_(runtime),
         context_(std::span(sample.context).first(sample.context.size() - 1)) {}
 
   Status run() {
-    const Way& way = asked_.front().way;  // all of them store and read the context alike
+    const Way& way = tasks_.front().way;  // all of them store and read the context alike
     if (way.format != nullptr) storage_.emplace(way.format);
-    if (const SparsePrefill prefill = prefill_of(way, rows_[asked_.front().row].share);
+    if (const SparsePrefill prefill = prefill_of(way, rows_[tasks_.front().row].share);
         prefill.way != SparsePrefill::Way::none) {
       if (!storage_) storage_.emplace(runtime_.storage());
       storage_->prefill = prefill;
     }
     TRY(root_, runtime_.tenant_root("", storage_ ? &*storage_ : nullptr));
-    for (const Asked& a : asked_)
-      if (a.way.method) needs_ = needs_ | a.way.method->needs;
-    for (const Asked& a : asked_)
-      if (a.way.merger) needs_ = needs_ | a.way.merger->needs | Signal::keys | Signal::values;
+    for (const RowTask& task : tasks_)
+      if (task.way.method) needs_ = needs_ | task.way.method->needs;
+    for (const RowTask& task : tasks_)
+      if (task.way.merger) needs_ = needs_ | task.way.merger->needs | Signal::keys | Signal::values;
     if (asks(needs_, Signal::output_norms)) {
       TRY(output_, OutputWeights::read(runtime_));
     }
     TRY_STATUS(read_context());
-    for (const Asked& a : asked_)
-      if (!a.way.method || !aware(a)) TRY_STATUS(ask_blind(a));
+    for (const RowTask& task : tasks_)
+      if (!task.way.method || !aware(task)) TRY_STATUS(ask_blind(task));
     for (std::size_t q = 0; q < sample_.questions.size(); ++q) TRY_STATUS(ask_aware(q));
     return asking_.run();
   }
 
  private:
-  bool aware(const Asked& a) const { return rows_[a.row].aware; }
+  bool aware(const RowTask& task) const { return rows_[task.row].aware; }
 
   // How much of the context its own blocks read.
   SparsePrefill prefill_of(const Way& way, double share) const {
@@ -135,14 +135,14 @@ class Reader {
 
   Status read_context() {
     const Nanoseconds began = SteadyClock().now();
-    const Way& way = asked_.front().way;
+    const Way& way = tasks_.front().way;
     const bool whole =
         way.blends || (storage_ && storage_->prefill.way != SparsePrefill::Way::none);
     TRY(base_, open(whole ? context_ : std::span<const TokenId>()));
     observer_.emplace(runtime_, root_, needs_, kWindow,
                       static_cast<std::uint32_t>(context_.size()));
     observer_->set_output_weights(output_);
-    const RowSpec& row = rows_[asked_.front().row];
+    const RowSpec& row = rows_[tasks_.front().row];
     TRY_STATUS(way.blends ? read_blended(row.method == "cacheblend" ? 1 - row.share : 0)
                           : feed(base_, context_, &*observer_));
     prefill_s_ = seconds_since(began) - observer_->seconds();
@@ -202,43 +202,43 @@ class Reader {
   }
 
   // A fork of `from` that holds what the row keeps.
-  Result<Sequence> compressed(const Asked& a, Observer& observer, const Sequence& from,
+  Result<Sequence> compressed(const RowTask& task, Observer& observer, const Sequence& from,
                               Scores& known, double& seconds) {
     TRY(Sequence s, runtime_.cache().fork(from));
-    if (!a.way.method || rows_[a.row].share >= 1) return s;  // everything stays
-    const Scored& scored = scores(a.way, observer, from, known);
+    if (!task.way.method || rows_[task.row].share >= 1) return s;  // everything stays
+    const Scored& scored = scores(task.way, observer, from, known);
     const Nanoseconds began = SteadyClock().now();
     const std::uint32_t budget =
-        budget_slots(static_cast<std::uint32_t>(context_.size()), rows_[a.row].share);
-    Compaction compaction(runtime_, s, observer.layers(), *a.way.method, scored.scores, budget);
+        budget_slots(static_cast<std::uint32_t>(context_.size()), rows_[task.row].share);
+    Compaction compaction(runtime_, s, observer.layers(), *task.way.method, scored.scores, budget);
     std::vector<MergeState> states(compaction.lanes());
-    if (a.way.merger) compaction.merge(runtime_, s, *a.way.merger, observer, states);
+    if (task.way.merger) compaction.merge(runtime_, s, *task.way.merger, observer, states);
     TRY_STATUS(compaction.carry_out(runtime_, s));
     seconds = scored.seconds + seconds_since(began);
     return s;
   }
 
-  Status ask_blind(const Asked& a) {
-    Measured& m = out_[a.row];
+  Status ask_blind(const RowTask& task) {
+    Measured& m = out_[task.row];
     Sequence s;
     double seconds = 0;
-    if (a.way.no_context) {
+    if (task.way.no_context) {
       TRY(s, open());
     } else {
       observer_->set_marks(marks(context_.size()));
       observer_->finish(runtime_, base_);
-      TRY(s, compressed(a, *observer_, base_, scores_, seconds));
+      TRY(s, compressed(task, *observer_, base_, scores_, seconds));
       measure(m, s, seconds);
     }
     std::optional<Selecting> select;
-    if (a.way.selects == "quest")
-      select.emplace(runtime_, SelectPolicy{.name = "quest", .share = rows_[a.row].share},
+    if (task.way.selects == "quest")
+      select.emplace(runtime_, SelectPolicy{.name = "quest", .share = rows_[task.row].share},
                      s.length(), root_);
     if (sample_.timed) TRY_STATUS(time_decode(m, s, select));
     for (std::size_t q = 0; q < sample_.questions.size(); ++q) {
       TRY(Sequence fork, runtime_.cache().fork(s));
       TRY_STATUS(asking_.add(std::move(fork), {sample_.context.back()}, sample_.questions[q],
-                             &full_[q], rows_[a.row].method == "full", &m.replies[q], select));
+                             &full_[q], rows_[task.row].method == "full", &m.replies[q], select));
     }
     return {};
   }
@@ -263,7 +263,8 @@ class Reader {
   // The question is read, all but its last token, before anything is compressed.
   Status ask_aware(std::size_t index) {
     const Question& q = sample_.questions[index];
-    if (std::ranges::none_of(asked_, [&](const Asked& a) { return a.way.method && aware(a); }))
+    if (std::ranges::none_of(tasks_,
+                             [&](const RowTask& task) { return task.way.method && aware(task); }))
       return {};
     TRY(Sequence seen, runtime_.cache().fork(base_));
     Observer observer = *observer_;
@@ -279,14 +280,14 @@ class Reader {
     observer.set_marks(marks(seen.length()));
     observer.finish(runtime_, seen);
     Scores known;
-    for (const Asked& a : asked_) {
-      if (!a.way.method || !aware(a)) continue;
+    for (const RowTask& task : tasks_) {
+      if (!task.way.method || !aware(task)) continue;
       double seconds = 0;
-      TRY(Sequence s, compressed(a, observer, seen, known, seconds));
-      if (index == 0) measure(out_[a.row], s, seconds);
-      if (index == 0 && sample_.timed) TRY_STATUS(time_decode(out_[a.row], s, {}));
+      TRY(Sequence s, compressed(task, observer, seen, known, seconds));
+      if (index == 0) measure(out_[task.row], s, seconds);
+      if (index == 0 && sample_.timed) TRY_STATUS(time_decode(out_[task.row], s, {}));
       TRY_STATUS(asking_.add(std::move(s), lead, questions_.back(), &full_[index], false,
-                             &out_[a.row].replies[index]));
+                             &out_[task.row].replies[index]));
     }
     return {};
   }
@@ -295,7 +296,7 @@ class Reader {
   Stepper stepper_;
   const Sample& sample_;
   const std::span<const RowSpec> rows_;
-  const std::span<const Asked> asked_;
+  const std::span<const RowTask> tasks_;
   std::vector<std::vector<Distribution>>& full_;
   std::vector<Measured>& out_;
   Asking asking_;
@@ -386,20 +387,20 @@ Result<std::vector<Measured>> ModelSubject::answer(const Sample& sample,
   std::vector<Measured> out(rows.size());
   std::vector<std::vector<Distribution>> full(sample.questions.size());
   // By how the context is stored and read; "" is what the model is opened with.
-  std::map<std::string, std::vector<Asked>> by_format;
+  std::map<std::string, std::vector<RowTask>> by_format;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     out[r].replies.resize(sample.questions.size());
     TRY(Way way, parse_way(rows[r].method));
     std::string name(way.format ? way.format->name : "");
     if (way.blends || (!way.selects.empty() && way.selects != "quest"))
       name += ' ' + rows[r].name();
-    std::vector<Asked>& list = by_format[name];
+    std::vector<RowTask>& list = by_format[name];
     // All rows are compared with the answers of the whole cache.
     const bool first = rows[r].method == "full";
     list.insert(first ? list.begin() : list.end(), {r, std::move(way)});
   }
-  for (const auto& [name, asked] : by_format) {  // "" comes first
-    Reader reader(runtime_, sample, rows, asked, full, out);
+  for (const auto& [name, tasks] : by_format) {  // "" comes first
+    Reader reader(runtime_, sample, rows, tasks, full, out);
     TRY_STATUS(reader.run());
   }
   return out;

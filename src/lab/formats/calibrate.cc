@@ -70,7 +70,7 @@ Result<Calibration> calibrate(Runtime& r, const CalibrationQuestion& question,
                 .digest = {}};
   c.lanes.resize(std::size_t{config.layers} * config.kv_heads * 2);
   std::atomic<std::size_t> next{0}, done{0};
-  r.pool().run([&](ThreadPool::Lane lane) {
+  r.pool().run([&](ThreadPool::Worker worker) {
     for (std::size_t i; (i = next.fetch_add(1)) < c.lanes.size();) {
       const auto at = static_cast<std::uint32_t>(i / 2);
       const Side side = i % 2 ? Side::values : Side::keys;
@@ -79,7 +79,7 @@ Result<Calibration> calibrate(Runtime& r, const CalibrationQuestion& question,
       c.lanes[i] = codec.channels > 1 ? fit_coupled(codec, rows, c.dim)
                                       : fit_kvquant(codec, side, rows, c.dim);
       const std::size_t count = done.fetch_add(1) + 1;
-      if (lane.index == 0 && question.progress) question.progress(count, c.lanes.size());
+      if (worker.index == 0 && question.progress) question.progress(count, c.lanes.size());
     }
   });
   const std::string file = serialize_calibration(c);

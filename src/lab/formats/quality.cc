@@ -60,7 +60,7 @@ Result<std::vector<Quality>> compare_storage(Runtime& r, const QualityQuestion& 
       std::min({fit, 128u, r.executor().traits().rows_max / static_cast<std::uint32_t>(ways + 1)});
   if (rows == 0)
     return Error{Code::invalid,
-                 "one step cannot hold so many formats; raise --batch-rows or name fewer"};
+                 "one step cannot hold this many formats; raise --batch-rows or name fewer"};
 
   std::vector<Tally> tallies(ways);
   std::vector<Row> read;
@@ -86,8 +86,8 @@ Result<std::vector<Quality>> compare_storage(Runtime& r, const QualityQuestion& 
       const std::size_t positions = std::min<std::size_t>(count, part.size() - 1 - at);
       read.resize(positions * (ways + 1));
       std::vector<double> kl(positions * ways);
-      r.pool().run([&](ThreadPool::Lane lane) {
-        for (std::size_t i = lane.index; i < positions; i += lane.count)
+      r.pool().run([&](ThreadPool::Worker worker) {
+        for (std::size_t i = worker.index; i < positions; i += worker.count)
           for (std::size_t w = 0; w <= ways; ++w) {
             Row& row = read[i * (ways + 1) + w];
             row = read_row(r.vector(), logits.subspan((w * count + i) * vocabulary, vocabulary));

@@ -91,7 +91,7 @@ Status DecodeBatch::fill_kept(const StoragePolicy& way,
   TRY([[maybe_unused]] const auto logits, stepper_.read(first, 0, {}, &retain));
   prefill_s_ = reading.seconds() - retain.observer().seconds();
   const Stopwatch compressing;
-  TRY_STATUS(retain.act(stepper_, first));
+  TRY_STATUS(retain.drop_due(stepper_, first));
   compress_s_ = compressing.seconds() + retain.observer().seconds();
   sequences_.push_back(std::move(first));
   for (std::uint32_t b = 1; b < width_; ++b) {

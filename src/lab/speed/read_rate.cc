@@ -35,9 +35,9 @@ Result<double> read_rate(ThreadPool& pool) {
   double best = 0;
   for (int i = 0; i < kPasses; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    pool.run([&](ThreadPool::Lane lane) {
-      const std::size_t part = kBytes / lane.count;
-      sink += sum_words(memory.data() + part * lane.index, part);
+    pool.run([&](ThreadPool::Worker worker) {
+      const std::size_t part = kBytes / worker.count;
+      sink += sum_words(memory.data() + part * worker.index, part);
     });
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     best = std::max(best, static_cast<double>(kBytes) / took.count());

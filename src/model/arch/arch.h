@@ -1,10 +1,10 @@
 // model/arch/arch.h - what an architecture is: its names, what its layers compute, and its tensors.
 //
-// A new architecture is a file with such a row, and a line in the list in model/arch/archs.cc. Its
-// `fill` takes a layer that is nearly right from model/arch/parts.h, changes what differs, and gives
-// every layer its LayerSpec. Tensors have the names here that GGUF files of Llama give them; `hf` is
-// what Hugging Face calls the same one, without the leading "model.". N stands for the layer, and E
-// for one of its experts.
+// A new architecture is a file with an Architecture, and a line in the list in model/arch/archs.cc.
+// Its `fill` takes a common layer from model/arch/parts.h, changes what differs, and gives every
+// layer its LayerSpec. Tensors have the names here that GGUF files of Llama give them; `hf` is Hugging
+// Face's name of the tensor, without the leading "model.". N stands for the layer, and E for one of
+// its experts.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace quire {
 // How many rows or columns a tensor of a layer has; 0: the layer has no such tensor.
 using Extent = std::uint64_t (*)(const ModelConfig& config, const LayerSpec& layer);
 
-struct TensorRow {
+struct TensorEntry {
   std::string_view name;  // "blk.N.attn_q.weight"
   std::string_view hf;    // "layers.N.self_attn.q_proj.weight"
   Extent columns;
@@ -46,10 +46,10 @@ struct Architecture {
   std::string_view name;                          // as in GGUF
   std::span<const std::string_view> model_types;  // as in config.json
   std::string_view hf_defaults;                   // JSON: what config.json may leave out
-  // Layers, hidden, context, vocabulary and tied_head are there already; the rest is made here.
+  // Fills the rest of a configuration that has layers, hidden, context, vocabulary and tied_head.
   Status (*fill)(const Hyperparameters& from, ModelConfig& config);
   // Of a layer: all that its spec calls for. Of the model: what is called otherwise than usual.
-  std::span<const TensorRow> tensors;
+  std::span<const TensorEntry> tensors;
   std::span<const TensorPiece> pieces = {};  // beside those that any file may have
 };
 
@@ -58,9 +58,9 @@ extern const Architecture kLlama, kGemma2, kGemma3, kQwen2, kQwen3, kSmolLm3, kG
 
 std::span<const Architecture* const> architectures();
 
-// A tensor of a model by its name: "blk.12.attn_q.weight" is row "blk.N.attn_q.weight" and layer 12.
+// A tensor of a model by its name: "blk.12.attn_q.weight" is entry "blk.N.attn_q.weight" and layer 12.
 struct NamedTensor {
-  const TensorRow* row;
+  const TensorEntry* entry;
   std::uint32_t layer;  // 0 where the name has none
   std::uint32_t expert = 0;
 };

@@ -13,8 +13,8 @@ constexpr const Architecture* kArchitectures[] = {
     &kQwen3Moe, &kSmolLm3, &kGranite,    &kPhi3,   &kOlmo2,    &kGlm4,
     &kGlm4Moe,  &kGpt2,    &kStarCoder2, &kFalcon, &kGptOss};
 
-// What every model has.
-constexpr TensorRow kModelTensors[] = {
+// Tensors that every model has, besides those of its layers.
+constexpr TensorEntry kModelTensors[] = {
     {"token_embd.weight", "embed_tokens.weight", extent::hidden, extent::vocabulary},
     {"output_norm.weight", "norm.weight", extent::hidden},
     {"output.weight", "lm_head.weight", extent::hidden, extent::vocabulary},
@@ -97,11 +97,11 @@ std::optional<NamedTensor> find_tensor(const ModelConfig& config, std::string_vi
     found.expert = take_number(pattern, kExpertMark);
   }
   if (found.layer >= config.layers) return {};
-  for (const std::span<const TensorRow> rows :
-       {config.tensors, std::span<const TensorRow>(kModelTensors)}) {
-    const auto at = std::ranges::find(rows, pattern, &TensorRow::name);
+  for (const std::span<const TensorEntry> rows :
+       {config.tensors, std::span<const TensorEntry>(kModelTensors)}) {
+    const auto at = std::ranges::find(rows, pattern, &TensorEntry::name);
     if (at == rows.end()) continue;
-    found.row = &*at;
+    found.entry = &*at;
     if (found.expert != 0 && found.expert >= config.per_layer[found.layer].ffn.experts.count)
       return {};
     for (const std::uint64_t extent : tensor_shape(config, found))
@@ -112,14 +112,14 @@ std::optional<NamedTensor> find_tensor(const ModelConfig& config, std::string_vi
 }
 
 std::vector<std::uint64_t> tensor_shape(const ModelConfig& config, NamedTensor tensor) {
-  const TensorRow* row = tensor.row;
+  const TensorEntry* row = tensor.entry;
   const LayerSpec& layer = config.per_layer[tensor.layer];
   if (row->rows == nullptr) return {row->columns(config, layer)};
   return {row->rows(config, layer), row->columns(config, layer)};
 }
 
 std::string stored_name(NamedTensor tensor, bool gguf) {
-  const TensorRow& row = *tensor.row;
+  const TensorEntry& row = *tensor.entry;
   return spelled(!gguf ? row.hf : row.gguf.empty() ? row.name : row.gguf, tensor);
 }
 
@@ -129,7 +129,7 @@ std::vector<NamedPiece> find_pieces(const ModelConfig& config, NamedTensor tenso
     for (const TensorPiece& piece :
          is_common ? std::span<const TensorPiece>(kPieces) : config.pieces)
       if (const std::string_view whole = gguf ? piece.gguf : piece.hf;
-          piece.name == tensor.row->name && !whole.empty())
+          piece.name == tensor.entry->name && !whole.empty())
         found.push_back({&piece, spelled(whole, tensor), is_common});
   return found;
 }
@@ -139,10 +139,10 @@ std::vector<std::string> tensor_names(const ModelConfig& c) {
   const auto add = [&](std::string name) {
     if (find_tensor(c, name)) names.push_back(std::move(name));
   };
-  for (const TensorRow& row : kModelTensors)
+  for (const TensorEntry& row : kModelTensors)
     if (row.name != "output.weight" || !c.tied_head) add(std::string(row.name));
   for (std::uint32_t l = 0; l < c.layers; ++l)
-    for (const TensorRow& row : c.tensors) {
+    for (const TensorEntry& row : c.tensors) {
       if (row.name.find(kLayerMark) == row.name.npos) continue;
       const bool by_expert = row.name.find(kExpertMark) != row.name.npos;
       const std::uint32_t experts = by_expert ? c.per_layer[l].ffn.experts.count : 1;

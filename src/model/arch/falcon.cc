@@ -13,7 +13,7 @@ constexpr std::string_view kHfDefaults = R"({
 
 constexpr std::string_view kQkv = "h.N.self_attention.query_key_value.weight";
 
-constexpr auto kTensors = std::to_array<TensorRow>({
+constexpr auto kTensors = std::to_array<TensorEntry>({
     {"token_embd.weight", "word_embeddings.weight", extent::hidden, extent::vocabulary},
     {"output_norm.weight", "ln_f.weight", extent::hidden},
     {"output_norm.bias", "ln_f.bias", extent::output_bias},

@@ -23,7 +23,7 @@ constexpr auto kTensors = join(kAttentionTensors, kGemmaBeforeTensors, kGatedTen
                                kHeadNormTensors, kGemmaAfterTensors);
 
 constexpr std::uint32_t kGlobal = 0, kLocal = 1;  // indices into ropes
-constexpr std::uint64_t kGlobalEvery = 6;         // so many layers, one is global
+constexpr std::uint64_t kGlobalEvery = 6;         // every sixth layer is global
 constexpr Key kPattern{"attention.sliding_window_pattern", "sliding_window_pattern"};
 
 Status fill_ropes(const Hyperparameters& from, const Attention& attn, ModelConfig& c) {

@@ -9,7 +9,7 @@ constexpr std::string_view kModelTypes[] = {"glm4"};
 constexpr std::string_view kHfDefaults =
     R"({"head_dim": 128, "attention_bias": true, "partial_rotary_factor": 0.5})";
 
-constexpr auto kAfterTensors = std::to_array<TensorRow>({
+constexpr auto kAfterTensors = std::to_array<TensorEntry>({
     {"blk.N.post_attention_norm.weight", "layers.N.post_self_attn_layernorm.weight",
      extent::hidden},
     {"blk.N.post_ffw_norm.weight", "layers.N.post_mlp_layernorm.weight", extent::hidden},

@@ -12,7 +12,7 @@ constexpr std::string_view kHfDefaults = R"({
   "partial_rotary_factor": 0.5, "norm_topk_prob": true, "routed_scaling_factor": 1.0,
   "first_k_dense_replace": 1, "n_shared_experts": 1, "n_group": 1, "topk_group": 1})";
 
-constexpr auto kOwnTensors = std::to_array<TensorRow>({
+constexpr auto kOwnTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_norm.weight", "layers.N.post_attention_layernorm.weight", extent::hidden, nullptr,
      "blk.N.post_attention_norm.weight"},
     {"blk.N.exp_probs_b.bias", "layers.N.mlp.gate.e_score_correction_bias", extent::choice_bias},

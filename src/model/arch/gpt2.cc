@@ -13,7 +13,7 @@ constexpr std::string_view kQkv = "h.N.attn.c_attn.weight", kQkvBias = "h.N.attn
                            kOut = "h.N.attn.c_proj.weight", kUp = "h.N.mlp.c_fc.weight",
                            kDown = "h.N.mlp.c_proj.weight";
 
-constexpr auto kTensors = std::to_array<TensorRow>({
+constexpr auto kTensors = std::to_array<TensorEntry>({
     {"token_embd.weight", "wte.weight", extent::hidden, extent::vocabulary},
     {"position_embd.weight", "wpe.weight", extent::hidden, extent::positions},
     {"output_norm.weight", "ln_f.weight", extent::hidden},

@@ -12,7 +12,7 @@ constexpr std::string_view kHfDefaults =
 constexpr std::string_view kGateUp = "layers.N.mlp.experts.gate_up_proj",
                            kGateUpBias = "layers.N.mlp.experts.gate_up_proj_bias";
 
-constexpr auto kOwnTensors = std::to_array<TensorRow>({
+constexpr auto kOwnTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_output.bias", "layers.N.self_attn.o_proj.bias", extent::out_bias},
     {"blk.N.attn_sinks.weight", "layers.N.self_attn.sinks", extent::sinks},
     {"blk.N.ffn_norm.weight", "layers.N.post_attention_layernorm.weight", extent::hidden, nullptr,

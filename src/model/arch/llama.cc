@@ -5,7 +5,7 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kModelTypes[] = {"llama", "mistral", "mixtral"};
-constexpr auto kMixtralTensors = std::to_array<TensorRow>({
+constexpr auto kMixtralTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_gate_inp.weight", "layers.N.block_sparse_moe.gate.weight", extent::hidden,
      extent::experts},
     {"blk.N.ffn_gate.E.weight", "layers.N.block_sparse_moe.experts.E.w1.weight", extent::hidden,

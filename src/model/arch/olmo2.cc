@@ -5,7 +5,7 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kModelTypes[] = {"olmo2"};
-constexpr auto kNormTensors = std::to_array<TensorRow>({
+constexpr auto kNormTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_q_norm.weight", "layers.N.self_attn.q_norm.weight", extent::queries},
     {"blk.N.attn_k_norm.weight", "layers.N.self_attn.k_norm.weight", extent::keys},
 });

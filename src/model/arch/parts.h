@@ -1,5 +1,5 @@
-// model/arch/parts.h - what several architectures share: pieces for an architecture's `fill` and rows
-// for its table of tensors.
+// model/arch/parts.h - what several architectures share: functions for an architecture's `fill`,
+// and entries for its table of tensors.
 //
 //   constexpr auto kTensors = join(kAttentionTensors, kPreNormTensors, kGatedTensors);
 //   Status fill(const Hyperparameters& from, ModelConfig& c) {
@@ -66,11 +66,11 @@ Status fill_qwen(const Hyperparameters& from, const LayerSpec& layer, ModelConfi
 Result<LayerSpec> gemma_layer(const Hyperparameters& from, std::uint32_t layers_of_27b,
                               ModelConfig& config);
 
-// config.json names its activation; others than this one are an error.
+// config.json names its activation; any other activation is an error.
 Status need_activation(const Hyperparameters& from, Key key, std::string_view name);
 // Whether a bias is there: in GGUF its tensor, in config.json a key that says so.
 Result<bool> has_bias(const Hyperparameters& from, std::string_view tensor, std::string_view key);
-// Biases and other variants that nobody computes.
+// Refuses biases and other variants that no executor computes.
 Status refuse_if_true(const Hyperparameters& from, Key key);
 
 namespace extent {
@@ -167,14 +167,14 @@ inline std::uint64_t down_bias(const Config& c, const Layer& l) {
 }  // namespace extent
 
 template <std::size_t... N>
-constexpr auto join(const std::array<TensorRow, N>&... parts) {
-  std::array<TensorRow, (N + ...)> all{};
+constexpr auto join(const std::array<TensorEntry, N>&... parts) {
+  std::array<TensorEntry, (N + ...)> all{};
   auto at = all.begin();
   ((at = std::copy(parts.begin(), parts.end(), at)), ...);
   return all;
 }
 
-inline constexpr auto kAttentionTensors = std::to_array<TensorRow>({
+inline constexpr auto kAttentionTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_norm.weight", "layers.N.input_layernorm.weight", extent::hidden},
     {"blk.N.attn_q.weight", "layers.N.self_attn.q_proj.weight", extent::hidden, extent::queries},
     {"blk.N.attn_k.weight", "layers.N.self_attn.k_proj.weight", extent::hidden, extent::keys},
@@ -184,39 +184,39 @@ inline constexpr auto kAttentionTensors = std::to_array<TensorRow>({
 });
 // The same without the norm.
 inline constexpr auto kProjectionTensors = [] {
-  std::array<TensorRow, kAttentionTensors.size() - 1> rows;
+  std::array<TensorEntry, kAttentionTensors.size() - 1> rows;
   std::copy(kAttentionTensors.begin() + 1, kAttentionTensors.end(), rows.begin());
   return rows;
 }();
-inline constexpr auto kGatedTensors = std::to_array<TensorRow>({
+inline constexpr auto kGatedTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_gate.weight", "layers.N.mlp.gate_proj.weight", extent::hidden, extent::inner},
     {"blk.N.ffn_up.weight", "layers.N.mlp.up_proj.weight", extent::hidden, extent::inner},
     {"blk.N.ffn_down.weight", "layers.N.mlp.down_proj.weight", extent::inner, extent::hidden},
 });
-// Of layers without norms after their halves.
-inline constexpr auto kPreNormTensors = std::to_array<TensorRow>({
+// Norms of layers that have none after attention and feed-forward.
+inline constexpr auto kPreNormTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_norm.weight", "layers.N.post_attention_layernorm.weight", extent::hidden},
 });
-inline constexpr auto kHeadNormTensors = std::to_array<TensorRow>({
+inline constexpr auto kHeadNormTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_q_norm.weight", "layers.N.self_attn.q_norm.weight", extent::head},
     {"blk.N.attn_k_norm.weight", "layers.N.self_attn.k_norm.weight", extent::head},
 });
-inline constexpr auto kGemmaBeforeTensors = std::to_array<TensorRow>({
+inline constexpr auto kGemmaBeforeTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_norm.weight", "layers.N.pre_feedforward_layernorm.weight", extent::hidden},
 });
-inline constexpr auto kGemmaAfterTensors = std::to_array<TensorRow>({
+inline constexpr auto kGemmaAfterTensors = std::to_array<TensorEntry>({
     {"blk.N.post_attention_norm.weight", "layers.N.post_attention_layernorm.weight",
      extent::hidden},
     {"blk.N.post_ffw_norm.weight", "layers.N.post_feedforward_layernorm.weight", extent::hidden},
 });
-inline constexpr auto kQkvBiasTensors = std::to_array<TensorRow>({
+inline constexpr auto kQkvBiasTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_q.bias", "layers.N.self_attn.q_proj.bias", extent::query_bias},
     {"blk.N.attn_k.bias", "layers.N.self_attn.k_proj.bias", extent::key_bias},
     {"blk.N.attn_v.bias", "layers.N.self_attn.v_proj.bias", extent::value_bias},
 });
 
 // What layers with experts have instead of kGatedTensors; layers of a model may differ.
-inline constexpr auto kExpertTensors = std::to_array<TensorRow>({
+inline constexpr auto kExpertTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_gate_inp.weight", "layers.N.mlp.gate.weight", extent::hidden, extent::experts},
     {"blk.N.ffn_gate.E.weight", "layers.N.mlp.experts.E.gate_proj.weight", extent::hidden,
      extent::expert_inner},

@@ -5,7 +5,7 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kModelTypes[] = {"qwen2_moe"};
-constexpr auto kSharedTensors = std::to_array<TensorRow>({
+constexpr auto kSharedTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_gate_shexp.weight", "layers.N.mlp.shared_expert.gate_proj.weight", extent::hidden,
      extent::shared_inner},
     {"blk.N.ffn_up_shexp.weight", "layers.N.mlp.shared_expert.up_proj.weight", extent::hidden,

@@ -8,7 +8,7 @@ constexpr std::string_view kModelTypes[] = {"starcoder2"};
 constexpr std::string_view kHfDefaults =
     R"({"norm_epsilon": 1e-5, "use_bias": true, "tie_word_embeddings": true})";
 
-constexpr auto kOwnTensors = std::to_array<TensorRow>({
+constexpr auto kOwnTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_norm.bias", "layers.N.input_layernorm.bias", extent::attention_norm_bias},
     {"blk.N.attn_output.bias", "layers.N.self_attn.o_proj.bias", extent::out_bias},
     {"blk.N.ffn_norm.bias", "layers.N.post_attention_layernorm.bias", extent::inner_norm_bias},

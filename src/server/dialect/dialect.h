@@ -1,7 +1,7 @@
-// server/dialect/dialect.h - a vendor's API as a row of a table: its routes, how it asks, how answers,
+// server/dialect/dialect.h - a vendor's API as an entry of a table: its routes, how it asks, how answers,
 // errors and ids look.
 //
-// A dialect is a folder with its row and one line in server/dialect/dialects.cc. The server knows that
+// A dialect is a folder with its entry and one line in server/dialect/dialects.cc. The server knows that
 // list and no vendor. What a body asks for becomes a GenerationRequest, which is the same for all
 // dialects; what the engine answers goes out through an AnswerWriter.
 //

@@ -37,7 +37,7 @@ struct Args {
 
 using Function = Value (*)(Runtime&, const Value& self, Args&);
 
-struct Named {  // a row of the tables of filters, tests, methods and globals
+struct Named {  // an entry in the tables of filters, tests, methods and globals
   std::string_view name;
   Function function;
 };
@@ -64,8 +64,8 @@ int callable_depth(const Value& self);
 
 template <std::size_t N>
 const Function* find_named(const Named (&table)[N], std::string_view name) {
-  for (const Named& row : table)
-    if (row.name == name) return &row.function;
+  for (const Named& entry : table)
+    if (entry.name == name) return &entry.function;
   return nullptr;
 }
 

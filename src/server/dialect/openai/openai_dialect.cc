@@ -1,4 +1,4 @@
-// OpenAI's row: chat and text completions, with the fields that vLLM's clients add.
+// OpenAI's entry: chat and text completions, with the fields that vLLM's clients add.
 #include "server/dialect/dialect.h"
 #include "server/dialect/openai/openai_parse.h"
 #include "server/dialect/openai/openai_writer.h"

@@ -1,4 +1,4 @@
-// model/device_front.h - where a step's numbers lie in the memory that is uploaded before it. Private
+// model/device_upload.h - where a step's numbers lie in the memory that is uploaded before it. Private
 // to DeviceModel.
 #pragma once
 
@@ -18,21 +18,21 @@ inline std::uint32_t row_class(std::uint32_t rows) {
 
 inline std::size_t align(std::size_t n) { return (n + 255) / 256 * 256; }
 
-struct Counts {
+struct ItemCounts {
   std::uint32_t decoded, tiles, seals, none;
 };
 
-// The fixed front part of an upload: offsets of its arrays.
-struct Front {
+// Offsets of the arrays at the beginning of an upload. Items and block tables follow them.
+struct UploadLayout {
   std::size_t tokens, positions, select, broken, counts, groups, group_bytes, end;
-  Front(std::uint32_t rows, std::size_t group_count) {
+  UploadLayout(std::uint32_t rows, std::size_t group_count) {
     const std::size_t each = align(rows * sizeof(std::uint32_t));
     tokens = 0;
     positions = tokens + each;
     select = positions + each;
     broken = select + each;  // written by the device, in the host's copy
     counts = broken + each;  // [group][decode items, tile items, seals, 0]
-    groups = counts + align(group_count * sizeof(Counts));
+    groups = counts + align(group_count * sizeof(ItemCounts));
     group_bytes = each + align(rows * sizeof(AttendMerge));  // places, merges
     end = groups + group_count * group_bytes;
   }
