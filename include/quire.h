@@ -12,10 +12,10 @@
  *     quire_feed(s, &token, 1);
  *   }
  *
- * Prompts that begin like earlier ones are served from the KV cache; the answer is bit for bit the
- * same either way. One thread at a time per model. Functions that fail return a code below zero, or
- * NULL, or 0 where they count, and quire_last_error() says why (per thread, valid until the next
- * call). A NULL where something is needed is such a failure.
+ * A prompt that begins like an earlier one is served from the KV cache; the answer has the same bits
+ * with and without the cache. Use a model from one thread at a time. Functions that fail return a
+ * code below zero, NULL, or a count of 0, and quire_last_error() says why (per thread, valid until
+ * the next call). A NULL argument that must not be NULL is such a failure.
  */
 #ifndef QUIRE_H
 #define QUIRE_H
@@ -42,7 +42,7 @@ enum quire_code {
   QUIRE_FAILED = -6
 };
 
-/* Zero means: the default. Start from quire_options_default(), so that new fields are set too. */
+/* Zero means the default. Start from quire_options_default(), so that new fields are set, too. */
 typedef struct quire_options {
   uint32_t threads;           /* one per core */
   uint32_t context;           /* the model's own */
@@ -55,7 +55,7 @@ typedef struct quire_options {
                                  "xattention:0.9", "vertical-slash:256+512": what prompts read */
 } quire_options;
 
-/* Temperature 0 is greedy. Equal seeds draw equal tokens, whatever else is computed beside. */
+/* Temperature 0 is greedy. Equal seeds draw equal tokens, whatever other sessions compute. */
 typedef struct quire_sampling {
   float temperature, top_p, min_p, typical_p;
   uint32_t top_k;
@@ -97,25 +97,26 @@ QUIRE_API int quire_is_end(const quire_model* model, uint32_t id);
 /* A sequence of at most `capacity` tokens. */
 QUIRE_API quire_session* quire_session_new(quire_model* model, uint32_t capacity);
 QUIRE_API void quire_session_free(quire_session* session);
-/* What stays of this session's prompt, instead of what quire_options.kv_budget says; NULL:
- * everything. Before its first step. */
+/* Which tokens of its prompt this session keeps, in place of quire_options.kv_budget; NULL: all.
+ * Call it before the session's first step. */
 QUIRE_API int quire_budget(quire_session* session, const char* kv_budget);
 
 /* Appends tokens. They are computed by the next quire_step. */
 QUIRE_API int quire_feed(quire_session* session, const uint32_t* ids, size_t count);
-/* Computes everything fed to these sessions, side by side, and leaves each one's next logits. All
- * of one model. */
+/* Computes all tokens that were fed to these sessions, side by side, and leaves the next logits of
+ * each. The sessions must belong to one model. */
 QUIRE_API int quire_step(quire_session* const* sessions, size_t count);
 /* The logits after the last token: quire_vocabulary() floats, valid until the next step. NULL
- * before the first. */
+ * before the first step. */
 QUIRE_API const float* quire_logits(const quire_session* session);
 /* Draws the next token; sampling may be NULL for greedy. Does not feed it. */
 QUIRE_API int quire_sample(quire_session* session, const quire_sampling* sampling, uint32_t* id);
 
-/* Tokens fed so far, and how many of the first step's came from the cache. */
+/* Tokens fed so far. */
 QUIRE_API uint32_t quire_length(const quire_session* session);
+/* Tokens of the first step that came from the cache. */
 QUIRE_API uint32_t quire_cached(const quire_session* session);
-/* Of the cache that it holds now, shared blocks included. */
+/* Bytes of the cache that the session holds now, shared blocks included. */
 QUIRE_API uint64_t quire_kv_bytes(const quire_session* session);
 /* A second session that shares everything so far; nothing is copied until the two differ. */
 QUIRE_API quire_session* quire_fork(quire_session* session);

@@ -12,6 +12,21 @@ namespace {
 
 EngineSimPlace place;
 
+// From one that answers at once to one that takes longer than computing.
+void draw_tier(Random& random, ToyEngineOptions& o) {
+  MemoryTierOptions& tier = o.tier.emplace();
+  constexpr double kRates[] = {1e5, 1e7, 1e8, 1e9, 1e10};
+  tier.bytes_per_s = kRates[random.below(std::size(kRates))];
+  if (random.chance(0.5)) tier.first_byte_ns = static_cast<Nanoseconds>(random.below(100'000));
+  if (random.chance(0.1)) tier.first_byte_ns = static_cast<Nanoseconds>(random.below(5'000'000));
+  if (random.chance(0.3)) tier.fail_chance = 0.05;
+  if (random.chance(0.3)) tier.corrupt_chance = 0.05;
+  if (random.chance(0.3)) tier.lose_chance = 0.1;
+  if (random.chance(0.3)) tier.traits.capacity_bytes = o.cache_bytes / 2;
+  tier.seed = random.next();
+  o.tier_write = static_cast<TierWrite>(random.below(4));
+}
+
 ToyEngineOptions draw_opened(Random& random) {
   ToyEngineOptions o;
   o.model = random.chance(0.2) ? ToyModel::windows : ToyModel::full;
@@ -26,6 +41,8 @@ ToyEngineOptions draw_opened(Random& random) {
   if (random.chance(0.15)) o.nodes = 64;
   if (random.chance(0.15)) o.key_bits = 2;
   if (o.model == ToyModel::windows) o.cache_bytes *= 2;
+  // Names of records are made of keys: where these are equal by design, there is no tier.
+  if (random.chance(0.4) && o.key_bits == 256) draw_tier(random, o);
   return o;
 }
 
@@ -64,7 +81,8 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
       memory_fails_(!crowded_ && random_.chance(0.2)),
       resizes_(!crowded_ && random_.chance(0.5)),
       limits_(!crowded_ && random_.chance(0.35)),
-      crowd_(opened_, draw_service(random_)),
+      draft_random_(mix64(options.seed ^ 0x647261667473)),
+      crowd_(opened_, with_drafts(draw_service(random_))),
       asks_(options.seed, crowd_.runtime()),
       alone_(opened_) {
   if (!crowded_ && random_.chance(0.4)) {
@@ -79,7 +97,7 @@ EngineWorld::EngineWorld(const EngineSimOptions& options)
 }
 
 void EngineWorld::step() {
-  crowd_.engine().step();
+  crowd_.step();
   ++place.step;
   crowd_.clock().advance(static_cast<Nanoseconds>(random_.below(1'000'000)));
   collect();
@@ -97,6 +115,12 @@ void EngineWorld::trouble() {
   if (random_.chance(0.004)) {
     crowd_.cache().clear(false);
     ++report_.features["cache cleared"];
+  }
+  if (MemoryTier* tier = crowd_.tier()) {
+    if (random_.chance(0.04)) crowd_.cache().clear(false);  // what comes next is in the tier
+    if (random_.chance(0.01)) tier->set_down(random_.chance(0.1));
+    if (random_.chance(0.002)) tier->clear();
+    report_.features["tier down"] += tier->stats().open == 0;
   }
   if (random_.chance(0.004)) {
     crowd_.engine().drop_snapshots();
@@ -125,6 +149,7 @@ void EngineWorld::trouble() {
 void EngineWorld::finish_all() {
   crowd_.trouble().lost = crowd_.trouble().nan = 0;
   crowd_.memory().never_fail();
+  if (crowd_.tier()) crowd_.tier()->set_down(false);
   crowd_.cache().resize(opened_.cache_bytes);
   if (guest_) guest_->leave();
   for (int turns = 0; crowd_.engine().has_jobs(); ++turns) {
@@ -135,6 +160,11 @@ void EngineWorld::finish_all() {
     std::abort();
   }
   CHECK(live_.empty());
+  for (int turns = 0; crowd_.cache().landings() > 0; ++turns) {  // rooms of those who left
+    step();
+    crowd_.clock().advance(1'000'000'000);
+    CHECK(turns < 1000);
+  }
   crowd_.engine().drop_snapshots();
   check_pins();
   for (const Lease& lease : leases_) (void)crowd_.cache().release(lease.id);
@@ -158,8 +188,11 @@ void EngineWorld::count_events() {
   report_.features["parked"] += s.preemptions_parked;
   report_.features["recomputed"] += s.preemptions_recompute;
   report_.features["step ahead"] += s.steps_ahead;
+  count_drafts(s.drafts);
   report_.features["evicted"] += s.cache.evicted_blocks;
   report_.features["blocks moved"] += s.cache.blocks_moved;
+  report_.features["written to a tier"] += s.tier.down.blocks;
+  report_.features["read in vain"] += s.tier.failed_loads;
   report_.steps += s.steps;
   report_.rows += s.step_rows;
   report_.alone_steps += alone_.steps();

@@ -70,6 +70,7 @@ void EngineWorld::arrive() {
 
 void EngineWorld::submit(std::uint64_t ask) {
   Request r = asks_.make(ask);
+  r.id = fmt::format("{}", ask);
   Live l{.ask = ask,
          .tokens_max = 0,
          .choices = r.choices,
@@ -146,6 +147,9 @@ void EngineWorld::judge(const Live& l) {
   if (l.log->admission) {
     report_.features["cached tokens"] += l.log->admission->cached_tokens > 0;
     report_.features["waited for a prefix"] += l.log->admission->waited_tokens > 0;
+    report_.features["loaded from a tier"] += l.log->admission->loaded_tokens > 0;
+    report_.features["load failed"] += l.log->admission->reason == Reason::load_failed;
+    report_.features["load too slow"] += l.log->admission->reason == Reason::load_too_slow;
     const auto retain = asks_.make(l.ask).kv.retain;
     report_.features["began with a snapshot"] +=
         retain && retain->cut > 0 && l.log->admission->cached_tokens >= retain->cut;

@@ -1,6 +1,7 @@
 // sim/engine_world.h - one world of the engine's simulation: which requests run, what they were
 // answered, and what they would have been answered alone. See sim/engine_sim.h for what is simulated.
 //
+//   engine_drafts.cc   drafts that know the answers, and lie now and then
 //   engine_sim.cc    the turns of a world, trouble, and the end where everything must finish
 //   engine_tenants.cc  leases that requests took, and limits of tenants
 //   engine_world.cc  requests arrive, leave, and are compared
@@ -44,6 +45,11 @@ class EngineWorld {
   void finish_all();
   void count_events();
 
+  // engine_drafts.cc
+  ServiceOptions with_drafts(ServiceOptions service);
+  std::unique_ptr<DraftSource> make_source(const DraftScene& scene);
+  void count_drafts(const DraftTallies& drafts);
+
   // engine_tenants.cc
   void keep_leases(const Live& l);
   void check_pins();
@@ -68,6 +74,7 @@ class EngineWorld {
   ToyEngineOptions opened_;
   bool crowded_;  // memory is short, and nothing else goes wrong: whatever fits alone must finish
   bool memory_fails_, resizes_, limits_;
+  Random draft_random_;  // its own: worlds are otherwise the same with drafts and without
   ToyEngine crowd_;
   Asks asks_;
   std::map<JobId, Live> live_;

@@ -18,7 +18,7 @@ constexpr std::string_view kFeatures[] = {
     "retain with n", "retain in a lossy format", "approximate reuse", "convert", "n", "beams",
     "sampled", "penalties", "logit bias", "logprobs", "prompt_logprobs", "mask", "stop tokens",
     "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt", "no reuse",
-    "write none", "write prompt", "ttl", "lease", "pin", "model with windows",
+    "write none", "write prompt", "memory only", "ttl", "lease", "pin", "model with windows",
     "drawn by the executor",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
@@ -26,8 +26,10 @@ constexpr std::string_view kFeatures[] = {
     "step ahead", "cancelled", "client finished it", "deadline passed", "device lost", "not finite",
     "refused", "too large", "cut to what fits", "cache cleared", "cache resized", "memory failed",
     "snapshots dropped", "clock jumped", "began with a snapshot", "pin checked", "limits changed",
-    "over quota", "gate in time", "gate too late", "sealed notices", "guest's draft",
-    "guest's draft rejected", "endless", "converted", "blended"};
+    "over quota", "written to a tier", "loaded from a tier", "load failed", "load too slow",
+    "read in vain", "tier down", "gate in time", "gate too late", "sealed notices", "guest's draft",
+    "guest's draft rejected", "drafts", "guesses accepted", "guesses rejected", "drafts by lookup",
+    "endless", "converted", "blended"};
 
 }  // namespace
 
@@ -95,6 +97,7 @@ void Asks::count(const Request& r, Features& features) {
   note(!kv.reuse, "no reuse");
   note(kv.write == KvWrite::none, "write none");
   note(kv.write == KvWrite::prompt, "write prompt");
+  note(!kv.below, "memory only");
   note(kv.ttl > 0, "ttl");
   for (const LeaseRequest& lease : kv.leases) note(true, lease.pin ? "pin" : "lease");
 }

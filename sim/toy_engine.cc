@@ -93,6 +93,18 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
       std::make_unique<ToyExecutor>(files.source->config(), clock_, files.pages, options.draws);
   executor_ = executor.get();
   clock_.advance(1'000'000'000);
+  std::unique_ptr<TierLink> tiers;
+  if (options.tier) {
+    const TierLinkOptions way{.write = options.tier_write,
+                              .queue_bytes = options.cache_bytes / 4,
+                              .way = Courier::Way::at_once,
+                              .clock = &clock_};
+    tiers = std::move(TierLink::open(way, [&](Mailbox& mailbox) {
+                        auto tier = std::make_unique<MemoryTier>(*options.tier, clock_, mailbox);
+                        tier_ = tier.get();
+                        return Result<std::unique_ptr<Tier>>(std::move(tier));
+                      }).value());
+  }
   auto made = Runtime::assemble({.source = files.source,
                                  .pool = std::make_unique<ThreadPool>(1),
                                  .executor = std::move(executor),
@@ -105,7 +117,8 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
                                            .step_items_max = 64,
                                            .ghost_capacity = 1024,
                                            .journal_capacity = 1024,
-                                           .poison = true}},
+                                           .poison = true},
+                                 .tiers = std::move(tiers)},
                                 {.kv_format = "f16",
                                  .tokens_per_block = kToyBlock,
                                  .kv_cache_bytes = options.cache_bytes,
@@ -126,9 +139,14 @@ ToyEngine::Submitted ToyEngine::submit(Request request, std::shared_ptr<AnswerLo
   return {{}, tokens_max};
 }
 
+bool ToyEngine::step() {
+  if (tier_) tier_->poll();
+  return engine_->step();
+}
+
 bool ToyEngine::run() {
   for (int idle = 0; engine_->has_jobs();) {
-    idle = engine_->step() ? 0 : idle + 1;
+    idle = step() ? 0 : idle + 1;
     clock_.advance(1'000'000);
     if (idle > 4000) return false;
   }

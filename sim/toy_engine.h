@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "kv/tier/memory_tier.h"
 #include "sim/toy_executor.h"
 
 namespace quire {
@@ -52,6 +53,9 @@ struct ToyEngineOptions {
   std::size_t page_bytes = 4096;  // of memory: slabs are whole pages
   std::uint32_t nodes = 2048;     // of the prefix index
   std::uint32_t key_bits = 256;   // fewer: keys of different blocks are equal
+  // Blocks are kept in a tier besides, which takes time and makes mistakes as these say.
+  std::optional<MemoryTierOptions> tier = {};
+  TierWrite tier_write = TierWrite::automatic;
 };
 
 inline constexpr std::uint32_t kToyBlock = 16;  // tokens
@@ -67,13 +71,16 @@ class ToyEngine {
   ToyExecutor& executor() { return *executor_; }
   ToyTrouble& trouble() { return executor_->trouble(); }
   FailingMemory& memory() { return *memory_; }
+  MemoryTier* tier() { return tier_; }  // null: there is none
   const ToyEngineOptions& opened() const { return opened_; }
+  const DraftOptions& drafts() const { return service_.drafts; }
 
   struct Submitted {
     Failure failure;           // kind none: it runs
     std::uint32_t tokens_max;  // as it was cut to what fits
   };
   Submitted submit(Request request, std::shared_ptr<AnswerLog> log, JobId id);
+  bool step();  // of the engine, and of the tier
   // Until everything is over. False: nothing runs although there are jobs.
   bool run();
 
@@ -84,6 +91,7 @@ class ToyEngine {
   RequestLog log_{16};
   ToyExecutor* executor_ = nullptr;
   FailingMemory* memory_ = nullptr;
+  MemoryTier* tier_ = nullptr;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Engine> engine_;
 };

@@ -17,7 +17,7 @@ std::vector<TokenId> letters(std::size_t count, std::uint64_t seed) {
   return tokens;
 }
 
-// Logits of a prompt's last token, read in steps of so many rows.
+// Logits of a prompt's last token, read in steps of `rows` rows.
 std::vector<float> read(const StoragePolicy* storage, ToyModel model,
                         const std::vector<TokenId>& prompt, std::uint32_t chunk) {
   ToyEngine toy({.model = model, .cache_bytes = 8 << 20}, {});
@@ -76,8 +76,10 @@ TEST(ToyExecutor, GatesDropTheirSequenceAlone) {
     gate.layers = layers;
     gate.deadline = toy.clock().now() + 50'000'000;
     LayerGate* const gates[] = {nullptr, &gate};
-    std::vector<std::uint32_t> seen;
-    const std::function<void(std::uint32_t)> sealed = [&](std::uint32_t l) { seen.push_back(l); };
+    std::vector<std::uint32_t> sealed_layers;
+    const std::function<void(std::uint32_t)> sealed = [&](std::uint32_t l) {
+      sealed_layers.push_back(l);
+    };
     Executor& executor = toy.runtime().executor();
     const auto ticket = executor.submit({.geometry = &g,
                                          .tokens = tokens,
@@ -87,7 +89,7 @@ TEST(ToyExecutor, GatesDropTheirSequenceAlone) {
                                          .gates = gates,
                                          .sealed = &sealed});
     const StepResult result = executor.complete(ticket.value()).value();
-    EXPECT_EQ(seen, (std::vector<std::uint32_t>{0, 1, 2}));
+    EXPECT_EQ(sealed_layers, (std::vector<std::uint32_t>{0, 1, 2}));
     EXPECT_EQ(toy.clock().now() >= gate.deadline, layers < 3);
     EXPECT_EQ(result.dropped[0], 0);
     EXPECT_EQ(result.dropped[1], layers < 3);

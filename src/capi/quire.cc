@@ -1,4 +1,4 @@
-// capi/quire.cc - the C interface on top of engine/runtime.h. Nothing throws across it.
+// capi/quire.cc - the C interface, on top of engine/stepper.h. No exception crosses it.
 #include "quire.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include "engine/selecting.h"
 #include "engine/stepper.h"
 
-// Lives until it is closed and its last session is freed, in whatever order.
+// Lives until it is closed and its last session is freed, in any order.
 struct quire_model {
   explicit quire_model(std::unique_ptr<quire::Runtime> r)
       : runtime(std::move(r)), stepper(*runtime) {}
@@ -77,7 +77,7 @@ int code_of(const Error& error) {
 
 int invalid(const char* message) { return code_of(Error{Code::invalid, message}); }
 
-// True, after saying so, where a call lacks what it needs.
+// True, with the error set, if an argument that must not be NULL is NULL.
 bool lacks(const char* call, bool missing) {
   if (missing) code_of(Error{Code::invalid, std::string(call) + ": an argument is NULL"});
   return missing;
@@ -102,8 +102,8 @@ bool is_sparse(const quire_session& s) {
   return s.model->runtime->cache().geometry(s.sequence.root()).sparse();
 }
 
-// Computes all but the last pending token of a session, which then joins the common step; of a
-// sparse prompt all but its last block, as those are read whole.
+// Computes all but the last pending token of a session. The last one joins the common step. Of a
+// sparse prompt the whole last block joins it, because blocks are read whole.
 quire::Status catch_up(quire_session& s) {
   quire::Runtime& r = *s.model->runtime;
   if (!s.attached) {

@@ -1,5 +1,4 @@
-// cli/bench.cc - `quire bench`: how fast prompts are read and tokens are made, on this machine,
-// now.
+// cli/bench.cc - `quire bench`: how fast this machine reads prompts and generates tokens.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -168,7 +167,7 @@ int run_bench(BenchOptions& o) {
     if (o.batch == 1) o.batch = 8;
     if (o.depth == 128) o.depth = 256;
   }
-  // --kv-format a,b,c: the first is the server's, so to speak.
+  // --kv-format a,b,c: the runtime is opened with the first, the others are compared with it.
   std::vector<std::string> others = CLI::detail::split(o.model.kv_format, ',');
   o.model.kv_format = others[0];
   others.erase(others.begin());

@@ -8,7 +8,8 @@
 
 namespace quire::cli {
 
-// Those there are; the others are missed when they are asked for.
+// Loads the calibrations that exist. A format whose calibration is missing is refused when it is
+// used.
 Result<std::vector<Calibration>> stored_calibrations(const std::string& model);
 
 }  // namespace quire::cli

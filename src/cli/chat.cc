@@ -276,6 +276,7 @@ int run_chat(ChatOptions& o) {
 std::function<int()> declare_chat(CLI::App& app) {
   auto o = std::make_shared<ChatOptions>();
   add_model_options(app, o->model);
+  add_tier_options(app, o->model.tier);
   add_retention_options(app, o->model);
   app.add_option("--system", o->system, "system message");
   o->chat_template.add(app);

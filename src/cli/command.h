@@ -1,4 +1,4 @@
-// cli/command.h - the commands of the `quire` program: one row and one file each.
+// cli/command.h - the commands of the `quire` program: one entry and one file each.
 //
 // A command declares its options on a CLI11 app and returns the function that runs it. Results go
 // to stdout, everything else to stderr; errors read "error: what happened" and "hint: what to do".

@@ -1,5 +1,4 @@
-// cli/eval.cc - `quire eval`: what the model thinks of given tokens: log-probabilities, perplexity,
-// top alternatives.
+// cli/eval.cc - `quire eval`: scores given tokens: log-probabilities, perplexity, top alternatives.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -78,7 +77,7 @@ Status score(Runtime& r, std::span<const TokenId> tokens, std::uint32_t first, c
 
 int run_eval(const EvalOptions& o) {
   if (o.tokens.empty() == o.text_file.empty())
-    return fail(kUsage, "what is to be scored? Give --tokens or --text-file",
+    return fail(kUsage, "nothing to score; give --tokens or --text-file",
                 "quire eval --text-file book.txt");
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
@@ -139,11 +138,11 @@ std::function<int()> declare_eval(CLI::App& app) {
   add_model_options(app, o->model);
   app.add_option("--tokens", o->tokens, "token numbers: 1,2,3 or @FILE (JSON array)");
   app.add_option("--text-file", o->text_file, "a text to tokenize and score");
-  app.add_option("--window", o->window, "score in windows of so many tokens (the context)");
+  app.add_option("--window", o->window, "score in windows of this many tokens (the context)");
   app.add_option("--chunk", o->chunk, "rows per step (128)");
   app.add_option("--top", o->top, "report the k likeliest tokens of each position")
       ->check(CLI::Range(0, 1024));
-  app.add_option("--every", o->every, "report only every so many positions (1)")
+  app.add_option("--every", o->every, "report only every Nth position (1)")
       ->check(CLI::Range(1, 1 << 30));
   app.add_option("--logits", o->logits_file,
                  "write whole rows of logits of these positions (f32) to a file");

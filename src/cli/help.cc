@@ -68,7 +68,7 @@ int run_command(const Command& command, int argc, char** argv) {
   const std::function<int()> run = command.declare(app);
   const auto rare = app.get_options([](const CLI::Option* o) { return o->get_group() == kRare; });
   if (!rare.empty())
-    app.set_help_all_flag("--help-all", "the same, with options that are rarely needed");
+    app.set_help_all_flag("--help-all", "this text with options that are rarely needed");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForAllHelp&) {

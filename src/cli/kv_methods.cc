@@ -1,4 +1,5 @@
-// cli/kv_methods.cc - `quire kv methods`: which tokens may stay, and what that goes together with.
+// cli/kv_methods.cc - `quire kv methods`: methods that keep some tokens, and what they combine
+// with.
 #include <fmt/core.h>
 
 #include "cli/command.h"
@@ -93,9 +94,10 @@ int run_kv_methods(const DescribeCli& o) {
   for (const SelectMethod& m : select_methods())
     selecting.push_back(
         {{"select", m.name}, {"source", m.source}, {"summary", m.summary}, {"when", m.when}});
-  Json select_with = Json::array(), blend_with = Json::array(), convert_with = Json::array();
+  Json select_with = Json::array(), blend_with = Json::array(), convert_with = Json::array(),
+       draft_with = Json::array();
   for (const CombineRule& r : combine_rules()) {
-    Json* const lists[] = {&rules, &select_with, &blend_with, &convert_with};
+    Json* const lists[] = {&rules, &select_with, &blend_with, &convert_with, &draft_with};
     lists[static_cast<std::size_t>(r.part)]->push_back(rule_json(r.with, r.refuses, r.says));
   }
   const Json by_format = formats_json(source.value().config(), o.block_size);
@@ -109,7 +111,8 @@ int run_kv_methods(const DescribeCli& o) {
                 {"composition", rules},
                 {"select_composition", select_with},
                 {"blend_composition", blend_with},
-                {"convert_composition", convert_with}});
+                {"convert_composition", convert_with},
+                {"draft_composition", draft_with}});
     return kOk;
   }
   fmt::print("  {:<15}{:<16}{}\n", "method", "acts at", "keeps");
@@ -118,7 +121,7 @@ int run_kv_methods(const DescribeCli& o) {
                m["summary"].get<std::string>());
   fmt::print(
       "\n  Before a name: ada- (heads of a layer share a budget), critical- (half by what "
-      "values add).\n\n  {:<15}what becomes of tokens that leave\n",
+      "values add).\n\n  {:<15}what happens to tokens that leave\n",
       "merge=");
   for (const Json& m : merging)
     fmt::print("  {:<15}{}\n", m["merge"].get<std::string>(), m["summary"].get<std::string>());
@@ -126,7 +129,7 @@ int run_kv_methods(const DescribeCli& o) {
   for (const Json& m : selecting)
     fmt::print("  {:<15}{:<16}{}\n", m["select"].get<std::string>(), m["when"].get<std::string>(),
                m["summary"].get<std::string>());
-  fmt::print("\n  What goes together with keeping:\n");
+  fmt::print("\n  What can be combined with keeping:\n");
   print_rules(rules);
   fmt::print("\n  and with selecting:\n");
   print_rules(select_with);
@@ -134,6 +137,8 @@ int run_kv_methods(const DescribeCli& o) {
   print_rules(blend_with);
   fmt::print("\n  and with exact blocks that are encoded instead of computed (convert):\n");
   print_rules(convert_with);
+  fmt::print("\n  and with drafts (speculative decoding):\n");
+  print_rules(draft_with);
   std::string can, cannot;
   for (const auto& [name, legal] : by_format.items())
     (legal["retain"].get<bool>() ? can : cannot) += ' ' + name;

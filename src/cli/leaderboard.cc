@@ -25,7 +25,7 @@ struct LeaderboardOptions {
   bool json = false;
 };
 
-// The text that was named, or the one that everybody is measured by, fetched on first use.
+// The text that was named, or the default text, which is fetched on first use.
 Result<std::string> board_text(const LeaderboardOptions& o) {
   if (!o.text_file.empty()) return read_file(o.text_file);
   const std::string kept = std::filesystem::path(model_cache_folder()).parent_path() / "text" /
@@ -135,7 +135,7 @@ std::function<int()> declare_leaderboard(CLI::App& app) {
       ->check(CLI::IsMember({"smoke", "standard", "full"}));
   app.add_option("--out", o->out, "folder for results, pages and progress (leaderboard)");
   app.add_option("--methods", o->methods, "these rows only, besides the anchors")->delimiter(',');
-  app.add_option("--shares", o->shares, "of the tokens that stay (0.5,0.375,0.28,0.19,0.125)")
+  app.add_option("--shares", o->shares, "shares that stay (0.5,0.375,0.28,0.19,0.125)")
       ->delimiter(',')
       ->check(CLI::Range(0.001, 1.0));
   app.add_option("--text-file", o->text_file,
@@ -149,7 +149,7 @@ std::function<int()> declare_leaderboard(CLI::App& app) {
 
 extern const Command kLeaderboard = {
     "leaderboard", "compare methods that make the cache smaller",
-    "Stopped and started again, it goes on where it was.\n"
+    "A run that was stopped continues when it is started again.\n"
     "examples:\n"
     "  quire leaderboard run model.gguf --tier smoke --out board\n"
     "  quire leaderboard run model.gguf --methods snapkv,int8 --shares 0.5,0.2\n"

@@ -16,11 +16,11 @@
 namespace quire::cli {
 void add_storage_options(CLI::App& app, KvStorageCli& o, bool rare) {
   CLI::Option* const options[] = {
-      app.add_option("--cache-type-k", o.keys, "format of keys alone"),
-      app.add_option("--cache-type-v", o.values, "format of values alone"),
+      app.add_option("--cache-type-k", o.keys, "format of keys only"),
+      app.add_option("--cache-type-v", o.values, "format of values only"),
       app.add_option("--kv-recent-exact", o.recent_exact,
-                     "lossy formats: last tokens that are read as they were written (0)"),
-      app.add_option("--kv-sinks", o.sinks, "lossy formats: first tokens that stay so too (0)"),
+                     "lossy formats: last tokens that stay exact (0)"),
+      app.add_option("--kv-sinks", o.sinks, "lossy formats: first tokens that stay exact (0)"),
       app.add_option("--kv-skip-layers", o.skip_layers,
                      "lossy formats: layers that stay f16, 0,1,29")
           ->delimiter(',')};
@@ -40,7 +40,8 @@ void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--kv-select", o.kv.select,
                  "tokens that are read, METHOD:AMOUNT (kv methods), with --allow-lossy")
       ->group(kRare);
-  app.add_option("--window", o.kv.window, "SIZE[,SINK]: every layer sees the last tokens only")
+  app.add_option("--window", o.kv.window,
+                 "SIZE[,SINK]: layers see only the last (and first) tokens")
       ->group(kRare);
 }
 
@@ -53,10 +54,10 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
                  "on a GPU: bf16, packed, or auto: packed if bf16 does not fit")
       ->check(CLI::IsMember({"auto", "bf16", "packed"}))
       ->group(kRare);
-  app.add_flag("--fast", o.fast, "on a GPU: answers may differ in a bit from batch to batch")
+  app.add_flag("--fast", o.fast, "on a GPU: the last bits of an answer may depend on the batch")
       ->group(kRare);
   app.add_option("--random-weights", o.random_weights,
-                 "CONFIG.json: numbers nobody trained, to measure speed at any size")
+                 "CONFIG.json: random weights, to measure speed at any size")
       ->group(kRare);
   app.add_option("-t,--threads", o.threads, "compute threads (all cores)");
   app.add_option("-c,--ctx-size,--max-model-len", o.context, "context in tokens (the model's)");
@@ -145,11 +146,11 @@ Result<std::vector<TokenId>> parse_tokens(const std::string& text) {
   return tokens;
 }
 
-// A window that keeps first tokens is retention; one that does not is how the model is stored.
+// A window that keeps first tokens is a retention policy; one that does not is a storage policy.
 Status read_retention(const KvStorageCli& o, RuntimeOptions& r) {
   if (o.window.empty() && o.budget.empty()) return {};
   if (!o.window.empty() && !o.budget.empty())
-    return Error{Code::invalid, "--window and --kv-budget: one of the two"};
+    return Error{Code::invalid, "give --window or --kv-budget, not both"};
   if (!o.allow_lossy)
     return Error{Code::invalid, std::string(o.window.empty() ? "--kv-budget" : "--window") +
                                     " may change answers: add --allow-lossy"};
@@ -215,6 +216,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   }
   TRY_STATUS(read_retention(o.kv, r));
   TRY_STATUS(read_selection(o.kv, r));
+  TRY_STATUS(read_tier_options(o.tier, r));
   if (r.kv_format == "planned" && !o.kv.allow_lossy)
     return Error{Code::invalid, "--kv-format planned may change answers: add --allow-lossy"};
   if (r.kv_format != "auto" && r.kv_format != "planned") {
@@ -224,7 +226,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   return r;
 }
 
-// None is no error: only who asks for it needs one.
+// A model without a plan is no error, unless the format "planned" is asked for.
 Result<std::vector<const Format*>> stored_plan(const std::string& model) {
   const std::string file = plan_path(model);
   if (!std::filesystem::exists(file)) return std::vector<const Format*>{};

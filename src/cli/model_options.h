@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/model_files.h"
+#include "cli/tier_options.h"
 #include "engine/runtime.h"
 
 namespace quire::cli {
@@ -31,10 +32,11 @@ struct ModelOptionsCli {
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
   double pin_budget = 0.5, tenant_pin_share = 1;  // RuntimeOptions
   KvStorageCli kv;
+  TierOptionsCli tier;
 };
 
 void add_model_options(CLI::App& app, ModelOptionsCli& options);
-void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // of what answers people
+void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // for run, chat and serve
 
 // Of commands that look at a model without running it.
 struct DescribeCli {

@@ -22,7 +22,7 @@ struct PlanOptions {
   bool json = false, list = false;
 };
 
-// Where the geometry comes from, and what its weights weigh.
+// A model to plan for: its cache geometry and the size of its weights.
 struct Subject {
   std::string name;
   std::uint64_t weights_bytes = 0, context = 0;

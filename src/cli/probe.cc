@@ -120,7 +120,7 @@ std::function<int()> declare_probe(CLI::App& app) {
   app.add_option("--keys", o->keys, "formats keys may have, wide to narrow")->delimiter(',');
   app.add_option("--values", o->values, "formats values may have, wide to narrow")->delimiter(',');
   app.add_option("--like", o->like, "as many bytes as this format takes (hadamard-int4)");
-  app.add_option("--bytes", o->bytes, "or so many bytes per token");
+  app.add_option("--bytes", o->bytes, "or this many bytes per token");
   app.add_option("--tokens", o->tokens, "tokens of the text to read (1024)");
   app.add_option("--window", o->window, "tokens read from an empty cache (512)");
   app.add_flag("--dry-run", o->dry_run, "keep no plan");

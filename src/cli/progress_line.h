@@ -1,5 +1,5 @@
-// cli/progress_line.h - says how far something is that takes a while: on a terminal in one line that
-// changes, elsewhere in a line every ten seconds. Nothing is said within the first second.
+// cli/progress_line.h - shows the progress of long work: on a terminal in one line that changes,
+// elsewhere in a new line every ten seconds. Prints nothing in the first second.
 //
 //   ProgressLine line("measured", "layers");
 //   line.at(3, 62);                        // measured 3 of 62 layers, 14 s, about 5 min left

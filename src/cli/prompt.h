@@ -1,7 +1,8 @@
 // cli/prompt.h - reads messages typed in a terminal: editing, history, several lines as one.
 //
-// From its construction on Ctrl-C ends nothing: at the prompt it clears the line and drops the lines
-// before it of the same message, elsewhere interrupted() says so. Ctrl-D at an empty prompt ends the input. One at a time.
+// While a Prompt exists, Ctrl-C does not end the program. At the prompt it drops the message so
+// far; elsewhere interrupted() becomes true. Ctrl-D at an empty prompt ends the input. Only one
+// Prompt may exist at a time.
 //
 //   Prompt prompt(folder + "/history");
 //   for (std::string message; prompt.read(message);) answer(message);

@@ -67,7 +67,7 @@ Json timings_json(const GenerateTimings& t, double load_seconds) {
           {"decode_tokens_per_second", rate(t.decoded_tokens, t.decode_seconds)}};
 }
 
-// What stands on the command line, and below it what is piped in.
+// The prompt: the text of the command line, followed by standard input if it is piped.
 Result<std::string> prompt_text(const std::string& given) {
   if (isatty(STDIN_FILENO)) {
     if (given.empty())
@@ -76,7 +76,7 @@ Result<std::string> prompt_text(const std::string& given) {
   }
   pollfd input{STDIN_FILENO, POLLIN, 0};
   if (::poll(&input, 1, 2000) == 0)
-    fmt::print(stderr, "waiting for the end of what is piped in; </dev/null if there is nothing\n");
+    fmt::print(stderr, "waiting for the end of standard input; use </dev/null if there is none\n");
   std::string piped(std::istreambuf_iterator<char>(std::cin), {});
   const bool blank = piped.find_first_not_of(" \t\r\n") == piped.npos;
   if (given.empty() && blank) return Error{Code::invalid, "the prompt is empty"};
@@ -95,7 +95,7 @@ Result<std::vector<TokenId>> prompt_tokens(RunOptions& o, const std::string& tex
   return render_chat(runtime, messages, {.chat_template = chat});
 }
 
-// MODEL, PROMPT, -m and -p, in whatever order: what is the model, and what is to be answered.
+// Finds the model and the prompt among MODEL, PROMPT, -m and -p, in any order.
 Result<std::string> read_prompt(RunOptions& o) {
   if (!o.prompt_option.empty() && !o.prompt.empty())
     return Error{Code::invalid, "two prompts: -p '" + o.prompt_option + "' and '" + o.prompt + "'"};
@@ -176,8 +176,9 @@ int answer_prompt(RunOptions& o) {
 std::function<int()> declare_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   add_model_options(app, o->model);
+  add_tier_options(app, o->model.tier);
   add_retention_options(app, o->model);
-  app.add_option("PROMPT", o->prompt, "what to answer; what is piped in is put below it");
+  app.add_option("PROMPT", o->prompt, "what to answer; piped input is put below it");
   app.add_option("-p,--prompt", o->prompt_option, "the same as PROMPT")->group(kRare);
   app.add_option("--tokens", o->tokens, "prompt as token numbers: 1,2,3 or @FILE (JSON)");
   app.add_option("--system", o->system, "system message");

@@ -14,7 +14,7 @@ void SamplingOptionsCli::add(CLI::App& app, bool one_answer) {
   option("-n,--max-tokens,--n-predict", tokens_max, "most tokens to generate (until the end)");
   option("--temperature,--temp", temperature, "0 is greedy (the model's, or 0.7)");
   option("--top-k", top_k, "keep the k most likely tokens (the model's, or all)");
-  option("--top-p", top_p, "keep the likeliest of this mass (the model's, or 0.9)");
+  option("--top-p", top_p, "keep the likeliest tokens of this mass (the model's, or 0.9)");
   option("--min-p", min_p, "drop tokens below this share of the likeliest (0)");
   option("--typical-p", typical_p, "locally typical sampling")->group(kRare);
   option("--repetition-penalty", repetition_penalty, "1: none (the model's, or 1)");

@@ -1,7 +1,7 @@
-// cli/script.h - the scripts that come with Quire (scripts/ in the sources, share/quire where it is
-// installed), run for the line that they print. For what is fetched: texts.
+// cli/script.h - runs a script that comes with Quire (scripts/ in the sources, share/quire when
+// installed) and returns the line that it prints. Used to fetch texts.
 //
-//   TRY(std::string path, run_script("fetch-text", {}));    // what it says of its work goes to stderr
+//   TRY(std::string path, run_script("fetch-text", {}));    // its messages go to stderr
 #pragma once
 
 #include <string>

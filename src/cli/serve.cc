@@ -26,7 +26,8 @@ struct ServeOptions {
   ModelOptionsCli model;
   ServiceOptions service;
   std::vector<std::string> names, cors, hosts;
-  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB";
+  std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB",
+              speculative;
   std::uint16_t port = 8080;
   std::uint32_t connections = 8192, connections_per_address = 0;
   double drain = 30;
@@ -49,7 +50,7 @@ sigset_t block_signals() {
   return set;
 }
 
-// A connection is a descriptor: take all that this user may have.
+// Every connection needs a file descriptor, so the limit is raised as far as this user may.
 void allow_descriptors() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -57,7 +58,7 @@ void allow_descriptors() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// What large requests took goes back to the system when they end, instead of staying with the
+// Memory of large requests goes back to the system when they end, instead of staying with the
 // thread that worked on them.
 void return_memory() {
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
@@ -72,7 +73,7 @@ int next_signal(const sigset_t& set, std::chrono::milliseconds limit) {
   return signal > 0 ? signal : 0;
 }
 
-// A grammar that is being compiled cannot be interrupted: then the process ends under it.
+// A grammar that is being compiled cannot be interrupted. If there is one, the process just ends.
 int stop_now(Server& server, int code) {
   server.stop();
   if (server.quiet_within(std::chrono::milliseconds(500))) return code;
@@ -80,7 +81,7 @@ int stop_now(Server& server, int code) {
   std::_Exit(code);
 }
 
-// Runs until told to end; then lets what is running finish.
+// Runs until a signal asks it to end. Running requests may then finish.
 int watch(Server& server, const sigset_t& signals, double drain_seconds) {
   while (true) {
     const int signal = next_signal(signals, std::chrono::seconds(5));
@@ -119,6 +120,9 @@ int serve(const ServeOptions& o) {
   if (!body.ok()) return fail(body.error());
   auto traces = TracerOptions::from_environment(std::getenv, o.otlp);
   if (!traces.ok()) return fail(traces.error());
+  const auto drafts = o.speculative.empty() ? Result<DraftOptions>(DraftOptions{})
+                                            : parse_draft_options(o.speculative);
+  if (!drafts.ok()) return fail(drafts.error());
   const sigset_t signals = block_signals();  // before any thread is there
   allow_descriptors();
   return_memory();
@@ -145,8 +149,8 @@ int serve(const ServeOptions& o) {
   options.metrics = !o.no_metrics;
   options.metrics_auth = o.metrics_auth;
   options.traces = std::move(traces.value());
-  // What is wrong with keys or port is said before the model is read, and whoever comes meanwhile
-  // is told that it loads.
+  // Errors in keys or port are reported before the model is loaded. Clients that connect meanwhile
+  // are told that it loads.
   auto keys = load_keys(options);
   if (!keys.ok()) return fail(keys.error());
   options.keys = std::move(keys.value());
@@ -165,6 +169,7 @@ int serve(const ServeOptions& o) {
   auto runtime = open_runtime(model);
   if (!runtime.ok()) return fail(runtime.error());
   ServiceOptions service_options = o.service;
+  service_options.drafts = drafts.value();
   if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())
     service_options.queue_max_per_tenant = (service_options.queue_max + 1) / 2;
   if (service_options.sequences_max_per_tenant == 0 && !o.api_key_file.empty())
@@ -207,6 +212,7 @@ int serve(const ServeOptions& o) {
 std::function<int()> declare_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   add_model_options(app, o->model);
+  add_tier_options(app, o->model.tier);
   add_retention_options(app, o->model);
   app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o->port, "port (8080); 0: any");
@@ -220,13 +226,13 @@ std::function<int()> declare_serve(CLI::App& app) {
                  "answers that decode together (64)")
       ->check(CLI::Range(1, 4096));
   app.add_option("--max-num-seqs-per-tenant", o->service.sequences_max_per_tenant,
-                 "of one tenant (three quarters of all where there are keys)")
+                 "answers of one tenant that decode together (with keys: three quarters of all)")
       ->check(CLI::Range(1, 4096))
       ->group(kRare);
   app.add_option("--max-queue", o->service.queue_max, "requests that wait (512)")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--max-queue-per-tenant", o->service.queue_max_per_tenant,
-                 "of one tenant (half of all where there are keys)")
+                 "requests of one tenant that wait (with keys: half of all)")
       ->check(CLI::Range(1, 1'000'000))
       ->group(kRare);
   app.add_option("--prompt-tokens", o->service.prompt_tokens,
@@ -235,6 +241,9 @@ std::function<int()> declare_serve(CLI::App& app) {
       ->group(kRare);
   app.add_option("--step-tokens", o->service.step_tokens, "rows of one step (512)")
       ->check(CLI::Range(1, 65536));
+  app.add_option("--speculative-config", o->speculative,
+                 "drafts, as JSON: method (ngram, cached, prediction, suffix, auto, none), "
+                 "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max");
   app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");
   app.add_option("--otlp", o->otlp,
                  "URL of an OpenTelemetry collector for traces (OTEL_EXPORTER_OTLP_ENDPOINT)")
@@ -249,11 +258,11 @@ std::function<int()> declare_serve(CLI::App& app) {
       ->delimiter(',')
       ->group(kRare);
   app.add_option("--max-body", o->max_body, "longest request (32MiB)")->group(kRare);
-  app.add_option("--max-connections", o->connections, "open at once (8192)")
+  app.add_option("--max-connections", o->connections, "connections that are open at once (8192)")
       ->check(CLI::Range(1, 1'000'000))
       ->group(kRare);
   app.add_option("--max-connections-per-address", o->connections_per_address,
-                 "of one client address (three quarters of all)")
+                 "connections of one client address (three quarters of all)")
       ->check(CLI::Range(1, 1'000'000))
       ->group(kRare);
   app.add_flag("--trust-request-templates", o->trust_templates,

@@ -1,4 +1,5 @@
-// cli/suggest.h - what a mistyped word was probably meant to be. For commands and options.
+// cli/suggest.h - finds the word that a mistyped word was probably meant to be. For commands and
+// options.
 //
 //   nearest("serv", {"serve", "selftest"})     // "serve"
 //   nearest("frobnicate", {"serve", "run"})    // "": nothing is near

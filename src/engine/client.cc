@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <thread>
 
 #include "engine/answer_text.h"
 #include "engine/engine.h"
@@ -110,7 +111,7 @@ struct Client::State {
 };
 
 Client::Client(Runtime& runtime) : state_(std::make_unique<State>(runtime)) {}
-Client::~Client() = default;
+Client::~Client() { state_->engine.save_below(state_->options.save_max); }
 
 Result<GenerateResult> Client::generate(std::span<const TokenId> prompt,
                                         const GenerateOptions& options,
@@ -149,7 +150,8 @@ Result<GenerateResult> Client::generate(std::span<const TokenId> prompt,
       s.engine.cancel(id);
       break;
     }
-    s.engine.step();
+    if (!s.engine.step() && s.engine.has_jobs())
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
     const bool was_reading = reading;
     if (reading) {
       const std::vector<ActiveRequest> active = s.engine.active();

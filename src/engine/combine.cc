@@ -43,10 +43,19 @@ bool forgets(const Combination& c) {
                    [](const LayerGroup& g) { return g.kind != GroupKind::full || g.window != 0; });
 }
 
+bool watches_answers(const Combination& c) {
+  return c.retain && c.retain->every > 0 &&
+         asks(c.retain->needs(), Signal::window_mass | Signal::below_counts);
+}
+bool answers_select(const Combination& c) { return c.select && c.select->answers(); }
+bool has_state(const Combination& c) {
+  return any_group(c, [](const LayerGroup& g) { return g.kind == GroupKind::state; });
+}
+
 constexpr std::string_view kAlike = "all layers that see everything must be stored alike";
 constexpr std::string_view kWindows =
     "their window layers are left alone; one layer must see everything";
-constexpr std::string_view kNoDrafts = "answers are made token by token: there are no drafts";
+constexpr std::string_view kDrafts = "see the rules of drafts";
 
 constexpr CombineRule kRules[] = {
     {Part::budget, "formats",
@@ -62,21 +71,23 @@ constexpr CombineRule kRules[] = {
     {Part::budget, "plans and skip_layers of a format", kAlike, many_groups},
     {Part::budget, "models with windows", kWindows, nothing_grows},
     {Part::budget, "sparse prompts",
-     "what stays is chosen when all of it was read: a cut would drop blocks that the rest reads",
+     "tokens are chosen when the whole prompt has been read: a cut would drop blocks that it reads",
      cuts_sparse},
     {Part::budget, "prefix sharing",
-     "cached blocks are read and left for others as always, up to the queries that the method must "
-     "see; a copy is compacted, and what follows is private"},
+     "the prompt reads and leaves cached blocks, up to the queries that the method must see; a "
+     "copy "
+     "is compacted, and what follows is private"},
     {Part::budget, "preemption",
-     "a compacted sequence is parked; where its memory is needed it is computed again from the "
-     "start, to the same bits"},
+     "a compacted sequence is parked; if its memory is needed, it is computed again from the "
+     "start, "
+     "with the same bits"},
     {Part::budget, "n and best_of",
-     "choices share what the prompt left; each goes its own way from there"},
+     "choices share the tokens that stay of the prompt; then each drops its own"},
     {Part::budget, "endless text",
      "streaming and window start positions over, so a text may outgrow the model's context; what "
-     "stays must be smaller than it",
+     "stays must be smaller than the context",
      outgrows},
-    {Part::budget, "speculative decoding", kNoDrafts},
+    {Part::budget, "speculative decoding", kDrafts},
     {Part::budget, "beam search", "beams share and part too often: refused", has_beams},
     {Part::budget, "GPU", "lanes are read on the CPU only: refused", no_page_work},
 
@@ -89,7 +100,7 @@ constexpr CombineRule kRules[] = {
      rows_beside},
     {Part::select, "plans and skip_layers of a format", kAlike, many_groups},
     {Part::select, "models with windows", kWindows, nothing_grows},
-    {Part::select, "kv.budget", "quest reads what is there, a budget drops it: give one of them",
+    {Part::select, "kv.budget", "quest may read any token, a budget drops some: give one of them",
      answers_drop},
     {Part::select, "prefix sharing",
      "quest leaves prompts, and what is cached of them, alone; a prompt read by xattention or "
@@ -98,34 +109,51 @@ constexpr CombineRule kRules[] = {
      "an answer by quest is parked, or computed again token by token; sparse prompts are computed "
      "again block by block"},
     {Part::select, "n and best_of", "choices share the prompt; each reads what it chooses"},
-    {Part::select, "speculative decoding", kNoDrafts},
+    {Part::select, "speculative decoding", kDrafts},
     {Part::select, "beam search", "beams share and part too often: quest is refused",
      answers_have_beams},
     {Part::select, "GPU", "pages are chosen on the CPU only: refused", no_page_work},
 
     {Part::approximate, "formats",
-     "keys are turned and some computed again, which codes cannot be: needs an exact format (f16, "
-     "bf16, f32)",
+     "keys are rotated and some tokens are computed again, which codes do not allow: needs an "
+     "exact "
+     "format (f16, bf16, f32)",
      not_exact},
     {Part::approximate, "models with windows",
      "window layers do not keep every row of a text: refused", forgets},
     {Part::approximate, "kv.budget",
      "methods look at queries of the whole prompt, which is not computed: give one of them", drops},
-    {Part::approximate, "kv.select", "what is copied was read as a whole: give one of them",
+    {Part::approximate, "kv.select", "copied texts were read as a whole: give one of them",
      reads_some},
     {Part::approximate, "prompt_logprobs", "not every token of the prompt is computed: refused",
      scores},
     {Part::approximate, "prefix sharing",
-     "true prefixes are shared as always; what is put together, and what follows, is private"},
+     "equal prefixes are shared; copied texts, and what follows them, are private"},
     {Part::approximate, "preemption",
-     "such a sequence is parked; where its memory is needed the prompt is read as any other"},
-    {Part::approximate, "n, best_of and beam search", "they share what was put together"},
+     "such a sequence is parked; if its memory is needed, the prompt is read without reuse"},
+    {Part::approximate, "n, best_of and beam search", "they share the copied texts"},
     {Part::approximate, "GPU", "rows are copied on the CPU only: refused", no_page_work},
 
     {Part::convert, "formats", "in an exact format there is nothing to convert: ignored"},
     {Part::convert, "n, best_of and beam search", "only a single answer converts; others compute"},
     {Part::convert, "the same answer",
      "what is converted depends on what is cached, and so does the answer: kv.approximate says so"},
+
+    {Part::draft, "formats",
+     "any: rows of a block that a draft would fill are kept until the draft is accepted"},
+    {Part::draft, "sampling, penalties, grammars, log-probabilities and n",
+     "the model's own draw decides, so tokens are those of an answer without drafts"},
+    {Part::draft, "kv.budget",
+     "a draft ends where the method drops tokens; methods that look at the last queries of answers "
+     "have no drafts",
+     watches_answers},
+    {Part::draft, "kv.select", "answers that choose what they read have no drafts", answers_select},
+    {Part::draft, "beam search", "beams have no drafts", has_beams},
+    {Part::draft, "models with recurrent state",
+     "a state holds all tokens of a step or none: no drafts", has_state},
+    {Part::draft, "preemption",
+     "no sequence is preempted for a draft: without room there is no draft"},
+    {Part::draft, "prefix sharing", "only tokens that were accepted are left for others"},
 };
 
 std::string text_of(const Combination& c, Part part) {
@@ -138,6 +166,8 @@ std::string text_of(const Combination& c, Part part) {
       return "approximate reuse";
     case Part::convert:
       return "convert";
+    case Part::draft:
+      return "drafts";
   }
   return {};
 }
@@ -156,12 +186,15 @@ bool asks_for(const Combination& c, Part part) {
       return c.blends;
     case Part::convert:
       return c.converts;
+    case Part::draft:
+      return false;
   }
   return false;
 }
 
 std::string_view field_of(Part part) {
-  constexpr std::string_view kFields[] = {"kv.budget", "kv.select", "kv.reuse", "kv.convert"};
+  constexpr std::string_view kFields[] = {"kv.budget", "kv.select", "kv.reuse", "kv.convert",
+                                          "speculative_config"};
   return kFields[static_cast<std::size_t>(part)];
 }
 
@@ -171,6 +204,12 @@ std::optional<Refusal> refusal(const Combination& c) {
       return Refusal{rule.part,
                      fmt::format("{} with {}: {}", text_of(c, rule.part), rule.with, rule.says)};
   return {};
+}
+
+bool may_draft(const Combination& c) {
+  return std::ranges::none_of(kRules, [&](const CombineRule& rule) {
+    return rule.part == Part::draft && rule.refuses && rule.refuses(c);
+  });
 }
 
 Status check_combination(const Combination& c) {

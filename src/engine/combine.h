@@ -31,7 +31,7 @@ struct Combination {
 };
 
 // A part of a request that has rules.
-enum class Part : std::uint8_t { budget, select, approximate, convert };
+enum class Part : std::uint8_t { budget, select, approximate, convert, draft };
 
 struct CombineRule {
   Part part;
@@ -52,5 +52,8 @@ struct Refusal {
 };
 std::optional<Refusal> refusal(const Combination& c);
 Status check_combination(const Combination& c);  // refusal() as an error
+// Whether its answers may be drafted. Nobody asks for drafts, so nothing is refused: where a rule of
+// theirs says no, there are none.
+bool may_draft(const Combination& c);
 
 }  // namespace quire

@@ -50,7 +50,8 @@ TEST(Combine, ARefusalNamesTheFieldAndTheReason) {
 }
 
 TEST(Combine, EveryPartHasRules) {
-  for (const Part part : {Part::budget, Part::select, Part::approximate, Part::convert}) {
+  for (const Part part :
+       {Part::budget, Part::select, Part::approximate, Part::convert, Part::draft}) {
     bool found = false;
     for (const CombineRule& rule : combine_rules()) found |= rule.part == part;
     EXPECT_TRUE(found) << field_of(part);

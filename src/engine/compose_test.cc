@@ -1,6 +1,7 @@
 // Every combination of format, budget, selection, approximate reuse and width: what a request is
 // refused is what the tables say, and what it is not is answered, the same alone, again and beside
 // others.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/combine.h"

@@ -1,5 +1,6 @@
-// Equal requests at once, and requests whose policies hold memory beside plain ones: everybody gets
-// the answer that he would have got alone, and everybody who fits alone finishes.
+// Equal requests at once, and requests whose policies hold memory beside plain ones: each request gets
+// the answer that it gets alone, and each that fits alone finishes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/engine_testing.h"

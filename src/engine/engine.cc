@@ -25,6 +25,7 @@ Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log,
   for (std::uint32_t i = 0; i < runtime.threads(); ++i)
     workers_.emplace_back(runtime.vector(), runtime.config().vocabulary);
   log_.tokens_per_block = runtime.geometry().tokens_per_block;
+  if (options.drafts.sources >> kCachedDrafts & 1) runtime.cache().remember_tails();
 }
 
 Engine::~Engine() { fail_all(FailureKind::draining, "the server is stopping"); }
@@ -79,6 +80,7 @@ void Engine::submit(std::unique_ptr<Job> owned) {
     deadlines_.emplace(job.deadline, job.id);
   }
   line_.add(job.id, job.entry);
+  look_below(job);
   ++stats_.requests_submitted;
   stats_.request_choices.add(job.request.choices);
   stats_.request_tokens_max.add(job.request.tokens_max);
@@ -154,37 +156,46 @@ void Engine::admit(Job& job) {
     reserved_bytes_ += full_bytes(job);
   }
   note(job, Reason::admitted, got.tokens);
-  if (!first) return;
-
-  const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
-  job.admitted = now_;
-  job.cached = std::min(got.tokens, prompt - 1);
+  if (first) job.admitted = now_;
+  if (job.told_admission) return;
+  job.cached = std::min(got.tokens, static_cast<std::uint32_t>(job.request.prompt.size()) - 1);
   job.waited =
       job.probed && job.cached > job.first_seen_tokens ? job.cached - job.first_seen_tokens : 0;
   job.reason = got.reason;
+  if (!made) begin_loading(job);
+  if (!job.loading) tell_admission(job);
+}
+
+// How much of the prompt was cached is known.
+void Engine::tell_admission(Job& job) {
+  const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
+  job.told_admission = true;
   stats_.prompt_tokens += prompt;
   stats_.prompt_tokens_cached += job.cached;
   stats_.prompt_tokens_waited += job.waited;
+  stats_.prompt_tokens_loaded += job.loaded;
   stats_.prompt_tokens_computed += prompt - job.cached;
-  ++stats_.missed[static_cast<std::size_t>(got.reason)];
+  ++stats_.missed[static_cast<std::size_t>(job.reason)];
   stats_.saved_prefill_seconds += job.cached * prefill_cost_.token_seconds();
-  stats_.queue_seconds.add(since(job.submitted));
+  stats_.queue_seconds.add(static_cast<double>(job.admitted - job.submitted) * 1e-9);
   stats_.lookup_seconds.add(static_cast<double>(job.lookup) * 1e-9);
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
-    record->admitted = now_;
+    record->admitted = job.admitted;
     record->cached_tokens = job.cached;
     record->waited_tokens = job.waited;
-    record->reason = got.reason;
+    record->reason = job.reason;
   }
   job.sink->admitted({.prompt_tokens = prompt,
                       .cached_tokens = job.cached,
                       .waited_tokens = job.waited,
-                      .reason = got.reason,
-                      .queue_seconds = since(job.submitted)});
+                      .loaded_tokens = job.loaded,
+                      .reason = job.reason,
+                      .queue_seconds = static_cast<double>(job.admitted - job.submitted) * 1e-9});
 }
 
 // The whole prompt is in the cache. Takes the leases that the request asks for.
 void Engine::prompt_read(Job& job) {
+  if (job.loading) end_loading(job);  // computing has passed the last block that was to come
   Sequence& s = *job.branch(0).sequence;
   const std::uint32_t per_block = runtime_.geometry().tokens_per_block;
   if (job.request.kv.write != KvWrite::none)
@@ -233,6 +244,7 @@ void Engine::end(Job& job, Reason reason) {
   if (job.reserved) reserved_bytes_ -= full_bytes(job);
   if (job.deadline > 0) deadlines_.erase({job.deadline, job.id});
   job.state = Job::State::over;
+  job.loading.reset();
   job.beams.reset();
   job.answers.clear();
   note(job, reason, job.generated);
@@ -252,6 +264,13 @@ void Engine::sweep() {
 }
 
 bool Engine::step() {
+  drain_below();
+  const bool ran = run_step();
+  if (TierLink* link = runtime_.tiers()) link->send();
+  return ran;
+}
+
+bool Engine::run_step() {
   const Nanoseconds started = now_ = clock_.now();
   expire();
   drop_ended();
@@ -268,6 +287,7 @@ bool Engine::step() {
       fail_all(FailureKind::device, submitted.error().message);
       return has_jobs();
     }
+    if (drop_drafts()) continue;  // nobody gives way for a draft
     if (!make_room()) return has_jobs();
     compose(false);
   }
@@ -279,13 +299,22 @@ bool Engine::step() {
   const Nanoseconds computed = clock_.now(), forward = stepper_.forward_time() - forward_before;
   now_ = computed;
   std::uint32_t rows = 0;
-  for (const StepItem& item : items_) rows += static_cast<std::uint32_t>(item.tokens.size());
+  bool reading = false;
+  for (const StepItem& item : items_) {
+    rows += static_cast<std::uint32_t>(item.tokens.size());
+    reading |= item.tokens.size() - item.drafted > 1;
+  }
   measure(rows, forward);
   for (std::size_t i = 0; i < rows_.size(); ++i)
-    if (rows_[i].job) line_.charge(rows_[i].job->entry.tenant, items_[i].tokens.size());
+    if (rows_[i].job) {
+      const std::size_t certain = items_[i].tokens.size() - items_[i].drafted;
+      line_.charge(rows_[i].job->entry.tenant, certain);
+    }
   use_logits(logits);
+  step_.reset();
   sweep();
   const Nanoseconds ended = clock_.now();
+  if (!reading) pace_.add(rows, static_cast<double>(ended - started));
   ++stats_.steps;
   stats_.step_rows += rows;
   stats_.rows_per_step.add(rows);

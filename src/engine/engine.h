@@ -9,7 +9,9 @@
 //
 //   engine.cc         jobs: submitted, admitted, ended; the step
 //   engine_batch.cc   which rows a step has
+//   engine_drafts.cc  guesses that rows of a step check, and what became of them
 //   engine_room.cc    room for them: admission, preemption
+//   engine_load.cc    prompts whose blocks come from a tier
 //   engine_draw.cc    what is wanted of the rows, and submitting them
 //   engine_ahead.cc   completing and committing them, and a step behind another one that still runs
 //   engine_sample.cc  from logits to tokens, reported to the sinks
@@ -25,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft/pace.h"
 #include "engine/explain.h"
 #include "engine/job.h"
 #include "engine/prefill_cost.h"
@@ -50,6 +53,13 @@ class Engine {
   std::size_t job_count() const { return jobs_.size(); }
   // Runs one forward pass and reports its tokens. False: there was nothing to run.
   bool step();
+  // Nothing is to run for a while, or ever again: what is worth keeping is written to the tiers, for
+  // at most this long.
+  void save_below(Nanoseconds limit);
+  void drain_below();  // hears what tiers have done
+  // For idle times: offers the tiers what they had no room for, a little per call. False: all is
+  // written that is wanted.
+  bool write_below();
 
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
@@ -66,13 +76,15 @@ class Engine {
     std::uint32_t first_logit;  // its rows of logits
     std::uint32_t logit_count;
   };
-  struct Task {  // one token to sample
+  struct Task {  // one token to sample, and more where guesses come true
     Job* job;
     std::uint32_t answer;
     std::uint32_t logit;  // row
     bool shared;          // others sample from the same row
     Choice choice;
-    bool complete;  // the mask wants no more
+    bool complete;              // the mask wants no more
+    std::uint32_t drafted = 0;  // rows after `logit`, one for each guess
+    std::uint32_t item = 0;     // of the step, where there are any
   };
   struct SamplingWorker {
     explicit SamplingWorker(const VectorKernels& vector, std::uint32_t vocabulary)
@@ -87,6 +99,8 @@ class Engine {
   Result<RootId> root_of(const Job& job);
   const Geometry& geometry(const Job& job) const { return runtime_.cache().geometry(job.root); }
   void admit(Job& job);
+  void tell_admission(Job& job);
+  bool run_step();
   void prompt_read(Job& job);
   void settle(Job& job, bool forks);
   void end_answer(Job& job, std::uint32_t index, Finish how);
@@ -124,6 +138,23 @@ class Engine {
   double wanted_tokens(const Job& victim);
   Preempt cheaper_preemption(const Sequence& s, double wanted) const;
 
+  // engine_load.cc
+  void look_below(Job& job);
+  bool still_looking(const Job& job) const;
+  std::uint32_t stored_end(const Job& job, const Sequence& s, std::uint32_t from) const;
+  void begin_loading(Job& job);
+  bool arrives(Job& job);
+  void end_loading(Job& job);
+  bool give_up_loading();
+
+  // engine_drafts.cc
+  void add_drafts();
+  void offer_draft(std::uint32_t row);
+  bool drop_drafts();
+  void number_logits();
+  void verify(Task& task, std::span<float> logits, SamplingWorker& worker);
+  void accept_draft(Task& task);
+
   // engine_ahead.cc
   bool steady() const;
   void go_ahead();
@@ -135,7 +166,7 @@ class Engine {
   bool best_will_do() const;
   static bool logprobs_wanted(std::span<const Row> rows);
   void describe_draws();
-  bool describe_draw(const Row& row, DrawRow& draw);
+  bool describe_draw(const Row& row, std::uint32_t which, DrawRow& draw);
 
   // engine_sample.cc
   void use_logits(std::span<float> logits);
@@ -145,7 +176,10 @@ class Engine {
   void sample(std::span<float> logits);
   bool few_to_sample() const;
   void sample_one(Task& task, std::span<float> logits, SamplingWorker& worker);
+  bool draw(const Task& task, std::uint32_t which, std::span<float> logits, SamplingWorker& worker,
+            Choice& choice);
   void accept(Task& task);
+  void accept_token(Job& job, std::uint32_t index, const Choice& choice, bool complete);
   void tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last);
 
   Runtime& runtime_;
@@ -162,7 +196,8 @@ class Engine {
   std::vector<JobId> over_;                        // to be swept
   std::uint32_t placed_ = 0;                       // waiting jobs with a cursor in the index
   Nanoseconds now_ = 0;
-  bool worked_ = false;  // for a job that has no rows in the step yet
+  std::uint32_t offered_ = 0;  // nodes before it were offered to the tiers in idle times
+  bool worked_ = false;        // for a job that has no rows in the step yet
   ServiceStats stats_;
   PrefillCost prefill_cost_;
   double cost_reported_ = 0;  // to the cache, of a token
@@ -194,6 +229,9 @@ class Engine {
   std::vector<DrawRow> draws_;
   std::vector<DrawChange> changes_;
   std::uint32_t draw_lists_ = 0;
+  DraftPace pace_;
+  SourceRates draft_rates_;
+  std::vector<DraftOffer> offers_;
   std::vector<Running> candidates_;
   std::vector<SamplingWorker> workers_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt

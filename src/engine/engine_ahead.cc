@@ -15,7 +15,7 @@ bool Engine::steady() const {
   if (line_.size() > 0 && branches_ < options_.sequences_max) return false;
   std::size_t open = 0;
   for (Job* job : running_) {
-    if (job->state != Job::State::answering || job->beams ||
+    if (job->state != Job::State::answering || job->beams || job->drafts ||
         !job->answers[0].programs.plans_ahead() || job->attached != job->answers.size() ||
         &geometry(*job) != &geometry(*running_[0]) || geometry(*job).by_block() ||
         geometry(*job).sparse())
@@ -71,7 +71,8 @@ void Engine::drop_ended() {
   ahead_.step.reset();
 }
 
-// Waits for the step at hand and commits it. Before it is waited for, the next one is submitted.
+// Waits for the step at hand and commits it, but for guesses, which must come true first. Before it is
+// waited for, the next one is submitted.
 Status Engine::complete_step(std::span<float>& logits) {
   if (ahead_.step) {
     ++stats_.steps_ahead;
@@ -93,9 +94,10 @@ Status Engine::complete_step(std::span<float>& logits) {
   drawn_ = result.value().drawn;
   logits = result.value().logits;
   for (std::size_t i = 0; i < items_.size(); ++i)
-    if (items_[i].sequence)
+    if (items_[i].sequence && items_[i].drafted == 0)
       stepper_.commit(*step_, items_, i, static_cast<std::uint32_t>(items_[i].tokens.size()));
-  step_.reset();
+  if (std::ranges::all_of(items_, [](const StepItem& item) { return item.drafted == 0; }))
+    step_.reset();
   return {};
 }
 

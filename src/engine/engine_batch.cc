@@ -59,7 +59,7 @@ bool Engine::goes_on(Job& job) {
 // Puts rows of answers into the step. Prompts are only noted: they share the rows that are left.
 // Returns the number of rows taken.
 std::uint32_t Engine::collect(Job& job) {
-  if (!goes_on(job)) return 0;
+  if (!arrives(job) || !goes_on(job)) return 0;
   std::uint32_t taken = 0;
   bool lagging = job.attached < job.branch_count();
   for (std::uint32_t i = 0; i < job.attached; ++i) {
@@ -74,6 +74,7 @@ std::uint32_t Engine::collect(Job& job) {
         {.remaining = b.unread(),
          .rows_max =
              std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
+                       job.loading ? job.loading->rows(*b.sequence) : 0xffffffffu,
                        job.request.chunk ? std::max(job.request.chunk, together) : 0xffffffffu}),
          .steps = job.read_steps,
          .together = together,
@@ -135,6 +136,7 @@ void Engine::group_by_prefix() {
 
 void Engine::compose(bool admitting) {
   choose_rows(admitting);
+  if (options_.drafts.on()) add_drafts();
   if (rows_.size() > 1) group_by_prefix();
 }
 
@@ -232,6 +234,7 @@ SequenceOptions Engine::sequence_options(const Job& job) const {
           .reuse = r.kv.reuse,
           .publish = r.kv.write != KvWrite::none,
           .publish_generated = r.kv.write == KvWrite::all && !geometry(job).sparse(),
+          .goes_below = r.kv.below,
           .priority = r.kv.priority,
           .ttl = r.kv.ttl,
           .changes = {&job.salt, r.kv.salt.empty() ? 0u : 1u},
@@ -264,7 +267,8 @@ Readiness Engine::probe(Job& job) {
   Attached seen;
   if (job.placed) seen = runtime_.cache().peek(*job.branch(job.first_open()).sequence);
   if (!std::exchange(job.probed, true)) job.first_seen_tokens = seen.tokens;
-  if (has_its_share(job)) return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
+  if (has_its_share(job) || still_looking(job))
+    return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};
   if (follows(job, seen)) {
     ++stats_.waiting_for_prefix;
     return {.cached = seen.tokens, .verdict = Readiness::Verdict::later};

@@ -49,23 +49,25 @@ void Engine::describe_draws() {
   for (const Row& row : rows_)
     for (std::uint32_t i = 0; i < row.logit_count; ++i) {
       DrawRow& draw = draws_.emplace_back();
-      if (!describe_draw(row, draw)) draw = {};
+      if (!describe_draw(row, i, draw)) draw = {};
       if (draw.mode == DrawMode::above || draw.mode == DrawMode::top) draw.list = draw_lists_++;
     }
 }
 
 // False: the row's logits are needed on the host. Grammars know which tokens are allowed only after
 // the pass. Beams, and the first tokens of several choices, need the whole row. Penalties count the
-// prompt after it was read.
-bool Engine::describe_draw(const Row& row, DrawRow& draw) {
+// prompt after it was read, and guesses after they came true. `which` counts the rows of an answer
+// with guesses.
+bool Engine::describe_draw(const Row& row, std::uint32_t which, DrawRow& draw) {
   Job& job = *row.job;
   const Request& r = job.request;
   const bool reading = job.state == Job::State::reading;
   const Answer& a = job.answers[reading || job.beams ? 0 : row.branch];
   if (r.beams > 0 || r.prompt_logprobs >= 0 || r.mask || a.mask) return false;
   if (reading && (r.choices > 1 || r.sampling.penalizes())) return false;
-  const auto position = static_cast<std::uint32_t>(r.prompt.size()) + a.generated;
-  const std::span<const TokenId> banned = a.generated < r.tokens_min
+  if (which > 0 && r.sampling.penalizes()) return false;
+  const auto position = static_cast<std::uint32_t>(r.prompt.size()) + a.generated + which;
+  const std::span<const TokenId> banned = a.generated + which < r.tokens_min
                                               ? std::span<const TokenId>(job.end_tokens)
                                               : std::span<const TokenId>();
   return Sampler::describe(r.sampling, a.counts, reading ? 0 : row.branch, position, banned, draw,

@@ -33,11 +33,16 @@ void Engine::complete(Job& job) {
   const auto seconds = [](Nanoseconds t) { return static_cast<double>(t) * 1e-9; };
   Done done{.prompt_tokens = prompt,
             .cached_tokens = job.cached,
+            .loaded_tokens = job.loaded,
             .approximate_tokens = approximate,
             .converted = job.programs.converted,
             .computed_tokens = prompt - job.cached - approximate,
             .written_tokens = job.written,
             .generated_tokens = job.generated,
+            .drafted_tokens = job.drafted,
+            .accepted_tokens = job.drafted_right,
+            .predicted_accepted = job.predicted_right,
+            .predicted_wrong = job.predicted - job.predicted_right,
             .preemptions = job.preemptions,
             .kv_bytes = job.kv_bytes,
             .kv_bytes_whole = std::max(job.kv_bytes, job.kv_bytes_whole),
@@ -51,6 +56,7 @@ void Engine::complete(Job& job) {
             .decode_seconds = seconds(now_ - read),
             .submitted = job.submitted,
             .lookup_seconds = seconds(job.lookup),
+            .load_seconds = seconds(job.load_time),
             .token_gap_median = job.gaps.quantile(0.5),
             .token_gap_99 = job.gaps.quantile(0.99),
             .saved_prefill_seconds = job.cached * prefill_cost_.token_seconds(),
@@ -82,7 +88,7 @@ void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const auto count = static_cast<double>(items_[i].tokens.size());
     positions += count * (rows_[i].past + count / 2);
-    if (items_[i].tokens.size() > 1) reading += items_[i].tokens.size();
+    if (items_[i].tokens.size() - items_[i].drafted > 1) reading += items_[i].tokens.size();
   }
   if (reading < PrefillCost::kRowsMin) return;
   prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));
@@ -101,6 +107,7 @@ const ServiceStats& Engine::stats() {
   stats_.sequences_running = branches_;
   stats_.cache = runtime_.cache().stats();
   stats_.block_times = runtime_.cache().block_times();
+  if (TierLink* link = runtime_.tiers()) stats_.tier = link->stats();
   stats_.key_error = runtime_.executor().seal_error().keys.relative();
   stats_.value_error = runtime_.executor().seal_error().values.relative();
   const CacheStats& c = stats_.cache;

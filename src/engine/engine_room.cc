@@ -53,7 +53,7 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
 // The step found no room, so a job is preempted. False: the only job failed because it could not go
 // on even alone, and there is nothing left to run.
 bool Engine::make_room() {
-  if (snapshots_.drop_last()) return true;
+  if (snapshots_.drop_last() || give_up_loading()) return true;
   candidates_.clear();
   for (Job* job : running_)
     candidates_.push_back({line_.standing(job->id, job->entry),
@@ -69,6 +69,8 @@ bool Engine::make_room() {
   }
   if (restart_parked() || hold_back(*running_.back()) || runtime_.cache().waive_shares())
     return true;
+  // A tier still writes into memory of those who left; it ends soon.
+  if (runtime_.cache().landings() > 0) return false;
   fail(*running_.back(), FailureKind::no_room,
        runtime_.cache().stats().pinned_bytes > 0
            ? "the KV cache has no room left to go on: pinned prefixes hold it; release some or "
@@ -122,6 +124,7 @@ bool Engine::hold_back(Job& job) {
 }
 
 void Engine::preempt(Job& job) {
+  job.loading.reset();
   const double wanted = wanted_tokens(job);
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);

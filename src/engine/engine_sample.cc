@@ -17,7 +17,8 @@ void Engine::use_logits(std::span<float> logits) {
     if (!is_over(row) && row.job->branch(row.branch).sequence->faulted())
       fail(*row.job, FailureKind::numeric,
            "the model's output is not finite; nothing of this request was kept");
-  for (const Row& row : rows_) {
+  for (std::uint32_t i = 0; i < rows_.size(); ++i) {
+    const Row& row = rows_[i];
     if (is_over(row)) continue;
     Job& job = *row.job;
     const Branch b = job.branch(row.branch);
@@ -30,6 +31,12 @@ void Engine::use_logits(std::span<float> logits) {
     const std::uint32_t last = row.first_logit + row.logit_count - 1;
     if (reading) {
       begin_answers(job, last, logits);
+    } else if (items_[i].drafted > 0) {
+      if (step_->spoiled(i))
+        job.answers[row.branch].drafter->pause();
+      else
+        tasks_.push_back(
+            {&job, row.branch, row.first_logit, false, {}, false, items_[i].drafted, i});
     } else if (row.logit_count > 0 && !job.beams) {
       tasks_.push_back({&job, row.branch, last, false, {}, false});
     } else if (row.logit_count > 0 && row.branch == 0) {
@@ -127,10 +134,7 @@ void Engine::advance_beams(Job& job, std::span<const float> logits) {
 void Engine::sample(std::span<float> logits) {
   if (tasks_.empty()) return;
   if (!best_.empty()) {
-    for (Task& task : tasks_) {
-      const bool wanted = task.job->request.sampling.logprob;
-      task.choice = {best_[task.logit].token, wanted ? best_[task.logit].logprob : 0, {}};
-    }
+    for (Task& task : tasks_) sample_one(task, logits, workers_[0]);
   } else if (few_to_sample()) {
     for (Task& task : tasks_) sample_one(task, logits, workers_[0]);
   } else {
@@ -139,7 +143,7 @@ void Engine::sample(std::span<float> logits) {
         sample_one(tasks_[i], logits, workers_[worker.index]);
     });
   }
-  for (Task& task : tasks_) accept(task);
+  for (Task& task : tasks_) task.drafted > 0 ? accept_draft(task) : accept(task);
 }
 
 // Whether this thread should sample alone. A device leaves little to do: nothing for tokens that it
@@ -155,26 +159,39 @@ bool Engine::few_to_sample() const {
 }
 
 void Engine::sample_one(Task& task, std::span<float> logits, SamplingWorker& worker) {
+  if (task.drafted > 0) return verify(task, logits, worker);
+  task.complete = draw(task, 0, logits, worker, task.choice);
+}
+
+// The token that follows `which` guesses that came true. True: the mask wants no more.
+bool Engine::draw(const Task& task, std::uint32_t which, std::span<float> logits,
+                  SamplingWorker& worker, Choice& choice) {
   const Job& job = *task.job;
   Answer& a = task.job->answers[task.answer];
-  const auto position = static_cast<std::uint32_t>(job.request.prompt.size()) + a.generated;
-  if (!drawn_.empty() && drawn_[task.logit].mode != DrawMode::logits) {
-    task.choice =
-        worker.sampler.choose(drawn_[task.logit], job.request.sampling, task.answer, position);
-    return;
+  const std::size_t logit = task.logit + which;
+  const std::uint32_t generated = a.generated + which;
+  const auto position = static_cast<std::uint32_t>(job.request.prompt.size()) + generated;
+  if (!best_.empty()) {
+    const bool wanted = job.request.sampling.logprob;
+    choice = {best_[logit].token, wanted ? best_[logit].logprob : 0, {}};
+    return false;
+  }
+  if (!drawn_.empty() && drawn_[logit].mode != DrawMode::logits) {
+    choice = worker.sampler.choose(drawn_[logit], job.request.sampling, task.answer, position);
+    return false;
   }
   const std::size_t vocabulary = runtime_.config().vocabulary;
-  std::span<float> row = logits.subspan(task.logit * vocabulary, vocabulary);
+  std::span<float> row = logits.subspan(logit * vocabulary, vocabulary);
   if (task.shared) {
     worker.row.assign(row.begin(), row.end());
     row = worker.row;
   }
   TokenLimits limits;
-  if (a.generated < job.request.tokens_min) limits.banned = job.end_tokens;
+  if (generated < job.request.tokens_min) limits.banned = job.end_tokens;
   if (a.mask && a.mask->fill(worker.bits)) limits.allowed = worker.bits;
-  task.choice =
+  choice =
       worker.sampler.sample(row, job.request.sampling, a.counts, task.answer, position, limits);
-  if (a.mask && task.choice.token != kNoToken) task.complete = !a.mask->accept(task.choice.token);
+  return a.mask && choice.token != kNoToken && !a.mask->accept(choice.token);
 }
 
 void Engine::tell_token(Job& job, std::uint32_t index, const Choice& choice, Nanoseconds& last) {
@@ -193,21 +210,24 @@ void Engine::tell_token(Job& job, std::uint32_t index, const Choice& choice, Nan
 }
 
 void Engine::accept(Task& task) {
-  Job& job = *task.job;
-  Answer& a = job.answers[task.answer];
-  const TokenId token = task.choice.token;
-  if (token == kNoToken) return end_answer(job, task.answer, Finish::mask);
-  a.next = token;
+  Answer& a = task.job->answers[task.answer];
+  if (task.job->request.sampling.penalizes() && task.choice.token != kNoToken)
+    a.counts.add_generated(task.choice.token);
+  accept_token(*task.job, task.answer, task.choice, task.complete);
+}
+
+void Engine::accept_token(Job& job, std::uint32_t index, const Choice& choice, bool complete) {
+  Answer& a = job.answers[index];
+  if (choice.token == kNoToken) return end_answer(job, index, Finish::mask);
+  a.next = choice.token;
   ++a.generated;
-  if (job.request.sampling.penalizes()) a.counts.add_generated(token);
-  tell_token(job, task.answer, task.choice, a.last_token_at);
-  const bool end = std::ranges::find(job.end_tokens, token) != job.end_tokens.end();
-  if (end)
-    end_answer(job, task.answer, Finish::end_token);
-  else if (task.complete)
-    end_answer(job, task.answer, Finish::mask);
+  tell_token(job, index, choice, a.last_token_at);
+  if (job.ends(choice.token))
+    end_answer(job, index, Finish::end_token);
+  else if (complete)
+    end_answer(job, index, Finish::mask);
   else if (a.generated >= job.request.tokens_max)
-    end_answer(job, task.answer, Finish::length);
+    end_answer(job, index, Finish::length);
 }
 
 }  // namespace quire

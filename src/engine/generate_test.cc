@@ -360,7 +360,8 @@ TEST_P(GenerateTest, BeamFindsTheBestTripleOfTheTopTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, GenerateTest,
-                         ::testing::Values("llama", "qwen2", "qwen3", "gemma3"),
+                         ::testing::Values("llama", "qwen2", "qwen3", "gemma3", "olmo2", "gpt2",
+                                           "falcon"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

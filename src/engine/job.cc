@@ -15,7 +15,8 @@ constexpr std::uint32_t kEndlessTokensMax = 1 << 20;
 
 Failure invalid(std::string message) { return {FailureKind::invalid, std::move(message)}; }
 
-Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const Request& r) {
+Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const Request& r,
+                    bool& drafts) {
   const std::uint32_t vocabulary = runtime.config().vocabulary;
   if (const Status s = r.sampling.check(vocabulary); !s.ok()) return invalid(s.error().message);
   if (r.prompt.empty()) return invalid("the prompt is empty; give at least one token");
@@ -51,6 +52,7 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
                     .page_work = runtime.executor().traits().page_work,
                     .context = runtime.context()};
   std::optional<Refusal> refused = refusal(asked);
+  drafts = options.drafts.on() && may_draft(asked);
   if (sparse && !refused) {  // the layout selects, too
     const SelectPolicy of_prompt = select_policy(stored.prefill);
     asked.select = &of_prompt;
@@ -137,7 +139,8 @@ std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenI
 
 PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, Request request,
                         std::shared_ptr<RequestSink> sink) {
-  if (Failure f = check_shape(runtime, options, request); f.kind != FailureKind::none)
+  bool drafts = false;
+  if (Failure f = check_shape(runtime, options, request, drafts); f.kind != FailureKind::none)
     return {nullptr, std::move(f)};
   if (Failure f = check_size(runtime, options, request); f.kind != FailureKind::none)
     return {nullptr, std::move(f)};
@@ -146,9 +149,15 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
   if (request.prompt_logprobs >= 0) request.kv.reuse = false;
   auto job = std::make_unique<Job>();
   job->keys = prompt_keys(runtime, request.prompt, request.kv);
+  const KvPolicy& kv = request.kv;
+  // Some programs act on what was in memory when the prompt was attached.
+  if (runtime.tiers() && kv.reuse && kv.below && !kv.blend && !kv.convert)
+    job->records = prompt_records(runtime.secret(), runtime.geometry(kv.storage.get()), job->keys,
+                                  request.prompt);
   if (!request.ignore_end) job->end_tokens = runtime.tokenizer().end_of_generation();
   job->end_tokens.insert(job->end_tokens.end(), request.stop_tokens.begin(),
                          request.stop_tokens.end());
+  job->drafts = drafts;
   job->record = make_record(request);
   for (const BlockKey& key : job->keys) job->record.keys.push_back(key.prefix());
   job->salt.value = request.kv.salt;

@@ -4,6 +4,7 @@
 // its sequences: one while the prompt is read, then one per choice or per beam.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -12,7 +13,9 @@
 
 #include "base/histogram.h"
 #include "engine/beams.h"
+#include "engine/draft/drafter.h"
 #include "engine/explain.h"
+#include "engine/loading.h"
 #include "engine/program.h"
 #include "engine/request.h"
 #include "engine/runtime.h"
@@ -29,6 +32,7 @@ struct Answer {
   std::uint32_t generated = 0;
   TokenCounts counts;
   std::unique_ptr<TokenMask> mask;
+  std::unique_ptr<Drafter> drafter;  // made when it is first asked
   Nanoseconds last_token_at = 0;
   bool done = false;
 };
@@ -55,11 +59,13 @@ struct Job {
   JobId id{};
   Request request;
   std::shared_ptr<RequestSink> sink;
-  std::vector<BlockKey> keys;       // of the prompt's whole blocks
-  std::vector<TokenId> end_tokens;  // that end an answer
-  RequestRecord record;             // moved to the log when it is submitted
+  std::vector<BlockKey> keys;                    // of the prompt's whole blocks
+  std::shared_ptr<const PromptRecords> records;  // the same blocks below memory, or none
+  std::vector<TokenId> end_tokens;               // that end an answer
+  RequestRecord record;                          // moved to the log when it is submitted
   std::shared_ptr<TenantQueue> queue;
   bool counted = false;  // in `queue`, until its turn first comes
+  bool drafts = false;   // its answers may be drafted
 
   // Set by the engine.
   enum class State : std::uint8_t { waiting, reading, answering, over };
@@ -74,6 +80,9 @@ struct Job {
   bool one_by_one = false;  // its answers find no room together: a branch waits for those before it
   bool placed = false;
   std::uint32_t preemptions = 0;
+  std::shared_ptr<Stored> stored;    // what a tier has of `records`, once it has answered
+  std::unique_ptr<Loading> loading;  // of branch 0, while the prompt is read
+  bool told_admission = false;
   bool snapshot_kept = false;    // what its programs left at their cut was offered to others
   bool reserved = false;         // holds all the memory it may ever need
   std::uint32_t read_steps = 0;  // steps since its reading began
@@ -84,10 +93,13 @@ struct Job {
 
   Nanoseconds submitted = 0, deadline = 0, admitted = 0, first_token = 0;
   std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
+  std::uint32_t drafted = 0, drafted_right = 0, predicted = 0, predicted_right = 0;
   std::uint64_t kv_bytes = 0, kv_bytes_whole = 0;
-  ProgramReport programs;  // of answers that ended
-  Nanoseconds lookup = 0;  // spent on finding its prefix
-  GapSketch gaps;          // between the tokens of an answer
+  ProgramReport programs;    // of answers that ended
+  Nanoseconds lookup = 0;    // spent on finding its prefix
+  std::uint32_t loaded = 0;  // tokens that came from a tier
+  Nanoseconds load_time = 0;
+  GapSketch gaps;  // between the tokens of an answer
   Reason reason = Reason::none;
   std::vector<PromptLogprob> prompt_logprobs;
   std::vector<LeaseId> leases;
@@ -97,6 +109,9 @@ struct Job {
     if (!std::exchange(counted, false)) return;
     --queue->waiting;
     if (queue->all) --queue->all->waiting;
+  }
+  bool ends(TokenId token) const {
+    return std::ranges::find(end_tokens, token) != end_tokens.end();
   }
   std::uint32_t width() const { return std::max(request.choices, request.beams); }
   std::uint32_t branch_count() {

@@ -118,11 +118,11 @@ std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
       moments_[i].add(tap_->moment_count(), tap_->sums(i / query_heads_, i % query_heads_),
                       tap_->products(i / query_heads_, i % query_heads_));
   }
-  struct Part {
+  struct Piece {
     std::vector<float> scores, weights;
     std::vector<std::uint32_t> slots;  // by head
   };
-  std::vector<Part> parts(methods.size() * layers_.size());
+  std::vector<Piece> parts(methods.size() * layers_.size());
   lane_tokens(runtime, s, layers_[0], 0);  // tables are right from here on: threads only read
   std::atomic<std::uint32_t> next{0};
   runtime.pool().run([&](ThreadPool::Worker) {
@@ -137,7 +137,7 @@ std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
         gather(runtime, s, needs, index, h, heads, gathered);
         const std::size_t count = std::size_t{heads} * gathered.in.slots;
         for (std::size_t m = 0; m < methods.size(); ++m) {
-          Part& part = parts[m * layers_.size() + index];
+          Piece& part = parts[m * layers_.size() + index];
           const std::size_t at = part.scores.size();
           part.scores.resize(at + count);
           methods[m].score(methods[m], gathered.in, std::span(part.scores).subspan(at));
@@ -154,7 +154,7 @@ std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
   for (std::size_t m = 0; m < methods.size(); ++m) {
     all[m].kv_heads = kv_heads_;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const Part& part = parts[m * layers_.size() + i];
+      const Piece& part = parts[m * layers_.size() + i];
       all[m].scores.insert(all[m].scores.end(), part.scores.begin(), part.scores.end());
       all[m].weights.insert(all[m].weights.end(), part.weights.begin(), part.weights.end());
       for (const std::uint32_t n : part.slots) all[m].begin.push_back(all[m].begin.back() + n);

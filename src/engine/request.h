@@ -58,6 +58,7 @@ struct KvPolicy {
   // Texts of the prompt that are cached behind other prefixes are reused, and this share of their
   // tokens is computed again (engine/blend.h); none: prefixes only.
   std::optional<double> blend = {};
+  bool below = true;  // its blocks may be stored below memory, and come from there
   bool convert =
       false;  // in a lossy format: exact blocks that are cached are encoded, not computed
   std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
@@ -98,6 +99,7 @@ struct Request {
   std::int32_t prompt_logprobs = -1;
 
   std::unique_ptr<TokenMask> mask = {};  // none: everything may come
+  std::vector<TokenId> prediction = {};  // what the client expects: drafts are made of it
   KvPolicy kv = {};
   std::int32_t priority = 0;  // -100..100: higher goes first, and is preempted last
   Nanoseconds deadline = 0;   // after submit: fails when it has not finished by then; 0: none
@@ -140,6 +142,7 @@ struct Admitted {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t cached_tokens = 0;  // need not be computed; at most prompt_tokens - 1
   std::uint32_t waited_tokens = 0;  // of these: others computed them while this one waited
+  std::uint32_t loaded_tokens = 0;  // of the cached: they came from a tier
   Reason reason = Reason::none;     // why the next token was not served
   double queue_seconds = 0;
 };
@@ -152,11 +155,14 @@ struct PromptLogprob {
 
 struct Done {
   std::uint32_t prompt_tokens = 0, cached_tokens = 0;
+  std::uint32_t loaded_tokens = 0;       // of the cached: they came from a tier
   std::uint32_t approximate_tokens = 0;  // reused off the prefix
   bool converted = false;                // began with blocks that were encoded, not computed
   std::uint32_t computed_tokens = 0;     // prompt tokens that were computed, once for all choices
   std::uint32_t written_tokens = 0;      // of whole blocks that this request left in the cache
   std::uint32_t generated_tokens = 0;    // of all choices, as sampled
+  std::uint32_t drafted_tokens = 0, accepted_tokens = 0;      // guesses, and those that came true
+  std::uint32_t predicted_accepted = 0, predicted_wrong = 0;  // of these, out of `prediction`
   std::uint32_t preemptions = 0;
   std::uint64_t kv_bytes = 0;        // of its longest choice, shared blocks included
   std::uint64_t kv_bytes_whole = 0;  // what kv_bytes would be if every token had stayed
@@ -167,6 +173,7 @@ struct Done {
   double queue_seconds = 0, prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
   Nanoseconds submitted = 0;                      // on the engine's clock
   double lookup_seconds = 0;                      // finding its prefix in the index
+  double load_seconds = 0;                        // waiting for blocks from a tier
   double token_gap_median = 0, token_gap_99 = 0;  // seconds between tokens of one choice
   double saved_prefill_seconds = 0;  // estimate: what the cached tokens would have cost
   std::vector<LeaseId> leases;       // one per lease of KvPolicy::leases that could be taken

@@ -13,8 +13,10 @@
 #include "base/check.h"
 #include "engine/combine.h"
 #include "engine/text_parts.h"
+#include "engine/weights_digest.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
+#include "kv/tier/disk_tier.h"
 #include "model/cpu_executor.h"
 #include "model/cuda_executor.h"
 
@@ -85,12 +87,34 @@ Digest file_identity(const std::string& path) {
                 '\0' + std::to_string(info.st_ino));
 }
 
+// The cache folder, and the secret that is in it.
+Status open_folder(const RuntimeOptions& options, RuntimeParts& parts) {
+  if (options.device != DeviceKind::cpu)
+    return Error{Code::unsupported,
+                 "--kv-dir: blocks of a GPU's cache cannot be kept in a folder yet; leave it out"};
+  std::optional<DeploymentSecret> secret;
+  TRY(parts.tiers, TierLink::open({.write = options.kv_disk_write}, [&](Mailbox& mailbox) {
+        DiskTierOptions disk;
+        disk.store.folder.path = options.kv_dir;
+        disk.store.capacity_bytes = options.kv_disk_bytes ? options.kv_disk_bytes : 1ull << 30;
+        disk.mailbox = &mailbox;
+        disk.log = options.log;
+        Result<std::unique_ptr<DiskTier>> tier = DiskTier::open(std::move(disk));
+        if (!tier.ok()) return Result<std::unique_ptr<Tier>>(tier.error());
+        secret = tier.value()->secret();
+        return Result<std::unique_ptr<Tier>>(std::move(tier.value()));
+      }));
+  parts.cache.secret = secret->key_secret();
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                const RuntimeOptions& options) {
   TRY(ModelSource opened,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
+  if (options.context) opened.serve_context(options.context);
   if (options.loading) opened.watch(options.loading);
   RuntimeParts parts;
   const auto source = std::make_shared<ModelSource>(std::move(opened));
@@ -106,16 +130,28 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   // The vocabulary is read while the weights are packed: both take a noticeable part of starting
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
+  if (!options.kv_dir.empty())
+    if (const Status folder = open_folder(options, parts); !folder.ok()) {
+      if (options.kv_dir_needed) return folder.error();
+      if (options.log) options.log("nothing is kept on disk: " + folder.error().message);
+    }
+  Result<Digest> weights = file_identity(path);
   std::thread reader([&] { text = read_text_parts(*source); });
+  std::thread hasher([&] {
+    if (parts.tiers) weights = weights_digest(path, options.kv_dir + "/weights");
+  });
   Result<std::unique_ptr<Executor>> executor = load_executor(*source, *parts.pool, options);
   reader.join();
+  hasher.join();
   if (!executor.ok()) return executor.error();
   if (!text.ok()) return text.error();
+  if (!weights.ok()) return weights.error();
   TRY_STATUS(source->detach());
   parts.executor = std::move(executor.value());
   parts.tokenizer = std::make_shared<const Tokenizer>(std::move(text.value().tokenizer));
   parts.chat_template = std::move(text.value().chat_template);
-  parts.weights = file_identity(path);
+  parts.weights = weights.value();
+  if (options.random_weights) parts.weights[0] ^= 1;  // the file holds none
   // A step has at most one sequence per row. As many again may wait with a cursor or be parked.
   const std::uint32_t rows = parts.executor->traits().rows_max;
   parts.cache.sequences_max = std::max(4096u, 4 * rows);
@@ -194,11 +230,23 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   cache.evictor = options.evictor;
   cache.pin_budget = options.pin_budget;
   cache.tenant_pin_share = options.tenant_pin_share;
+  if (parts.tiers) {
+    r->tiers_ = std::move(parts.tiers);
+    r->tiers_->set_secret(cache.secret);
+    double token_bytes = 0;
+    for (const LayerGroup& g : geometry.groups) token_bytes += geometry.bytes_per_token(g);
+    // What four steps compute, and no more than a quarter of the cache.
+    if (!parts.clock)
+      r->tiers_->need_queue(std::min<std::uint64_t>(
+          budget / 4,
+          static_cast<std::uint64_t>(4 * token_bytes) * r->executor_->traits().rows_max));
+    cache.below = r->tiers_.get();
+  }
   r->cache_ = std::make_unique<KvCache>(cache, std::move(memory), *r->clock_);
   r->identity_ = {.weights = parts.weights,
                   .adapter = {},
                   .layout = layout_digest(geometry),
-                  .position_scheme = "rope",
+                  .position_scheme = position_scheme(r->config()),
                   .tokens_per_block = options.tokens_per_block,
                   .numerics = std::to_string(r->executor_->traits().numerics),
                   .tenant = {}};

@@ -29,6 +29,7 @@
 #include "kv/memory.h"
 #include "kv/retain/policy.h"
 #include "kv/select/policy.h"
+#include "kv/tier/tier_link.h"
 #include "model/executor.h"
 #include "model/model.h"
 #include "text/chat_template.h"
@@ -60,8 +61,13 @@ struct RuntimeOptions {
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
   std::string evictor = "cost";
-  double pin_budget = 0.5;             // share of the cache that pinned prefixes may hold
-  double tenant_pin_share = 1;         // of that, what one tenant may
+  double pin_budget = 0.5;          // share of the cache that pinned prefixes may hold
+  double tenant_pin_share = 1;      // of that, what one tenant may
+  std::string kv_dir = {};          // blocks are kept in this folder, too; none: nowhere
+  bool kv_dir_needed = true;        // false: if it cannot be used, `log` says why
+  std::uint64_t kv_disk_bytes = 0;  // it is never larger; 0: 1 GiB
+  TierWrite kv_disk_write = TierWrite::automatic;
+  std::function<void(const std::string&)> log = {};  // lines about the folder, from any thread
   ModelSource::Progress loading = {};  // called with the bytes of weights that are loaded
 };
 
@@ -72,10 +78,11 @@ struct RuntimeParts {
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template = {};
-  Digest weights = {};                  // identifies the model in keys of blocks
-  std::unique_ptr<Memory> memory = {};  // none: reserved where the executor computes
-  const Clock* clock = nullptr;         // none: the machine's
-  CacheOptions cache = {};              // budgets, block size and evictor are RuntimeOptions'
+  Digest weights = {};                   // identifies the model in keys of blocks
+  std::unique_ptr<Memory> memory = {};   // none: reserved where the executor computes
+  const Clock* clock = nullptr;          // none: the machine's
+  CacheOptions cache = {};               // budgets, block size and evictor are RuntimeOptions'
+  std::unique_ptr<TierLink> tiers = {};  // what lies below memory; its secret is the cache's
 };
 
 class Runtime {
@@ -108,6 +115,8 @@ class Runtime {
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
   std::size_t memory_page() const { return memory_page_; }  // that its memory comes in, in bytes
   const Clock& clock() const { return *clock_; }            // of the cache and of steps
+  TierLink* tiers() { return tiers_.get(); }                // null: there are none
+  const TierLink* tiers() const { return tiers_.get(); }
 
   // Bytes from one block of the cache to another, wherever they lie.
   void copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes);
@@ -143,6 +152,7 @@ class Runtime {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<TierLink> tiers_;  // ends first: it may hold memory of the cache
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
   std::string kv_format_;

@@ -124,7 +124,7 @@ std::optional<std::size_t> pick_victim(std::span<const Running> running);
 struct GivingWay {
   double length = 0;  // that it holds
   double whole = 0;   // of these, in published blocks: they stay cached when it lets go
-  double free = 0;    // room for so many more
+  double free = 0;    // room that is left
   double cached = 0;  // of others, held by nobody
   double wanted = 0;  // room that those who go on will take until it can come back
   double reuse = 0;   // share of what is cached that is asked for again

@@ -129,6 +129,7 @@ class Selftest {
       TRY_STATUS(selftest_retain(r, prompt_, prefix_, methods, heard));
     if (options.device != DeviceKind::cpu || sample_)
       return {};  // threads and instruction sets do not matter on a GPU
+    TRY_STATUS(selftest_tier(path_, options, prompt_, prefix_, heard));
     return variants(options);
   }
 

@@ -128,6 +128,12 @@ void Service::State::run() {
     while (!has_mail.load(std::memory_order_relaxed) && runtime->cache().prepare(kPreparedBytes)) {
     }
     lock.lock();
+    for (bool writes = true; writes && !has_work(); wake.wait_for(lock, kPrepareAfter, has_work)) {
+      lock.unlock();
+      writes = engine.write_below();
+      publish(true);
+      lock.lock();
+    }
     wake.wait(lock, has_work);
   };
   for (bool over = false; !over;) {
@@ -149,6 +155,7 @@ void Service::State::run() {
     }
     tell(!engine.has_jobs());
   }
+  engine.save_below(options.save_max);
 }
 
 // A reader never makes a busy engine wait: the engine then publishes after its next step.

@@ -24,6 +24,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/draft/options.h"
 #include "engine/request.h"
 #include "engine/runtime.h"
 #include "engine/service_stats.h"
@@ -49,9 +50,12 @@ struct ServiceOptions {
   // Whether a step of answers is submitted before the tokens of the last one are known. By default
   // only on a GPU, which then never waits for the host.
   std::optional<bool> ahead = {};
+  DraftOptions drafts = {};  // --speculative-config
   // How long a request waits for another one that computes the prefix they share. The time starts
   // again with every block that becomes ready.
   Nanoseconds follow_max = 2'000'000'000;
+  // How long stop() may take to write blocks to the tiers.
+  Nanoseconds save_max = 10'000'000'000;
 };
 
 enum class Ticket : std::uint64_t {};

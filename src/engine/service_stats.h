@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "base/histogram.h"
+#include "engine/draft/tally.h"
 #include "engine/request.h"
 #include "kv/cache.h"
+#include "kv/tier/tier_link.h"
 
 namespace quire {
 
@@ -31,10 +33,12 @@ struct ServiceStats {
   std::array<std::uint64_t, kFailureKinds> failed{};  // requests, by FailureKind, refused ones too
   std::array<std::uint64_t, kReasonCount> missed{};   // admissions, by why the next token missed
   std::uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, prompt_tokens_computed = 0;
+  std::uint64_t prompt_tokens_loaded = 0;  // cached, and came from a tier
   std::uint64_t prompt_tokens_waited = 0;  // cached, because others computed them meanwhile
   std::uint64_t tokens_generated = 0;
   std::uint64_t preemptions_recompute = 0, preemptions_parked = 0;
   double saved_prefill_seconds = 0;  // estimate
+  DraftTallies drafts{};             // by entry of draft_sources()
 
   // Where the engine thread's time goes.
   std::uint64_t steps = 0, step_rows = 0;
@@ -53,6 +57,7 @@ struct ServiceStats {
   // Of the cache, at the same moment.
   CacheStats cache{};
   BlockTimes block_times;
+  TierLinkStats tier;                     // what lies below memory
   double kv_usage = 0;                    // share of the budget that running answers and pins hold
   double key_error = 0, value_error = 0;  // lost in sealing: mean square, relative; sampled
   // Bytes in the prefix index of the tenants seen first. The names are replaced, never changed.

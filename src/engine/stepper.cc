@@ -46,7 +46,7 @@ Result<Step> Stepper::submit(std::span<const StepItem> items, const StepAsk& ask
   geometries_.clear();
   std::size_t rows = 0, wanted = 0;
   for (const StepItem& item : items) {
-    needs_.push_back({item.sequence, static_cast<std::uint32_t>(item.tokens.size())});
+    needs_.push_back({item.sequence, static_cast<std::uint32_t>(item.tokens.size()), item.drafted});
     rows += item.tokens.size();
     wanted += item.wanted();
     const Geometry* g = &geometry(item);
@@ -111,10 +111,11 @@ Result<StepResult> Stepper::run_apart(Step& step) {
     TRY(const StepResult part, executor().complete(ticket));
     forward_time_ += clock_.now() - began;
     std::size_t from = 0, to = 0, sequence = 0;
-    for (const StepItem& item : step.items) {
+    for (std::size_t i = 0; i < step.items.size(); ++i) {
+      const StepItem& item = step.items[i];
       const std::size_t count = item.wanted();
       if (&geometry(item) == g) {
-        if (!part.broken.empty() && part.broken[sequence]) item.sequence->mark_faulted();
+        if (!part.broken.empty() && part.broken[sequence]) mark_faulted(step, i);
         ++sequence;
         if (best)
           std::copy_n(part.best.begin() + from, count, best_.begin() + to);
@@ -133,19 +134,26 @@ Result<StepResult> Stepper::run_apart(Step& step) {
 
 // Finds sequences whose keys, values or logits are not finite, before anything is published. If a
 // hidden state is not finite, all its logits are NaN.
-void Stepper::mark_faulted(const Step& step, const StepResult& result) const {
+void Stepper::mark_faulted(Step& step, const StepResult& result) const {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   std::size_t row = 0;
   for (std::size_t i = 0; i < result.broken.size(); ++i)
-    if (result.broken[i] && step.items[i].sequence) step.items[i].sequence->mark_faulted();
-  for (const StepItem& item : step.items)
-    for (std::size_t i = 0; i < item.wanted(); ++i, ++row) {
+    if (result.broken[i] && step.items[i].sequence) mark_faulted(step, i);
+  for (std::size_t at = 0; at < step.items.size(); ++at)
+    for (std::size_t i = 0; i < step.items[at].wanted(); ++i, ++row) {
       const bool finite = !result.best.empty() ? std::isfinite(result.best[row].logprob)
                           : !result.drawn.empty() && result.drawn[row].mode != DrawMode::logits
                               ? result.drawn[row].finite != 0
                               : std::isfinite(result.logits[row * vocabulary]);
-      if (!finite && item.sequence) item.sequence->mark_faulted();
+      if (!finite && step.items[at].sequence) mark_faulted(step, at);
     }
+}
+
+void Stepper::mark_faulted(Step& step, std::size_t item) {
+  if (step.items[item].drafted == 0)
+    step.items[item].sequence->mark_faulted();
+  else if (!step.spoiled(item))
+    step.spoiled_items.push_back(item);
 }
 
 void Stepper::commit(Step& step, std::span<const StepItem> items, std::size_t i,

@@ -11,6 +11,7 @@
 // One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -35,6 +36,7 @@ struct StepItem {
   std::span<const TokenId> tokens;
   Logits logits = Logits::last;
   Program* program = nullptr;
+  std::uint32_t drafted = 0;         // how many of the last tokens are guesses
   Tap* tap = nullptr;                // where no program brings one
   std::uint32_t position_shift = 0;  // where no program says: a position is an index less this
   ChosenPages* chosen = nullptr;     // for tests: what was chosen
@@ -60,6 +62,12 @@ class Step {
   Step(Step&&) = default;
   Step& operator=(Step&&) = delete;
 
+  // Completed, and a number of this item, which has guesses, is not finite. That may be due to a guess
+  // that nobody would have made, so nothing of the item counts.
+  bool spoiled(std::size_t item) const {
+    return std::ranges::find(spoiled_items, item) != spoiled_items.end();
+  }
+
  private:
   friend class Stepper;
   Step(Reservation r, StepWant w, Nanoseconds now) : room(std::move(r)), want(w), submitted(now) {}
@@ -73,6 +81,7 @@ class Step {
   Status submission = {};  // why the executor refused it; complete() returns this error
   StepTicket ticket{};
   std::size_t plan = 0;  // which of the stepper's plans
+  std::vector<std::size_t> spoiled_items;
   Draws draws;
 };
 
@@ -149,7 +158,8 @@ class Stepper {
                 const Geometry& g, const StepAsk& ask);
   void set_views(Plan& to, const Geometry& g) const;
   Result<StepResult> run_apart(Step& step);
-  void mark_faulted(const Step& step, const StepResult& result) const;
+  void mark_faulted(Step& step, const StepResult& result) const;
+  static void mark_faulted(Step& step, std::size_t item);
 
   Runtime& runtime_;
   const Clock& clock_;

@@ -36,7 +36,8 @@ struct Caller {
 
 struct TraceKind {
   const char* architecture;
-  bool ahead;  // most are greedy, and steps are submitted ahead where they can be
+  bool ahead;           // most are greedy, and steps are submitted ahead where they can be
+  bool drafts = false;  // of everything that stood somewhere before, right or not
 };
 
 class TraceTest : public ::testing::TestWithParam<TraceKind> {
@@ -200,8 +201,12 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
 TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kSanitized ? 100 : 1000);
   // What runs together does not always fit.
-  TinyEngine e(model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 14u : 6u) << 20},
-               {.step_tokens = 96, .sequences_max = 48, .ahead = GetParam().ahead});
+  TinyEngine e(
+      model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 14u : 6u) << 20},
+      {.step_tokens = 96,
+       .sequences_max = 48,
+       .ahead = GetParam().ahead,
+       .drafts = {.sources = GetParam().drafts ? 0xfu : 0, .adaptive = false, .lookup_min = 1}});
   std::deque<std::unique_ptr<Caller>> clients;
   std::deque<std::pair<std::uint64_t, std::pair<JobId, std::uint32_t>>> stops;  // step, choice
   std::uint64_t submitted = 0, steps = 0, compared = 0, longest = 0;
@@ -256,6 +261,7 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   EXPECT_LT(longest, 2000u);
   // How many depends on how fast steps are; some tenth to quarter of the requests.
   EXPECT_EQ(s.steps_ahead > requests / 50, GetParam().ahead);
+  EXPECT_EQ(s.drafts[0].accepted > 0, GetParam().drafts);
   RecordProperty("ahead", static_cast<int>(s.steps_ahead));
   RecordProperty("longest", static_cast<int>(longest));
   RecordProperty("preemptions", static_cast<int>(preemptions_));
@@ -265,10 +271,13 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Architectures, TraceTest,
                          ::testing::Values(TraceKind{"llama", false}, TraceKind{"gemma3", false},
-                                           TraceKind{"llama", true}, TraceKind{"gemma3", true}),
+                                           TraceKind{"llama", true}, TraceKind{"gemma3", true},
+                                           TraceKind{"llama", false, true},
+                                           TraceKind{"gemma3", false, true}),
                          [](const auto& p) {
-                           return std::string(p.param.architecture) +
-                                  (p.param.ahead ? "_ahead" : "");
+                           return std::string(p.param.architecture) + (p.param.ahead    ? "_ahead"
+                                                                       : p.param.drafts ? "_drafts"
+                                                                                        : "");
                          });
 
 }  // namespace

@@ -42,7 +42,7 @@ Bytes huge_bytes(std::size_t n) {
 
 using Clock = std::chrono::steady_clock;
 
-// The seconds from the first thread's start of f(lane) to the last one's end.
+// The seconds from the first thread's start of f(worker) to the last one's end.
 template <class F>
 double slice_seconds(ThreadPool& pool, F f) {
   std::vector<Clock::time_point> starts(pool.size()), ends(pool.size());

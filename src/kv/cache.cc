@@ -27,7 +27,8 @@ PrefixStoreOptions store_options(const CacheOptions& o, std::uint64_t reserved_b
           .blocks_max = blocks_max(reserved_bytes),
           .ghost_capacity = o.ghost_capacity,
           .tenants_max = 2 * o.roots_max,  // half of them with limits and nothing else
-          .policy = policy.value()};
+          .policy = policy.value(),
+          .below = o.below};
 }
 
 }  // namespace

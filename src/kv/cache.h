@@ -38,6 +38,7 @@
 #include "kv/index.h"
 #include "kv/journal.h"
 #include "kv/key.h"
+#include "kv/landing.h"
 #include "kv/memory.h"
 #include "kv/reason.h"
 #include "kv/sequence.h"
@@ -45,7 +46,9 @@
 
 namespace quire {
 
+class Below;
 class CacheCore;
+enum class Offer : std::uint8_t;
 
 struct CacheOptions {
   std::uint64_t budget_bytes =
@@ -66,6 +69,7 @@ struct CacheOptions {
   std::uint32_t ghost_capacity = 65536;
   std::uint32_t journal_capacity = 16384;
   bool poison = kPoisonByDefault;  // fill what is free, and notice writes to it
+  Below* below = nullptr;          // is offered blocks (kv/below.h) until the cache ends
 };
 
 // What a prompt got from the cache. tokens + missed = the prompt, less its last token, which is
@@ -80,7 +84,8 @@ struct Attached {
 
 struct StepNeed {
   Sequence* sequence;
-  std::uint32_t count;  // tokens the step computes, drafts included
+  std::uint32_t count;        // tokens the step computes, drafts included
+  std::uint32_t drafted = 0;  // how many of the last may be rejected: their rows are kept
 };
 
 // Room for one step. Rows of item i are written at positions [past(i), past(i) + count(i)).
@@ -195,6 +200,7 @@ struct CacheStats {
   std::uint64_t requests, tokens_queried, tokens_hit, tokens_partial, tokens_in_flight,
       tokens_published;
   std::uint64_t blocks_published, blocks_deduplicated, blocks_copied, blocks_moved;
+  std::uint64_t tokens_adopted;  // that came from below
   std::uint64_t evicted_blocks, evicted_bytes;
   std::array<std::uint64_t, kReasonCount> evictions;  // by Reason
   std::array<std::uint64_t, 3> ghost_hits;  // tokens a cache of 2x, 4x, 8x would have served too
@@ -253,6 +259,22 @@ class KvCache {
   Attached attach(Sequence& s);
 
   Result<Reservation> reserve(std::span<const StepNeed> needs);
+
+  // Blocks that come from below memory (kv/landing.h). Of a sequence of so many tokens, a group
+  // may want only the last blocks.
+  bool wants(const Sequence& s, std::uint32_t group, std::uint32_t block,
+             std::uint32_t tokens) const;
+  std::uint32_t serve_limit(const Sequence& s) const;  // tokens that need not be computed, at most
+  // Room for a block; evicts what it must. Nothing: there is none.
+  std::optional<Landing> land(const Sequence& s, std::uint32_t group);
+  // The sequence has come to block `first`, and the next blocks have landed. It takes as many of
+  // them as it can use, and says how many.
+  std::uint32_t adopt(Sequence& s, std::uint32_t first, std::span<LandedBlock> blocks);
+  std::uint64_t landings() const;  // that live
+  // Offers blocks that are not below yet, a few per call, from `place` on (0 at first). False: that
+  // was all.
+  bool offer_rest(std::uint32_t& place, Offer why);
+  void not_below(const BlockKey& key, std::uint32_t group);  // it was taken, and lost
 
   // A copy that shares every block. The first sequence that writes into a shared tail copies it;
   // nothing is copied before.
@@ -315,6 +337,12 @@ class KvCache {
   std::optional<TextPlace> find_text(const Sequence& s, std::span<const TokenId> tokens,
                                      const std::optional<TextPlace>& after) const;
   CachedText text(const TextPlace& place) const;
+  // From now on continue_text() finds what is cached.
+  void remember_tails();
+  // Appends up to `count` tokens that came after the last tokens of `known` in a cached text of the
+  // sequence's root and salt. Returns how many tokens before them are equal; 0: none.
+  std::uint32_t continue_text(const Sequence& s, std::span<const TokenId> known,
+                              std::uint32_t count, std::vector<TokenId>& tokens) const;
   void tree(const std::function<void(const NodeInfo&)>& visit) const;  // parents before children
   // Evicts the node and all below it; `force` evicts pinned nodes too. A dry run only counts.
   Result<Evicted> evict(const BlockKey& prefix, bool force = false, bool dry_run = false);

@@ -41,6 +41,11 @@ struct CacheLayout {
   std::uint32_t first_block(std::uint32_t g, std::uint32_t tokens) const {
     return static_cast<std::uint32_t>(geometry.first_block(geometry.groups[g], tokens));
   }
+  // Whether a sequence of so many tokens, all in whole blocks, has a block that is published.
+  bool wants(std::uint32_t g, std::uint32_t block, std::uint32_t tokens) const {
+    if (groups[g].open_only || state >> g & 1) return false;
+    return !(windowed >> g & 1) || block >= first_block(g, tokens) || block < groups[g].sinks;
+  }
   std::uint32_t block_end(std::uint32_t g, std::uint32_t tokens) const {
     return static_cast<std::uint32_t>(geometry.block_end(geometry.groups[g], tokens));
   }

@@ -4,10 +4,12 @@
 //   roots.cc    roots, layouts and sizes of blocks: made, found, and forgotten for others
 //   attach.cc   prompts in the index: place, peek, attach, preempt, fork, truncate
 //   step.cc     reserve, commit, publish
+//   adopt.cc    blocks that come from below memory
 //   reclaim.cc  making room: eviction, slabs, parked sequences, resizing
 //   lease.cc    pins and leases
 //   compact.cc  lanes that keep different tokens
 //   text.cc     blocks found by their own tokens
+//   tails.cc    how cached texts went on
 //   inspect.cc  stats, tree, evict, clear, check
 #pragma once
 
@@ -110,8 +112,9 @@ class CacheCore {
   void complete(Step& step);
   std::uint32_t commit(std::uint32_t step, std::size_t item, std::span<const TokenId> accepted);
   void finish_item(Item& item, std::uint32_t accepted);
-  void publish(SequenceState& s);
-  bool publish_block(SequenceState& s, std::uint32_t i);
+  void publish(SequenceState& s,
+               std::uint32_t below_until = 0);  // blocks before it came from below
+  bool publish_block(SequenceState& s, std::uint32_t i, bool from_below);
   template <class F>
   bool fits_quota(TenantSlot t, F missing);
   void announce(SequenceState& s);
@@ -121,6 +124,12 @@ class CacheCore {
   void refresh_offsets(SequenceState& s);
   void snapshot(SequenceState& s);
   void release_blocks(SequenceState& s);
+
+  // adopt.cc
+  bool windows_whole(const SequenceState& s, std::uint32_t first,
+                     std::span<const LandedBlock> blocks) const;
+  std::optional<Landing> land(const SequenceState& s, std::uint32_t group);
+  std::uint32_t adopt(SequenceState& s, std::uint32_t first, std::span<LandedBlock> blocks);
 
   // reclaim.cc
   // For the sequence, evicting what it must; empty when all is in use.
@@ -189,6 +198,7 @@ class CacheCore {
   bool shares_waived = false;        // until a step finds room
   std::vector<BlockId> slab_blocks;  // scratch of empty_slab
   std::uint64_t evictions_since_balance = 0;
+  std::uint64_t landings = 0;  // that live
   std::vector<Lease> leases;
   std::vector<std::uint32_t> free_leases;
   Expiry lease_expiry;
@@ -196,7 +206,7 @@ class CacheCore {
   struct Counters {
     std::uint64_t requests, tokens_queried, tokens_hit, tokens_partial, tokens_in_flight,
         tokens_published;
-    std::uint64_t blocks_published, blocks_deduplicated, blocks_copied;
+    std::uint64_t blocks_published, blocks_deduplicated, blocks_copied, tokens_adopted;
   } counters{};
 };
 

@@ -75,6 +75,7 @@ class PrefixIndex {
                              std::span<const TokenId> tokens) const;
 
   NodeId parent(NodeId node) const { return static_cast<NodeId>(at(node).parent); }
+  bool live(NodeId node) const { return raw(node) < end_ && at(node).live; }
   bool is_root(NodeId node) const { return at(node).parent == kNil; }
   std::uint32_t depth(NodeId node) const {
     return at(node).depth;

@@ -83,6 +83,7 @@ CacheStats CacheCore::stats() const {
   s.blocks_deduplicated = counters.blocks_deduplicated;
   s.blocks_copied = counters.blocks_copied;
   s.blocks_moved = store.moves();
+  s.tokens_adopted = counters.tokens_adopted;
   s.evicted_blocks = store.stats().evicted_blocks;
   s.evicted_bytes = store.stats().evicted_bytes;
   for (std::size_t r = 0; r < kReasonCount; ++r)
@@ -168,7 +169,7 @@ void CacheCore::check() const {
     CHECK(pool.readers(pool.id_at(block)) == count);
     ++referenced;
   }
-  CHECK(pool.ledger().referenced == referenced);
+  CHECK(pool.ledger().referenced == referenced + landings);
   for (const Lease& l : leases)
     if (l.live) ++holds[static_cast<std::uint32_t>(l.node)];
   store.index().for_each([&](NodeId n) {

@@ -50,13 +50,21 @@ enum class Bug : std::uint8_t {
   window_too_short,        // a window frees one block too early
   state_not_restored,      // a rejected step leaves its state behind
   // engine: for the simulator of the whole engine
+  landing_not_fenced,     // room for a block on its way from a tier may be moved
+  adopt_before_arrival,   // a block is used while its bytes are on their way
+  adopt_failed,           // a block whose bytes could not be read is used
+  free_while_read,        // room of a request that left is used while a tier still writes into it
+  name_without_prefix,    // a block is stored under its own tokens alone
   cut_ignores_every,      // behind a cut, steps go on past the places where the program acts
   snapshot_short_of_cut,  // the state of a prompt that ends before its cut is kept for longer ones
   share_rereading,        // answers that fork share how far the context was read again
   parked_never_restart,   // what a parked budget holds stays, whoever runs out of memory
+  trust_guesses,          // what comes after a wrong guess is told, too
+  keep_wrong_guess,       // the row of a wrong guess stays in the sequence
+  guesses_not_counted,    // penalties do not count tokens of drafts
 };
 inline constexpr std::uint8_t kKvBugCount = static_cast<std::uint8_t>(Bug::state_not_restored) + 1;
-inline constexpr std::uint8_t kBugCount = static_cast<std::uint8_t>(Bug::parked_never_restart) + 1;
+inline constexpr std::uint8_t kBugCount = static_cast<std::uint8_t>(Bug::guesses_not_counted) + 1;
 
 #ifdef QUIRE_PLANTED_BUGS
 inline Bug planted_bug = Bug::none;

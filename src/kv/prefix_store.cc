@@ -11,6 +11,11 @@ namespace {
 
 double seconds(Nanoseconds t) { return static_cast<double>(t) * 1e-9; }
 
+// Not because it is old, or because somebody wants it gone.
+bool leaves_for_room(Reason reason) {
+  return reason != Reason::evicted_expired && reason != Reason::evicted_cleared;
+}
+
 }  // namespace
 
 PrefixStore::PrefixStore(const PrefixStoreOptions& options, BlockPool& pool, Journal& journal)
@@ -22,6 +27,7 @@ PrefixStore::PrefixStore(const PrefixStoreOptions& options, BlockPool& pool, Jou
       ghosts_(options.ghost_capacity),
       leased_(options.blocks_max),
       policy_(options.policy),
+      below_(options.below),
       blocks_max_(options.blocks_max),
       tenants_(options.tenants_max, options.blocks_max),
       subtree_(options.node_capacity) {
@@ -144,6 +150,8 @@ void PrefixStore::touch(NodeId n, std::uint8_t priority, Nanoseconds lease_until
   CacheNode& node = nodes_[raw(n)];
   node.hits += hit;
   if (hit) stats_.times.reuse_gap.add(seconds(now_ - node.last_used));
+  if (hit && below_ && node.below != index_.present(n))
+    for (std::uint32_t g = 0; g < kGroupsMax; ++g) offer(n, g, Offer::hit);
   node.last_used = now_;
   node.priority = std::max(node.priority, priority);
   if (lease_until > node.lease_until) {
@@ -342,6 +350,8 @@ void PrefixStore::drop_block(NodeId n, std::uint32_t group, Reason reason) {
   CachedBlock& held = block(n, group);
   const BlockId b = held.id();
   withdraw(b);
+  if (leaves_for_room(reason)) offer(n, group, Offer::leaving);
+  nodes_[raw(n)].below &= static_cast<std::uint8_t>(~(1u << group));
   const std::uint64_t freed = pool_.bytes(b);
   if (nodes_[raw(n)].pins > 0) remove_pinned(n, freed);
   if (pool_.state(b) == BlockState::cached) tenants_.remove_idle(tenant(n), freed);

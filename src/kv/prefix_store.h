@@ -14,14 +14,17 @@
 //
 //   prefix_store.cc  nodes, their blocks, and which of them may leave
 //   evict_store.cc   who leaves (kv/tenants.h)
+//   below_store.cc   blocks offered to what lies below memory
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "kv/below.h"
 #include "kv/block_times.h"
 #include "kv/cache_layout.h"
 #include "kv/content_table.h"
@@ -31,6 +34,7 @@
 #include "kv/journal.h"
 #include "kv/lease_heap.h"
 #include "kv/pool.h"
+#include "kv/tails.h"
 #include "kv/tenants.h"
 
 namespace quire {
@@ -61,7 +65,9 @@ struct CacheNode {
   std::uint32_t stocked = 0;    // children that hold a block
   std::uint32_t hits = 0, pins = 0, leases = 0;
   std::uint8_t priority = kDefaultPriority;
+  std::uint8_t below = 0;  // groups whose block is kept below memory, too
 };
+static_assert(kGroupsMax <= 8);
 
 // The time to compute a block again, by its position. The `cost` evictor uses it.
 struct RecomputeCost {
@@ -77,6 +83,7 @@ struct PrefixStoreOptions {
   std::uint32_t node_capacity = 0, tokens_per_block = 32, blocks_max = 0;
   std::uint32_t ghost_capacity = 65536, tenants_max = 4096;
   const EvictPolicy* policy = nullptr;
+  Below* below = nullptr;
 };
 
 struct PrefixStoreStats {
@@ -123,11 +130,23 @@ class PrefixStore final : public PoolListener {
   std::uint64_t bytes(NodeId n) const;
   std::uint64_t root_bytes(std::uint32_t root) const { return root_bytes_[root]; }
 
+  // What lies below memory (kv/below.h).
+  void offer(NodeId n, std::uint32_t group, Offer why);  // unless it has been taken
+  void set_below(NodeId n, std::uint32_t group) {
+    nodes_[raw(n)].below |= static_cast<std::uint8_t>(1u << group);
+  }
+  void not_below(const BlockKey& key, std::uint32_t group);
+  bool offer_rest(std::uint32_t& place, Offer why);
+
   // The realm of blocks after `n` whose key has this change.
   std::uint64_t realm(NodeId n, std::uint64_t change) const;
   // A node of the realm that can serve and has exactly these tokens, anywhere in the tree. If there
   // are many, only the newest few are considered; the choice among them is deterministic.
   NodeId find_text(std::uint64_t realm, std::span<const TokenId> tokens) const;
+  // KvCache::continue_text, of a realm.
+  void remember_tails() { tails_.emplace(); }
+  std::uint32_t continue_text(std::uint64_t realm, std::span<const TokenId> known,
+                              std::uint32_t count, std::vector<TokenId>& tokens) const;
 
   // Running sequences.
   void anchor(NodeId n) { ++nodes_[raw(n)].holds; }
@@ -155,7 +174,7 @@ class PrefixStore final : public PoolListener {
   // Whichever class; leased ones last, or not at all.
   bool evict_own(TenantSlot t, Reason reason, bool leased);
   bool evict_leased(TenantSlot by = kNoTenant);       // forced: the lease that expires first
-  bool keep_quota(TenantSlot t, std::uint64_t more);  // makes room for so many bytes in its quota
+  bool keep_quota(TenantSlot t, std::uint64_t more);  // makes room for `more` bytes in its quota
   void expire();  // leases whose time has come no longer protect
   // Slabs are emptied block by block, in any order. A chain block leaves together with all blocks
   // that follow it, and stays if any of these is read, fenced or protected.
@@ -222,6 +241,9 @@ class PrefixStore final : public PoolListener {
   void expose(NodeId n);
   void hide(NodeId n);
   std::uint64_t digest(NodeId n) const;
+  void remember_tails(NodeId n);
+  std::uint32_t match_back(TextTails::Place place, std::span<const TokenId> known) const;
+  NodeId way_on(NodeId n) const;
   void retreat_cursors(NodeId n);
   std::uint32_t gather(NodeId n);  // into subtree_
   bool idle(NodeId n) const;       // nobody reads or fences a block of it
@@ -232,10 +254,13 @@ class PrefixStore final : public PoolListener {
   BlockPool& pool_;
   Journal& journal_;
   PrefixIndex index_;
-  ContentTable contents_;  // of exposed nodes
+  ContentTable contents_;           // of exposed nodes
+  std::optional<TextTails> tails_;  // of nodes that became exposed since it is wanted
+  std::vector<TokenId> tail_;       // scratch
   GhostTable ghosts_;
   LeaseHeap leased_;
   const EvictPolicy* policy_;
+  Below* below_;
   std::uint32_t blocks_max_;
   RecomputeCost cost_;
   Nanoseconds now_ = 0;

@@ -59,7 +59,7 @@ enum class Reason : std::uint8_t {
   not_stored_faulted,   // not finite, or the request failed
   forked,
   copied_on_write,
-  moved,  // to another extent
+  moved,  // from a tier into memory
   rolled_back,
   pinned,
   unpinned,

@@ -42,6 +42,7 @@ struct SequenceOptions {
   std::uint32_t serve_max = 0xffffffffu;  // most tokens that attach may find in the cache
   bool recomputable =
       true;  // false: parked blocks are never dropped (a retainer's state cannot be recomputed)
+  bool goes_below = true;                   // its blocks may leave memory for other places
   std::uint8_t priority = 50;               // 0-100, of the blocks it publishes
   Nanoseconds ttl = 0;                      // lease on the blocks it publishes; 0: none
   std::span<const KeyChange> changes = {};  // where a salt starts, media, ...; copied

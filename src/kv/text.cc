@@ -29,6 +29,7 @@ void PrefixStore::expose(NodeId n) {
   if (index_.exposed(n)) return;
   index_.expose(n);
   contents_.add(n, digest(n));
+  remember_tails(n);
 }
 
 void PrefixStore::hide(NodeId n) {

@@ -18,7 +18,7 @@ struct CatalogEntry {
   std::string_view name;  // as on the command line: "llama-3-70b"
   std::uint32_t layers, query_heads, kv_heads, head_dim, context;
   std::uint32_t window;        // of local layers; 0: every layer sees everything
-  std::uint32_t global_every;  // with a window: every so many layers sees everything; 0: none does
+  std::uint32_t global_every;  // with a window: every Nth layer sees everything; 0: none does
   std::uint32_t latent;        // MLA: elements per token and layer; 0: keys and values per head
   double parameters;           // billions
 };

@@ -51,9 +51,9 @@ enum class StepWant : std::uint8_t {
   drawn,   // as StepPlan::draws says, row by row; rows that want their logits get them
 };
 
-// Keys and values of a sequence that are still on their way from a tier or a peer. The engine thread
-// or an I/O thread raises `layers`; the executor reads layer l once l < layers. A sequence that is
-// dropped may be read until its step is completed, and what comes of that is void.
+// Keys and values of a sequence that are still arriving from a tier or a peer. The engine thread or
+// an I/O thread raises `layers`; the executor reads layer l once l < layers. A sequence that is
+// dropped may still be read until its step is completed; its results are void.
 struct LayerGate {
   std::atomic<std::uint32_t> layers{0};
   Nanoseconds deadline = 0;  // on the steady clock: the sequence is dropped from the step then
@@ -61,8 +61,8 @@ struct LayerGate {
 
 // One step: rows of all sequences one after the other. `groups` has one view per layer group of the
 // geometry; their sequences lie in the same order and cover the same rows. Everything that a plan
-// points to stays as it is until the step is completed, except that an entry of a block table may
-// change to a block with equal contents. The block that it named before stays, too.
+// points to must not change until the step is completed, except that an entry of a block table may
+// change to a block with equal contents. The block that it named before must stay, too.
 struct StepPlan {
   const Geometry* geometry = nullptr;
   std::uint64_t serial = 0;  // of the geometry: another one may come to lie at its address
@@ -97,7 +97,7 @@ struct StepResult {
 
 enum class StepTicket : std::uint32_t {};
 
-// What sealing lost in pages looked at now and then, one of each step: sums of squares.
+// What sealing lost, as sums of squares. Only one page of each step is looked at.
 struct SealError {
   struct Side {
     double error = 0, power = 0;
@@ -110,21 +110,20 @@ struct SealError {
 class PageWork {
  public:
   virtual ~PageWork() = default;
-  // Attention that slots of a sequence received from queries its tap kept, added to out[layer of
-  // the tap * query_heads + query head][slot]. On all threads.
+  // Adds the attention that slots of a sequence received from the queries of its tap to out[layer
+  // of the tap * query_heads + query head][slot]. On all threads.
   virtual void add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
                         const MassAsk& ask, std::span<float* const> out) = 0;
-  // Turns the keys of heads by `delta` positions, which may be negative: [rows][key_dim], rotated.
+  // Rotates the keys of heads by `delta` more positions, which may be negative: [rows][key_dim].
   virtual void rotate_keys(std::uint32_t layer, std::int32_t delta, std::uint32_t rows,
                            float* keys) = 0;
   // Radians per position of the pairs (i, i + n) of a layer's heads.
   virtual std::span<const double> rotation(std::uint32_t layer) const = 0;
-  // How one side of a lane's pages is sealed and read, of the page whose first token is at
-  // `position`.
+  // How one side of a lane's page is encoded and read. The page's first token is at `position`.
   virtual EncodedPart sealed_part(const Geometry& geometry, std::uint32_t layer,
                                   std::uint32_t kv_head, Side side,
                                   std::uint32_t position) const = 0;
-  virtual RopeView rope(std::uint32_t layer) const = 0;  // positions that steps have had
+  virtual RopeView rope(std::uint32_t layer) const = 0;  // as far as steps have got
 };
 
 struct WeightsInfo {
@@ -140,7 +139,7 @@ class Executor {
   virtual const ModelConfig& config() const = 0;
   // The cache geometry of this model under a storage policy.
   virtual Geometry geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const = 0;
-  // Whether keys and values can be stored in this way.
+  // Whether this executor can store keys and values under a storage policy.
   virtual Status check_storage(const StoragePolicy& storage, const Geometry& geometry) const = 0;
 
   virtual Result<StepTicket> submit(const StepPlan& plan) = 0;

@@ -11,7 +11,8 @@
 
 namespace quire {
 
-// Of one file: what sha256sum prints. Of several: over their digests, in the order given.
+// Of one file: the digest that sha256sum prints. Of several: the digest of their digests, in this
+// order.
 Result<std::array<std::byte, 32>> digest_of_files(std::span<const std::string> paths);
 
 }  // namespace quire

@@ -76,8 +76,9 @@ void GroupSteps::prepare(const Geometry& geometry, const StepRows& step) {
   count(tail);
 }
 
-// Blocks that a layer of the group reads and that other blocks do not push out of the last cache before
-// it does. A few rows are bound by memory throughout, and what is chosen is not known yet.
+// The blocks to fetch ahead: those that a layer of the group reads, as many as the last cache
+// holds. None with few rows, which are bound by memory throughout, and none if pages are chosen,
+// because the choice is not known yet.
 void GroupSteps::list_past(const Geometry& geometry, const LayerGroup& group, GroupStep& at,
                            bool chosen) {
   at.past_blocks.clear();
@@ -95,8 +96,8 @@ void GroupSteps::list_past(const Geometry& geometry, const LayerGroup& group, Gr
   }
 }
 
-// Blocks that this step fills whole and that have no place in the cache pass through memory of their
-// own, in the order they come: so many bytes of it.
+// Rows of blocks that this step fills completely may have no place in the cache. They pass through
+// scratch memory; returns its bytes.
 std::size_t GroupSteps::list_row_blocks(GroupStep& at) {
   const std::uint32_t tokens = at.view.tokens_per_block;
   at.row_blocks.clear();
@@ -111,7 +112,7 @@ std::size_t GroupSteps::list_row_blocks(GroupStep& at) {
   return passed * at.row_block_bytes;
 }
 
-// Where this step's rows go.
+// Finds the places of this step's rows.
 void GroupSteps::place_rows(GroupStep& at) {
   const std::uint32_t tokens = at.view.tokens_per_block;
   for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
@@ -169,7 +170,8 @@ SealedStep GroupSteps::sealed_step(const GroupStep& group, const AttendStep& as_
           .queries = as_rows.queries,
           .out = as_rows.out,
           .row_stride = as_rows.row_stride,
-          .partials = as_rows.partials};
+          .partials = as_rows.partials,
+          .sinks = as_rows.sinks};
 }
 
 void GroupSteps::plan_part(const GroupStep& whole, std::span<const RowBlocks> rows,

@@ -14,11 +14,11 @@
 
 namespace quire {
 
-// What products fetch for the attention after them: a part of the last cache, in which it waits.
+// Bytes that matrix products fetch for the attention after them: a part of the last cache.
 inline constexpr std::size_t kFetchBytes = 8 << 20;
 
-// Where a row's keys and values go in one layer group: in a block of all layers, or in one that
-// serves a layer (or those that are sealed together) and is then used for the next.
+// Where a row's keys and values go in one layer group: to a block of all layers, or to scratch that
+// serves one layer (or the layers that are sealed together) and is then used for the next.
 struct RowPlace {
   std::byte* block;
   std::uint32_t slot;
@@ -50,18 +50,18 @@ struct GroupStep {
 };
 
 struct GroupSteps {
-  // `narrow`: activations are no finer than narrow attention is.
+  // `narrow`: activations are coarse enough for narrow attention.
   GroupSteps(const ModelConfig& config, Isa isa, bool narrow, std::uint32_t threads);
 
   void prepare(const Geometry& geometry, const StepRows& step);
   const GroupStep& operator[](std::uint32_t group) const { return groups[group]; }
-  // A layer's attention: of its group, or of those who read everything in it.
+  // A layer's attention: that of its group, or `dense` where no sequence chooses pages.
   const GroupStep& of_layer(const Geometry& geometry, std::uint32_t layer) const {
     const std::uint32_t group = geometry.places[layer].group;
     return chooses(group) && choosing.dense(layer) ? dense : groups[group];
   }
   bool chooses(std::uint32_t group) const { return choosing.active() && choosing.group() == group; }
-  // Of a lossy group, like one over rows.
+  // The plan of a lossy group, with the type of a plan over rows.
   SealedStep sealed_step(const GroupStep& group, const AttendStep& as_rows) const;
 
   std::vector<GroupStep> groups;
@@ -77,7 +77,7 @@ struct GroupSteps {
   static std::size_t list_row_blocks(GroupStep& at);
   void place_rows(GroupStep& at);
   void prepare_sealed(const Geometry& geometry, const LayerGroup& group, GroupStep& at);
-  // Plans a part of a group's step, whose view is set.
+  // Plans a part of a group's step. Its view must be set.
   void plan_part(const GroupStep& whole, std::span<const RowBlocks> rows, GroupStep& part);
   void prepare_tail(const Geometry& geometry, const StepRows& step);
 

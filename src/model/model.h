@@ -1,7 +1,7 @@
 // model/model.h - a model in the CPU's memory: packed weights, and the forward pass over a step's rows.
 // CpuExecutor (model/cpu_executor.h) drives it; the GPU's counterpart is model/device_model.h.
 //
-// It knows nothing of the cache but the views it is handed (kernels/kv_view.h).
+// It sees the cache only through views (kernels/kv_view.h).
 //
 //   TRY(ModelSource source, ModelSource::open(path));
 //   TRY(std::unique_ptr<Model> model, Model::load(source, pool, {}));
@@ -32,9 +32,9 @@
 
 namespace quire {
 
-// How weights lie on a GPU: decoded to bf16, or packed as the codes of the file, which takes a third
-// of that for types of 4 bits (model/weight_codes.h). Both mean the same numbers, and give the same
-// bits. `automatic` packs what would not fit otherwise.
+// How a GPU stores weights: decoded to bf16, or packed as the codes of the file
+// (model/weight_codes.h). Packed weights of 4 bits take a third of the memory. Both mean the same
+// numbers and give the same bits. `automatic` packs weights that would not fit otherwise.
 enum class WeightStorage : std::uint8_t { automatic, bf16, packed };
 
 struct ModelOptions {
@@ -58,8 +58,8 @@ struct StepRows {
   BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
   // On a device, with `greedy`: the step is queued and this names it; DeviceModel::finish() waits for it.
   std::uint32_t* ticket = nullptr;
-  // On a device, instead: what is to be drawn there, and where what came of it goes. Rows that want
-  // their logits get them.
+  // On a device, instead of `greedy`: what to draw, and where the results go. Rows that want their
+  // logits get them.
   const Draws* draws = nullptr;
   Drawn* drawn = nullptr;
   std::span<Tap* const> taps = {};  // by sequence, null where nobody asks; or empty
@@ -85,31 +85,26 @@ class Model {
   const ModelOptions& options() const;
   std::uint64_t weight_bytes() const;  // in memory
 
-  // What this model's cache looks like, stored so.
+  // The cache geometry of this model under a storage policy.
   Geometry geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const;
 
-  // Identifies the arithmetic: two runs with equal ids, weights and tokens give equal bits. The
-  // instruction set is not part of it, as all of them agree.
+  // Identifies the arithmetic: two runs with equal ids, weights and tokens give equal bits. All
+  // instruction sets give the same bits, so they have the same id.
   std::uint64_t numerics_id() const;
 
   // Writes K/V of every row through the views, then logits [logit_rows][vocabulary]. The geometry
   // is that of `groups`.
   void forward(const Geometry& geometry, const StepRows& step, float* logits);
 
-  // Attention that slots of a sequence received from queries its tap kept, added to out[layer of
-  // the tap * query_heads + query head][slot]. Between steps; on all threads.
+  // These are PageWork (model/executor.h), between steps.
   void add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
                 const MassAsk& ask, std::span<float* const> out);
-  // Turns the keys of heads by `delta` positions, which may be negative: [rows][key_dim], rotated.
   void rotate_keys(std::uint32_t layer, std::int32_t delta, std::uint32_t rows, float* keys);
-  // Radians per position of the pairs (i, i + n) of a layer's heads.
   std::span<const double> rotation(std::uint32_t layer) const;
 
-  // How one side of a lane's pages is sealed and read: for those who do so outside of a step. Of
-  // the page whose first token is at `position`.
   EncodedPart sealed_part(const Geometry& geometry, std::uint32_t layer, std::uint32_t kv_head,
                           Side side, std::uint32_t position) const;
-  RopeView rope(std::uint32_t layer) const;  // positions that steps have had
+  RopeView rope(std::uint32_t layer) const;
 
   const SealError& seal_error() const;  // since the start; between steps
 

@@ -1,9 +1,10 @@
-// model/page_reads.h - one sequence of a step that reads only some of its pages, and how it chooses
-// them in each layer, once its queries are there (kernels/select.h).
+// model/page_reads.h - a sequence that reads only some of its pages, and how it chooses them in
+// each layer, once the layer's queries are known (kernels/select.h).
 //
-// The engine makes one per part that chooses by itself (StepRows::reads): a row of an answer, by the
-// bounds of its lanes' pages; or the rows of one block of a prompt, as a sparse geometry says. Its own
-// block is read in any case, and attention sees the rest as a lane that kept these pages only.
+// A step has one PageReads for each part that chooses (StepPlan::reads): a row of an answer, which
+// chooses by the bounds of its lanes' pages; or the rows of one block of a prompt, which choose as
+// a sparse geometry says. A part always reads its own block. Attention sees the chosen pages as a
+// lane.
 //
 //   PageReadCounts counts;
 //   PageReads reads{.bounds = &bounds, .pages_max = 16, .counts = &counts};
@@ -16,10 +17,11 @@
 
 namespace quire {
 
-// Layers before this one read everything where answers choose: their queries say too little (Quest).
+// Answers that choose read everything in the layers before this one: queries there say too little
+// (Quest).
 inline constexpr std::uint32_t kDenseLayers = 2;
 
-// Lane pages before a row's own block: read, and what there was.
+// Lane pages before a row's own block: those that were read, and all there were.
 struct PageReadCounts {
   std::uint64_t read = 0, whole = 0;
 };
@@ -29,7 +31,7 @@ struct PageReads {
       nullptr;                  // of the group's lanes; grows as pages are sealed. Null: a prompt's
   std::uint32_t pages_max = 0;  // that a row reads in each lane
   PageReadCounts* counts = nullptr;
-  // What each lane chose, by lane of the group; for who wants to see it.
+  // For tests: the pages that each lane of the group chose.
   std::vector<std::vector<std::uint32_t>>* chosen = nullptr;
 };
 

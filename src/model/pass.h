@@ -1,13 +1,13 @@
 // model/pass.h - one thread's part of one forward pass: it walks the layers' specs. Private to model/.
 //
-// Three ways to share the work, chosen by the number of rows; none of them changes a bit, as every
-// row and every output column is computed alike wherever it is computed:
+// Threads share the work in one of three ways, chosen by the number of rows. The choice changes no
+// bit, because every row and every output column is computed in the same way on any thread:
 //   few      (decode)   threads split columns; each prepares the few activation rows for itself
 //   columns  (batches)  threads split columns of the matrices and rows of everything between, and
 //                       meet in between
 //   rows     (prefill)  each thread takes its rows through whole layers; they meet only around
 //                       attention
-// Once the last layer's keys and values are stored only rows whose logits are wanted go on, in a
+// When the last layer's keys and values are stored, only rows whose logits are wanted go on, in a
 // second Pass.
 #pragma once
 
@@ -55,19 +55,33 @@ class Pass {
              const std::vector<float>& weight, const ActivationRows& to);
   void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
               const ActivationRows& to) const;
-  void project(const PackedMatrix& w, const ActivationRows& in);
+  void project(const Layer& l, const PackedMatrix& w, const std::vector<float>& bias,
+               const ActivationRows& in);
   void feed_forward(const Layer& l);
-  void multiply_units(const Layer& l, Range units, const ActivationRows& in,
-                      const ActivationRows& inner);
+  void multiply_units(const FeedForward& ffn, const PackedPair& w, const float* bias, Range rows,
+                      Range units, const ActivationRows& in, const ActivationRows& inner);
   void finish(const Layer& last);       // attention and feed-forward of the last layer, logits
-  void finish_tail(const Layer& last);  // the same, for rows whose logits are wanted
+  void finish_tail(const Layer& last);  // finish(), for rows whose logits are wanted
   void logits();
+
+  // pass_experts.cc
+  void mix_experts(const Layer& l);
+  void score_experts(const Layer& l);
+  void choose_experts(const Layer& l);
+  void encode_for_experts(const Layer& l);
+  void multiply_experts(const Layer& l);
+  void add_experts(const Layer& l);
+  float shared_weight(const Layer& l, std::uint32_t row) const;
 
   // pass_attention.cc
   void keys_and_values(const Layer& l);
   void wait_for_gates(std::uint32_t layer);
   void project_qkv(const Layer& l, const ActivationRows& in);
-  void finish_head(const Layer& l, std::uint32_t head, Range rows);
+  void project_then_norm(const Layer& l, const ActivationRows& in);
+  void multiply_head(const Layer& l, std::uint32_t head, const ActivationRows& in, float* out,
+                     std::size_t stride);
+  void finish_head(const Layer& l, std::uint32_t head, Range rows, float* first,
+                   std::size_t stride);
   void choose_pages(const Layer& l);
   void seal(const Layer& l);
   void attention(const Layer& l);

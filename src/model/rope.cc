@@ -5,8 +5,8 @@
 namespace quire {
 namespace {
 
-// sin and cos of a double by reduction to [-pi/4, pi/4] and Taylor series. The library's own are
-// chosen by processor and may differ in the last bit; these use nothing but + and *, in one order.
+// sin and cos of a double by reduction to [-pi/4, pi/4] and Taylor series. The C library chooses
+// its own by processor, and they may differ in the last bit. These use only + and *, in one order.
 struct SinCos {
   double sine, cosine;
 };

@@ -1,7 +1,7 @@
 // model/rope.h - cosines and sines of rotary positions, computed once per position and kept.
 //
-// Angles are formed and reduced in double by arithmetic of our own, so that every machine gets the
-// same bits.
+// Angles are computed in double with this file's own sine and cosine, so that every machine gets
+// the same bits.
 #pragma once
 
 #include <cstdint>

@@ -10,20 +10,21 @@
 #include "model/group_steps.h"
 #include "model/packed_weights.h"
 #include "model/rope.h"
+#include "model/routing.h"
 
 namespace quire {
 
 inline float* floats(const HugeBuffer& b) { return reinterpret_cast<float*>(b.data()); }
 
-// What a step turns out to need beyond what was sized at the start: a few pages.
+// Grows a buffer that was too small for a step.
 void grow(HugeBuffer& buffer, std::size_t bytes);
 
-// Activations on their way into a matrix: encoded, plain, or both, as its weights want them.
+// The activations that a matrix multiplies: encoded, plain, or both, as its weights need them.
 struct ActivationBuffer {
   HugeBuffer encoded, plain;
   ActivationRows view;  // of the widest layer
 
-  // Rows of so many inputs over the same bytes; `fine`: in int16, whatever mode was asked for.
+  // A view of these bytes as rows of `inputs` numbers. `fine`: in int16, whatever the mode is.
   ActivationRows of(std::uint32_t inputs, bool fine = false) const {
     ActivationRows rows = view;
     rows.inputs = inputs;
@@ -37,7 +38,7 @@ struct ActivationBuffer {
 // barrier.
 inline constexpr std::uint32_t kFewRows = 4;
 
-// What one thread owns.
+// Scratch of one thread.
 struct WorkerScratch {
   ActivationBuffer hidden, attended;  // inputs of few rows
   std::vector<float> x;               // residual stream of few rows
@@ -45,18 +46,28 @@ struct WorkerScratch {
   HugeBuffer unit;  // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
   HugeBuffer attend;
   std::vector<float> plain_queries;  // of a tap, before rotation
+  std::vector<float> scores;         // of a row's experts
+  std::vector<ExpertChoice> choices;
+  ExpertLists lists;
   SelectScratch select;
 };
 
 struct Scratch {
   // Shared; [rows][...].
   HugeBuffer x, y, queries, attended_rows, partials;
+  HugeBuffer qkv;     // of layers whose heads are normed together
   HugeBuffer tail_x;  // residual stream of the rows whose logits are wanted
   ActivationBuffer hidden, attended, inner, head;
+  HugeBuffer normed, scores;                  // of layers with experts, and rows by expert:
+  ActivationBuffer gathered, gathered_inner;  // inputs and inner rows
   std::vector<WorkerScratch> workers;
 
   Status size(const ModelConfig& config, const ModelOptions& options, ActivationKinds kinds,
               std::uint32_t workers);
+
+ private:
+  Status size_experts(const ModelConfig& config, const ModelOptions& options,
+                      ActivationKinds kinds);
 };
 
 struct Model::State {
@@ -66,7 +77,7 @@ struct Model::State {
   // The part of one layer and KV head, for calibrated codecs; others have one for all.
   EncodedPart lane_part(EncodedPart part, std::uint32_t layer, std::uint32_t kv_head,
                         std::uint32_t position) const;
-  // Adds what was lost between rows of f16 and the page made of them.
+  // Adds the error of a page against the rows of f16 that it was encoded from.
   void look_at_seal(const EncodedPart& part, const std::byte* rows, const std::byte* page,
                     SealError::Side& side);
   RopeTable& rope_of(std::uint32_t layer) { return ropes[config.per_layer[layer].attn.rope]; }

@@ -76,7 +76,7 @@ void Tap::close_run(Moments& m) {
 
 std::uint64_t Tap::moment_count() const { return moments_.empty() ? 0 : moments_[0].count; }
 
-// Whoever looks has seen the last token: its run may be closed.
+// The last token has been read when sums are asked for, so its run can be closed.
 std::span<const double> Tap::sums(std::uint32_t layer, std::uint32_t head) {
   Moments& m = moments(layer, head);
   close_run(m);

@@ -1,9 +1,9 @@
-// model/tap.h - what a forward pass writes down about a sequence for whoever decides what stays of
-// it, and what is made of that afterwards. Nothing asked for, nothing computed.
+// model/tap.h - records queries of a sequence during forward passes. Retention methods use them to
+// decide which tokens stay. Only what was asked for is recorded.
 //
-// The engine owns one Tap per sequence that asks and hands it to every step (StepRows::taps). It
-// collects, of the layers of one group, the rotated queries of some rows, or sums over queries as
-// they were before rotation. Between steps Model::add_mass turns queries into attention received:
+// A program owns a Tap and hands it to every step (StepPlan::taps). The tap collects, in the layers
+// of one group, the rotated queries of some rows, or sums over queries before rotation. Between
+// steps PageWork::add_mass turns queries into the attention that each slot received:
 //
 //   Tap tap(model.config(), geometry, group);
 //   tap.watch(n - 64, 64);                          // the prompt's last rows, whatever the chunks
@@ -33,7 +33,7 @@ class Tap {
 
   // From now on queries of the tokens [first, first + count) are kept.
   void watch(std::uint32_t first, std::uint32_t count);
-  // Forgets those before `first` and keeps as many behind the others.
+  // Forgets queries of tokens before `first`, and watches as many tokens after the others.
   void advance(std::uint32_t first);
   std::uint32_t first() const { return first_; }
   std::uint32_t count() const { return count_; }
@@ -45,8 +45,8 @@ class Tap {
 
   // Queries of the tokens [first, end) are added up, before rotation, by layer and query head.
   void sum_moments(std::uint32_t first, std::uint32_t end);
-  // Queries of one head before rotation, [count][head_dim], of the tokens from `token` on. Those that
-  // are not wanted are left out.
+  // Adds queries of one head before rotation, [count][head_dim], of the tokens from `token` on.
+  // Tokens that are not asked for are left out.
   void add_moments(const MassKernels& kernels, std::uint32_t layer, std::uint32_t head,
                    std::uint32_t token, std::uint32_t count, const float* rows);
   std::uint64_t moment_count() const;                                         // tokens added
@@ -55,8 +55,8 @@ class Tap {
 
  private:
   friend class Pass;
-  // Sums are made in f32 over up to kRun tokens, counted from token 0, and those added in double:
-  // so they do not depend on the chunks, and cost little.
+  // Runs of kRun tokens, counted from token 0, are summed in f32, and the runs in double. So sums
+  // do not depend on the chunks, and they cost little.
   static constexpr std::uint32_t kRun = 64;
   struct Moments {
     std::vector<float> run_sums, run_products;
@@ -81,10 +81,10 @@ struct TapSequence {
   std::span<const KvSequenceView> groups;
 };
 
-// Which of a tap's queries are asked about, and what they see. Slots of a lane are those it kept, then
-// those of the tokens since. Without more said a query sees all up to itself; with `repeat` it reads
-// a context again: the first `sinks` tokens, [begin, end), and those from `own` up to itself (KVzip;
-// not for compacted sequences).
+// Which of a tap's queries are used, and which slots they see. A lane's slots are those it kept,
+// then those of later tokens. By default a query sees all slots up to its own. With `repeat` it
+// reads a context again: it sees the first `sinks` tokens, [begin, end), and the tokens from `own`
+// up to itself (KVzip; not for compacted sequences).
 struct MassAsk {
   MassRule rule = MassRule::sum;
   float weight = 1;

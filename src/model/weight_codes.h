@@ -17,15 +17,15 @@
 
 namespace quire {
 
-// What holds rows of all these types; of no bits where there is nothing that does.
+// The kind of codes that can hold rows of all these types; 0 bits if there is none.
 WeightCodes code_kind(std::span<const DType> types);
 
 class WeightCoder {
  public:
   WeightCoder(WeightCodes kind, std::uint32_t outputs, std::uint32_t inputs);
 
-  // False: these numbers need another kind; CodeForm::wide holds all that are finite. Rows that are
-  // never added are zero.
+  // False: this kind cannot hold the row's numbers. CodeForm::wide holds all finite ones. Rows that
+  // are never added are zero.
   [[nodiscard]] bool add(std::uint32_t output, DType type, const std::byte* row);
 
   const std::vector<std::byte>& bytes() const { return bytes_; }

@@ -1,5 +1,5 @@
-// server/bad_words.h - words that must not be said: a TokenMask that forbids the last token of each
-// when what was said ends with all before it. Goes around another mask where there is one.
+// server/bad_words.h - words that an answer must not contain: a TokenMask that forbids the last
+// token of a word when the answer ends with all tokens before it. It may wrap another mask.
 #pragma once
 
 #include <memory>

@@ -48,7 +48,7 @@ void answer_loading(Exchange& x) {
 
 Result<std::unique_ptr<Door>> Door::open(HttpServerOptions options) {
   std::unique_ptr<Door> door(new Door());
-  options.threads = 1;  // the cores belong to the model; a mailbox wakes one thread
+  options.threads = 1;  // the cores belong to the model; a doorbell wakes one thread
   options.refuse = refuse_plainly;
   options.admit = [inside = door->inside_](const HttpRequest& head) {
     const auto now = std::atomic_load(inside.get());

@@ -1,5 +1,5 @@
-// server/door.h - the port, open from the first moment: while the model loads, whoever knocks is told
-// to come back.
+// server/door.h - the port, open from the start. While the model loads, requests are answered with
+// 503.
 //
 //   TRY(auto door, Door::open({.port = 8080}));      // answers 503 `loading`
 //   door->open_for(handler, admit);                  // the server behind it is ready

@@ -1,7 +1,6 @@
 // server/fields.h - reads the fields of a JSON object and remembers the first thing that is wrong.
 //
-// null means absent. After everything was read, one look at failed() tells whether any of it
-// counts:
+// null means absent. After all fields were read, failed() says whether anything was wrong:
 //
 //   Fields f(body);
 //   if (auto t = f.number("temperature", 0, 2)) options.temperature = *t;

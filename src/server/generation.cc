@@ -37,7 +37,7 @@ std::string_view outcome(bool reuse, std::uint64_t prompt, std::uint64_t cached,
 
 }  // namespace
 
-void Mailbox::ring(std::shared_ptr<Generation> who) {
+void Doorbell::ring(std::shared_ptr<Generation> who) {
   bool first;
   {
     std::lock_guard lock(mutex_);
@@ -104,10 +104,10 @@ class Generation::Sink final : public RequestSink {
   std::uint32_t part_;
 };
 
-Generation::Generation(Service& service, Mailbox& mailbox, std::shared_ptr<Exchange> exchange,
+Generation::Generation(Service& service, Doorbell& doorbell, std::shared_ptr<Exchange> exchange,
                        GenerationStart start)
     : service_(service),
-      mailbox_(mailbox),
+      doorbell_(doorbell),
       exchange_(std::move(exchange)),
       start_(std::move(start)),
       began_(SteadyClock().now()) {
@@ -157,7 +157,7 @@ void Generation::enqueue(Event event) {
     inbox_.push_back(std::move(event));
     if (std::exchange(rung_, true)) return;
   }
-  mailbox_.ring(shared_from_this());
+  doorbell_.ring(shared_from_this());
 }
 
 void Generation::started(Failure failure) {
@@ -217,6 +217,7 @@ void Generation::handle(Event event) {
   } else if (auto* done = std::get_if<Done>(&event.what)) {
     part.done = std::move(*done);
     part.admitted.cached_tokens = part.done->cached_tokens;
+    part.admitted.loaded_tokens = part.done->loaded_tokens;
     for (std::uint32_t c = 0; c < part.choices.size() && !over_; ++c)
       finish_choice(part, c, Finish::length);  // those that only scored their prompt
     if (++parts_done_ == parts_.size() && !over_) complete();
@@ -344,12 +345,17 @@ Usage Generation::usage() const {
                         cached = part->admitted.cached_tokens;
     u.prompt += prompt;
     u.cached += cached;
+    u.loaded += part->admitted.loaded_tokens;
     if (start_.asked.kv.policy.write != KvWrite::none) {
       const auto& mark = start_.prompts[part->number].breakpoint;
       const std::uint64_t kept = (mark ? *mark : prompt) / p * p;
       u.written += kept > cached ? kept - cached : 0;
     }
     for (const ChoiceState& c : part->choices) u.completion += c.answer.tokens();
+    if (part->done) {
+      u.predicted += part->done->predicted_accepted;
+      u.mispredicted += part->done->predicted_wrong;
+    }
   }
   return u;
 }
@@ -376,7 +382,7 @@ Json Generation::kv_report() const {
           {"node", first.node == BlockKey{} ? Json() : Json(first.node.hex())},
           {"prompt_tokens", u.prompt},
           {"cached_tokens", u.cached},
-          {"cached_by_tier", {{"cpu", u.cached}}},
+          {"cached_by_tier", cached_by_tier(u)},
           {"computed_tokens", sum.computed_tokens},
           {"written_tokens", sum.written_tokens},
           {"format", format_json(storage)},
@@ -409,6 +415,7 @@ Json Generation::kv_report() const {
                     {"cached", u.cached / runtime.geometry().tokens_per_block}};
   if (asked.report_timing)
     kv["timing"] = {{"queue_ms", ms(first.queue_seconds)},
+                    {"load_ms", ms(first.load_seconds)},
                     {"prefill_ms", ms(first.prefill_seconds)},
                     {"ttft_ms", ms(first.first_token_seconds)},
                     {"decode_ms", ms(first.decode_seconds)},
@@ -463,7 +470,7 @@ void Generation::complete() {
   over(200, "");
 }
 
-// Much JSON is made away from the thread that every stream needs.
+// A large body is made on a worker, away from the thread that all streams share.
 void Generation::respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv) {
   std::size_t logprobs = logprobs_held_;
   for (const PromptInfo& p : prompts_)
@@ -525,6 +532,7 @@ void Generation::over(int status, std::string error_code) {
     s.timed = true;
     s.submitted = done->submitted;
     s.lookup_ms = ms(done->lookup_seconds);
+    s.load_ms = ms(done->load_seconds);
     s.tpot_ms_p50 = ms(done->token_gap_median);
     s.tpot_ms_p99 = ms(done->token_gap_99);
     s.queue_ms = ms(done->queue_seconds);

@@ -1,8 +1,8 @@
 // server/generation.h - one generation request from submit to its last byte.
 //
-// Lives on the connection's thread; the engine reaches it only through sinks, which enqueue events
-// and ring the Mailbox. Text, stop strings and tool calls are found here, away from the engine; the
-// dialect's AnswerWriter makes bytes of them.
+// Lives on the connection's thread. The engine reaches it only through sinks, which enqueue events
+// and ring the Doorbell. Text, stop strings and tool calls are found here, away from the engine
+// thread, and the dialect's AnswerWriter turns them into bytes.
 //
 //   auto g = std::make_shared<Generation>(context, exchange, std::move(start));
 //   g->submit();              // worker thread: computes keys, enters the engine's queue
@@ -30,9 +30,9 @@ namespace quire {
 class Generation;
 
 // Collects generations that have news and wakes the I/O thread once for all of them.
-class Mailbox {
+class Doorbell {
  public:
-  explicit Mailbox(std::function<void(std::function<void()>)> post) : post_(std::move(post)) {}
+  explicit Doorbell(std::function<void(std::function<void()>)> post) : post_(std::move(post)) {}
   void ring(std::shared_ptr<Generation> who);  // any thread
 
  private:
@@ -49,7 +49,7 @@ struct GenerationSummary {
   std::vector<std::string> finishes = {};  // of the choices that ended
   bool timed = false;                      // the engine finished it: the times are there
   Nanoseconds submitted = 0;               // on SteadyClock
-  double queue_ms = 0, lookup_ms = 0, prefill_ms = 0, ttft_ms = 0, decode_ms = 0;
+  double queue_ms = 0, lookup_ms = 0, load_ms = 0, prefill_ms = 0, ttft_ms = 0, decode_ms = 0;
   double tpot_ms_p50 = 0, tpot_ms_p99 = 0;
   std::string_view outcome = "miss";
   Reason reason = Reason::none;
@@ -74,7 +74,7 @@ struct GenerationStart {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  Generation(Service& service, Mailbox& mailbox, std::shared_ptr<Exchange> exchange,
+  Generation(Service& service, Doorbell& doorbell, std::shared_ptr<Exchange> exchange,
              GenerationStart start);
   ~Generation();
 
@@ -121,7 +121,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<WholeAnswer> answers();
 
   Service& service_;
-  Mailbox& mailbox_;
+  Doorbell& doorbell_;
   std::shared_ptr<Exchange> exchange_;
   GenerationStart start_;
   std::vector<PromptInfo> prompts_;

@@ -93,7 +93,8 @@ struct GenerationRequest {
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false, include_stop = false, skip_special = true;
   std::vector<std::string> bad_words;
-  std::int64_t truncate_prompt = 0;  // keep the last so many tokens; -1: what fits; 0: no
+  std::string prediction;            // text that the answer is expected to repeat
+  std::int64_t truncate_prompt = 0;  // keep only the last tokens; -1: as many as fit; 0: all
 
   bool logprobs = false;
   std::uint32_t top_logprobs = 0;

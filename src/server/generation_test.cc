@@ -112,17 +112,17 @@ class GenerationTest : public ::testing::Test {
     start.writer = std::make_unique<LineWriter>();
     start.request_id = "req_7";
     start.ended = [&](const GenerationSummary& s) { summary_ = s; };
-    std::make_shared<Generation>(*service_, mailbox_, exchange_, std::move(start))->submit();
+    std::make_shared<Generation>(*service_, doorbell_, exchange_, std::move(start))->submit();
     exchange_->wait_until([&] { return summary_.has_value(); });
     exchange_->gone = exchange_->drained = nullptr;
     return *exchange_;
   }
 
   std::shared_ptr<KeptExchange> exchange_ = std::make_shared<KeptExchange>();
-  Mailbox mailbox_{[this](std::function<void()> f) { exchange_->post(std::move(f)); }};
+  Doorbell doorbell_{[this](std::function<void()> f) { exchange_->post(std::move(f)); }};
   std::optional<GenerationSummary> summary_;
   TinyFile file_{TinyOptions{.layers = 2, .context = 128}};
-  // Last: its thread rings the mailbox.
+  // Last: its thread rings the doorbell.
   std::unique_ptr<Service> service_ = std::move(
       Service::start(std::move(Runtime::open(file_.path(), {.threads = 1}).value()), {}).value());
 };

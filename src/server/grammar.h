@@ -1,4 +1,4 @@
-// server/grammar.h - where answers of a given shape come from: makes a TokenMask of a grammar.
+// server/grammar.h - makes a TokenMask of a grammar, for answers that must have a given shape.
 //
 // The server holds one maker or none (server/grammar_masks.h is the real one); without one,
 // requests that need it are refused (501) and everything else works.
@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// What became of a mask, for whoever reads the answer.
+// What happened to a mask. The Generation reads it when the answer ends.
 struct MaskState {
   std::atomic<bool> too_slow{false};  // it took more than its share of a step, and ended the answer
 };
@@ -25,7 +25,7 @@ class GrammarMaker {
  public:
   using Made = Result<std::unique_ptr<TokenMask>>;
 
-  virtual ~GrammarMaker() = default;  // those that wait are told unavailable
+  virtual ~GrammarMaker() = default;  // requests that wait get Code::unavailable
   // Worker thread. `then` runs at once where the grammar is known, and otherwise on a thread that
   // may take its time. Code::invalid: the schema, regex or grammar is wrong, or asks for too much.
   virtual void make(const AnswerGrammar& grammar, std::shared_ptr<MaskState> state,

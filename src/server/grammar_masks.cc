@@ -17,9 +17,9 @@ double processor_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-// Masks are filled within a step, where every other answer waits. So a mask has a budget: some time
-// to begin with, and a little more with every token. Beyond it nothing may come any more, which
-// ends the answer, and `state` says why.
+// Masks are filled during a step, while all other answers wait. So a mask has a budget of time:
+// some at the beginning, and a little more with every token. When it is used up, the mask allows no
+// token, which ends the answer, and `state` says why.
 class GrammarMask final : public TokenMask {
  public:
   GrammarMask(GrammarMatcher matcher, std::shared_ptr<MaskState> state, double spent = 0)

@@ -1,7 +1,7 @@
 // server/grammar_masks.h - TokenMasks out of compiled grammars (text/grammar_compiler.h).
 //
-// Grammars are compiled on threads of their own, so that a large one holds up neither requests that
-// need none nor other grammars. How many wait is bounded.
+// Grammars are compiled on their own threads, so that a large grammar delays neither requests
+// without one nor other grammars. The number of grammars that wait is bounded.
 //
 //   auto maker = GrammarMasks::create(runtime.tokenizer(), runtime.config().vocabulary);
 //   maker->make(asked.grammar, [](GrammarMaker::Made mask) { ... });

@@ -37,6 +37,10 @@ std::string event_text(const Batch::Item& item, Nanoseconds now) {
   if (r.key != 0) data["blocks"].push_back(fmt::format("{:016x}", __builtin_bswap64(r.key)));
   if (reason_kind(r.reason) == ReasonKind::eviction)
     data["cause"] = std::string(reason_name(r.reason)).substr(8);
+  if (r.reason == Reason::moved) {  // up: what goes down stays in memory, too
+    data["from"] = "disk";
+    data["to"] = "cpu";
+  }
   return sse(dump(data), event_type(r.reason), std::to_string(item.number));
 }
 

@@ -1,8 +1,8 @@
 // server/kv_events.h - what the cache does, as server-sent events that can be resumed.
 //
-// Every fifth of a second each open stream copies what the cache's journal has gained. A stream
-// whose client does not keep up loses nothing but time until the ring has overwritten what it
-// needs; then it is told of the gap.
+// Every fifth of a second each open stream copies the new records of the cache's journal. A stream
+// whose client is slow falls behind, but loses nothing until the journal has overwritten the
+// records that it needs. Then it gets an event that tells how many are missing.
 #pragma once
 
 #include <atomic>

@@ -293,8 +293,10 @@ void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
     f.refuse(not_found("there is no adapter '" + *adapter + "'", "model_not_found"));
   if (const Json* tiers = f.find("tiers")) {
     if (!tiers->is_array() || std::ranges::find(*tiers, Json("cpu")) == tiers->end())
-      f.refuse("tiers", "must be a list with \"cpu\", which is all this server has",
+      f.refuse("tiers", "must be a list with \"cpu\", where blocks are computed",
                "tier_unavailable");
+    else
+      kv.policy.below = std::ranges::find(*tiers, Json("disk")) != tiers->end();
   }
   const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
   if (kv.policy.blend && !allow_lossy)

@@ -16,10 +16,10 @@ struct KvRules {
   const StoragePolicy* storage = nullptr;           // behind kv_format
   std::shared_ptr<const RetainPolicy> retain = {};  // for requests that say nothing about it
   std::function<Status(const RetainPolicy&, const StoragePolicy*)> check_retain = {};
-  std::shared_ptr<const SelectPolicy> select = {};  // of answers, likewise
+  std::shared_ptr<const SelectPolicy> select = {};  // of answers, for requests that say nothing
   std::function<Status(const SelectPolicy&, const StoragePolicy*, const RetainPolicy*)>
       check_select = {};
-  // Whether the model can be stored so; none: whatever the formats themselves allow.
+  // Whether the model can be stored under a policy; none: whatever the formats allow.
   std::function<Status(const StoragePolicy&)> check_storage = {};
   std::string tenant;  // of the caller's key
   bool admin = true;   // may name another tenant

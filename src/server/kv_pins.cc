@@ -1,5 +1,6 @@
-// Pins and leases: prefixes that stay in the cache until they expire or are let go, whether a request
-// asked for that (kv.retention) or somebody by hand. The cache knows whose they are.
+// Pins and leases: prefixes that stay in the cache until they expire or are released. Generation
+// requests ask for them (kv.retention), and so do the routes here. The cache knows which tenant a
+// lease is of.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -59,7 +60,7 @@ Json lease_json(const LeaseInfo& info, Nanoseconds now) {
       {"expires", info.expires == 0 ? Json() : Json(rfc3339(unix_now_ns() + info.expires - now))}};
 }
 
-// The lease, if there is one and the caller may see it: to others it does not exist.
+// The lease, if there is one and the caller may see it. For other callers it does not exist.
 Result<LeaseInfo> visible_lease(EngineView& e, std::uint64_t number, const Caller& caller) {
   TRY(LeaseInfo info, e.runtime.cache().lease_info(LeaseId{number}));
   if (!may_see(caller, info))

@@ -1,4 +1,4 @@
-// The cache, looked at and changed by hand: stats, lookup, prefill, evict, clear.
+// Routes that show or change the cache: stats, lookup, prefill, evict, clear.
 #include "server/routes.h"
 
 #include <fmt/core.h>
@@ -24,7 +24,28 @@ Json evicted_json(const Evicted& e) {
           {"skipped", {{"in_use", e.in_use}, {"pinned", e.pinned}}}};
 }
 
-// evict and clear differ in what they take when nothing is said, and in touching pins.
+// A tier below memory: what it holds, what it did, and how fast it is.
+Json tier_json(const TierLinkStats& t) {
+  return {{"name", t.name},
+          {"capacity_bytes", t.capacity_bytes},
+          {"used_bytes", t.tier.stored_bytes},
+          {"open", t.tier.open != 0},
+          {"blocks", {{"total", t.tier.records}}},
+          {"read", {{"blocks", t.up.blocks}, {"bytes", t.up.bytes}, {"failed", t.failed_loads}}},
+          {"written", {{"blocks", t.down.blocks}, {"bytes", t.down.bytes}}},
+          {"refused", t.tier.refused + t.refused_blocks},
+          {"corrupt", t.tier.corrupt},
+          {"absent", t.tier.absent},
+          {"failed", t.tier.failed},
+          {"closings", t.tier.closings},
+          {"reclaimed", t.tier.reclaimed_records},
+          {"queue_bytes", {{"read", t.cost.queued_bytes}, {"write", t.write_queue_bytes}}},
+          {"first_byte_ms", t.cost.first_byte_s * 1e3},
+          {"bytes_per_s", t.cost.bytes_per_s}};
+}
+
+// evict and clear differ in what they drop without a selection, in whether they drop pins, and in that
+// clear reaches the tiers, too.
 void select_and_evict(Server& server, std::shared_ptr<Call> call, bool all_by_default) {
   server.with_json(call, [&server, call, all_by_default](const Json& body) {
     Fields f(body);
@@ -37,8 +58,8 @@ void select_and_evict(Server& server, std::shared_ptr<Call> call, bool all_by_de
     if (f.failed()) return post_refusal(call, f.error());
     server.with_engine(
         call,
-        [selector = std::move(selector), force, dry_run](EngineView& e) {
-          return evict_selected(e, selector, force, dry_run);
+        [selector = std::move(selector), force, dry_run, clears = all_by_default](EngineView& e) {
+          return evict_selected(e, selector, force, dry_run, clears);
         },
         [call](const Result<Evicted>& done) {
           if (!done.ok()) return call->refuse(from_error(done.error(), "select"));
@@ -114,22 +135,24 @@ Json Server::statistics() const {
         {{"id", (*s.tenants)[i]},
          {"used_bytes", s.tenant_bytes[i]},
          {"quota_bytes", s.tenant_quotas[i] > 0 ? Json(s.tenant_quotas[i]) : Json()}});
+  Json tiers = Json::array();
+  tiers.push_back({{"name", "cpu"},
+                   {"capacity_bytes", c.budget_bytes},
+                   {"used_bytes", used},
+                   {"blocks",
+                    {{"total", total},
+                     {"free", total > taken ? total - taken : 0},
+                     {"active", c.referenced_blocks},
+                     {"cached", c.cached_blocks},
+                     {"pinned", block_bytes ? c.pinned_bytes / block_bytes : 0}}}});
+  if (s.tier.there) tiers.push_back(tier_json(s.tier));
   const auto rate = [](double hit, double asked) { return asked > 0 ? hit / asked : 0; };
   const HitHistory::Rates rates = hits_.rates(SteadyClock().now(), c.tokens_queried, c.tokens_hit);
   return {
       {"model", model()},
       {"block_size", r.geometry().tokens_per_block},
       {"bytes_per_token", {{r.kv_format(), plan.bytes_per_token}}},
-      {"tiers",
-       {{{"name", "cpu"},
-         {"capacity_bytes", c.budget_bytes},
-         {"used_bytes", used},
-         {"blocks",
-          {{"total", total},
-           {"free", total > taken ? total - taken : 0},
-           {"active", c.referenced_blocks},
-           {"cached", c.cached_blocks},
-           {"pinned", block_bytes ? c.pinned_bytes / block_bytes : 0}}}}}},
+      {"tiers", std::move(tiers)},
       {"hit_rate",
        {{"1m", rates.minute},
         {"10m", rates.ten_minutes},
@@ -138,7 +161,7 @@ Json Server::statistics() const {
       {"tokens",
        {{"queried", c.tokens_queried},
         {"hit", c.tokens_hit},
-        {"hit_by_tier", {{"cpu", c.tokens_hit}}},
+        {"hit_by_tier", {{"cpu", c.tokens_hit}, {"disk", s.prompt_tokens_loaded}}},
         {"published", c.tokens_published}}},
       {"evictions", {{"total", c.evicted_blocks}, {"by_cause", evictions}}},
       {"sharing",

@@ -67,10 +67,13 @@ Result<BlockKey> find_node(const KvCache& cache, std::string_view hex,
   return found.front();
 }
 
-Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run) {
+Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run,
+                               bool below) {
   KvCache& cache = e.runtime.cache();
+  TierLink* const tiers = below && !dry_run ? e.runtime.tiers() : nullptr;
   if (selector.kind == Selector::Kind::all) {
     if (!dry_run) e.drop_snapshots();
+    if (tiers) tiers->clear();
     return cache.clear(force, dry_run);
   }
   BlockKey node;
@@ -84,17 +87,18 @@ Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool for
   std::unordered_set<BlockKey, BlockKeyHash> selected;
   std::vector<BlockKey> tops;
   cache.tree([&](const NodeInfo& n) {
-    const bool below = selected.contains(n.parent);
+    const bool inside = selected.contains(n.parent);
     const bool named =
         (selector.kind == Selector::Kind::tenant && n.tenant == selector.tenant) ||
         (selector.kind == Selector::Kind::older_than && n.last_used < e.now - selector.age) ||
         n.key == node;
-    if (!below && !named) return;
+    if (!inside && !named) return;
     selected.insert(n.key);
-    if (!below) tops.push_back(n.key);
+    if (!inside) tops.push_back(n.key);
   });
   if (tops.empty() && selector.kind == Selector::Kind::tokens)
     return Error{Code::not_found, "these tokens are not cached"};
+  if (tiers) tiers->erase({selected.begin(), selected.end()});
   Evicted sum;
   for (const BlockKey& key : tops) {
     const auto done = cache.evict(key, force, dry_run);

@@ -25,7 +25,9 @@ struct Selector {
 Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_default);
 
 // Engine thread. Not found: the node is not cached, or the digits fit several.
-Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run);
+// `below`: from the tiers, too; of a part of the cache, what is in memory as well.
+Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run,
+                               bool below = false);
 
 // The one node whose key begins with these digits; of one tenant, or any.
 Result<BlockKey> find_node(const KvCache& cache, std::string_view hex,

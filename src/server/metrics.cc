@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "engine/draft/source.h"
 #include "kv/reason.h"
 
 namespace quire {
@@ -44,8 +45,10 @@ class Page {
     open(name, MetricType::Counter, help).sample(value, labels);
   }
   void histogram(const char* name, const char* help, const Histogram& h) {
-    open(name, MetricType::Histogram, help);
-    ClientMetric::Histogram& to = add({}).histogram;
+    open(name, MetricType::Histogram, help).sample(h);
+  }
+  Page& sample(const Histogram& h, const Labels& labels = {}) {
+    ClientMetric::Histogram& to = add(labels).histogram;
     to.sample_count = h.count;
     to.sample_sum = h.sum;
     to.bucket.reserve(h.bounds.size() + 1);
@@ -53,6 +56,7 @@ class Page {
     for (std::size_t i = 0; i < h.bounds.size(); ++i)
       to.bucket.push_back({below += h.counts[i], h.bounds[i]});
     to.bucket.push_back({h.count, std::numeric_limits<double>::infinity()});
+    return *this;
   }
   const std::vector<MetricFamily>& families() const { return families_; }
 
@@ -96,6 +100,33 @@ void add_requests(Page& page, const ServiceStats& s) {
              {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});
 }
 
+// What moves between memory and a tier. Without one, all of it is 0.
+void add_tier(Page& page, const TierLinkStats& t) {
+  const std::string name(t.there ? t.name : "disk");
+  const Labels down{{"from", kTier}, {"to", name}}, up{{"from", name}, {"to", kTier}};
+  page.open("kv_transfers_total", MetricType::Counter, "Blocks moved between tiers.")
+      .sample(number(t.down.blocks), down)
+      .sample(number(t.up.blocks), up);
+  page.open("kv_transfer_bytes_total", MetricType::Counter, "Bytes moved between tiers.")
+      .sample(number(t.down.bytes), down)
+      .sample(number(t.up.bytes), up);
+  page.open("kv_transfer_seconds", MetricType::Histogram, "Time of a batch of blocks.")
+      .sample(t.down.seconds, down)
+      .sample(t.up.seconds, up);
+  page.open("kv_transfer_queue_bytes", MetricType::Gauge, "Bytes that wait to be moved.")
+      .sample(number(t.write_queue_bytes), down)
+      .sample(number(t.cost.queued_bytes), up);
+  page.gauge("kv_tier_open", "1: the tier works; 0: it closed itself, or there is none.",
+             t.there && t.tier.open != 0 ? 1 : 0, {{"tier", name}});
+  page.counter("kv_tier_closings_total", "How often it closed itself.", number(t.tier.closings),
+               {{"tier", name}});
+  page.open("kv_tier_misses_total", MetricType::Counter, "Blocks it could not give, by why.")
+      .sample(number(t.tier.absent), {{"tier", name}, {"cause", "absent"}})
+      .sample(number(t.tier.corrupt), {{"tier", name}, {"cause", "corrupt"}})
+      .sample(number(t.tier.failed), {{"tier", name}, {"cause", "failed"}});
+  page.gauge("kv_tier_bytes", "Bytes it holds.", number(t.tier.stored_bytes), {{"tier", name}});
+}
+
 void add_tokens(Page& page, const ServiceStats& s) {
   page.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests.",
                number(s.prompt_tokens));
@@ -103,17 +134,19 @@ void add_tokens(Page& page, const ServiceStats& s) {
                number(s.prompt_tokens_cached));
   page.open("vllm:prompt_tokens_cached_by_source_total", MetricType::Counter,
             "Prompt tokens served from the cache, by where they were.")
-      .sample(number(s.prompt_tokens_cached), {{"source", "device"}})
+      .sample(number(s.prompt_tokens_cached - s.prompt_tokens_loaded), {{"source", "device"}})
       .sample(0, {{"source", "host"}})
-      .sample(0, {{"source", "disk"}})
+      .sample(number(s.prompt_tokens_loaded), {{"source", "disk"}})
       .sample(0, {{"source", "p2p"}});
   page.counter("vllm:generation_tokens_total", "Tokens made.", number(s.tokens_generated));
   page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up.",
                number(s.prompt_tokens));
   page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found.",
                number(s.prompt_tokens_cached));
-  page.counter("vllm:external_prefix_cache_queries_total", "Prompt tokens looked up elsewhere.", 0);
-  page.counter("vllm:external_prefix_cache_hits_total", "Prompt tokens loaded from elsewhere.", 0);
+  page.counter("vllm:external_prefix_cache_queries_total", "Prompt tokens looked up elsewhere.",
+               s.tier.there ? number(s.prompt_tokens) : 0);
+  page.counter("vllm:external_prefix_cache_hits_total", "Prompt tokens loaded from elsewhere.",
+               number(s.prompt_tokens_loaded));
   page.counter("vllm:spec_decode_num_drafts_total", "Drafts tried.", 0);
   page.counter("vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", 0);
   page.counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.", 0);
@@ -131,7 +164,7 @@ void add_latencies(Page& page, const ServiceStats& s) {
       {"vllm:request_time_per_output_token_seconds", "Mean time per token of one answer.",
        s.token_seconds},
       {"vllm:e2e_request_latency_seconds", "From submission to the last token.", s.request_seconds},
-      {"vllm:request_queue_time_seconds", "Before admission.", s.queue_seconds},
+      {"vllm:request_queue_time_seconds", "From submission to admission.", s.queue_seconds},
       {"vllm:request_prefill_time_seconds", "From admission to the first token.",
        s.prefill_seconds},
       {"vllm:request_decode_time_seconds", "From the first token to the last.", s.decode_seconds},
@@ -164,8 +197,9 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   const std::string size = std::to_string(identity.block_size);
   page.gauge("vllm:kv_cache_usage_perc", "Share of the cache that running requests and pins hold.",
              s.kv_usage);
-  page.gauge("vllm:gpu_cache_usage_perc", "The same under its older name.", s.kv_usage);
-  page.gauge("vllm:cache_config_info", "How the cache is set up.", 1,
+  page.gauge("vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc under its older name.",
+             s.kv_usage);
+  page.gauge("vllm:cache_config_info", "The configuration of the cache, as labels.", 1,
              {{"block_size", size},
               {"num_gpu_blocks", std::to_string(total)},
               {"cache_dtype", identity.kv_format},
@@ -194,7 +228,8 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
              stored > 0 ? (stored + number(c.tokens_hit)) / stored : 1);
   page.counter("kv_saved_prefill_tokens_total", "Prompt tokens that were not computed again.",
                number(s.prompt_tokens_cached));
-  page.counter("kv_saved_prefill_seconds_total", "What they would have taken (estimate).",
+  page.counter("kv_saved_prefill_seconds_total",
+               "Time that computing cached prompt tokens would have taken (estimate).",
                s.saved_prefill_seconds);
   page.counter("kv_shared_in_flight_tokens_total",
                "Prompt tokens that were waited for while another request computed them.",
@@ -202,16 +237,14 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   page.counter("kv_ghost_hits_total", "Prompt tokens that a larger cache would have served.",
                number(c.ghost_hits[2]));
   page.open("kv_ghost_size_multiplier_hits_total", MetricType::Counter,
-            "The same for a cache of 2, 4 and 8 times the size.");
+            "Prompt tokens that a cache of 2, 4 and 8 times the size would have served.");
   for (std::size_t i = 0; i < c.ghost_hits.size(); ++i)
     page.sample(number(c.ghost_hits[i]), {{"x", std::to_string(2u << i)}});
 
   page.gauge("kv_sessions", "Named sessions.", 0);
-  const Labels path{{"from", kTier}, {"to", "disk"}};  // there is one tier: nothing moves yet
-  page.counter("kv_transfers_total", "Blocks moved between tiers.", 0, path);
-  page.counter("kv_transfer_bytes_total", "Bytes moved between tiers.", 0, path);
+  add_tier(page, s.tier);
 
-  page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by whose they are.");
+  page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by tenant.");
   for (std::size_t i = 0; i < s.tenants->size(); ++i)
     page.sample(number(s.tenant_bytes[i]), {{"tenant", (*s.tenants)[i]}, {"tier", kTier}});
 
@@ -228,6 +261,27 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
       page.sample(number(s.missed[i]), {{"reason", std::string(reason_name(r))}});
 }
 
+void add_drafts(Page& page, const ServiceStats& s) {
+  const auto by_source = [&](const char* name, const char* help, auto count) {
+    page.open(name, MetricType::Counter, help);
+    for (std::size_t i = 0; i < draft_sources().size(); ++i)
+      page.sample(number(count(s.drafts[i])), {{"source", std::string(draft_sources()[i].name)}});
+  };
+  by_source("vllm:spec_decode_num_drafts_total", "Drafts that steps checked.",
+            [](const DraftTally& t) { return t.drafts; });
+  by_source("vllm:spec_decode_num_draft_tokens_total", "Tokens of drafts that steps checked.",
+            [](const DraftTally& t) { return t.tokens; });
+  by_source("vllm:spec_decode_num_accepted_tokens_total", "Tokens of drafts that were accepted.",
+            [](const DraftTally& t) { return t.accepted; });
+  page.open("vllm:spec_decode_num_accepted_tokens_per_pos_total", MetricType::Counter,
+            "Tokens of drafts that came true, by their place in the draft.");
+  for (std::size_t at = 0; at < DraftTally::kPositions; ++at) {
+    std::uint64_t sum = 0;
+    for (const DraftTally& t : s.drafts) sum += t.accepted_at[at];
+    page.sample(number(sum), {{"position", std::to_string(at)}});
+  }
+}
+
 void add_process(Page& page, const ServiceStats& s, const MetricsIdentity& identity) {
   page.open("engine_seconds_total", MetricType::Counter, "Where the engine thread's time went.")
       .sample(s.forward_seconds, {{"part", "forward"}})
@@ -237,7 +291,7 @@ void add_process(Page& page, const ServiceStats& s, const MetricsIdentity& ident
       .sample(s.idle_seconds, {{"part", "idle"}});
   page.counter("engine_steps_total", "Forward passes.", number(s.steps));
   page.counter("engine_steps_ahead_total",
-               "Those of them that were submitted before the last one's tokens were known.",
+               "Forward passes that were submitted before the tokens of the last one were known.",
                number(s.steps_ahead));
   page.gauge("build_info", "What this program is.", 1, {{"version", identity.version}});
   long pages = 0;
@@ -312,6 +366,7 @@ std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& 
   add_tokens(page, stats);
   add_latencies(page, stats);
   add_cache(page, stats, identity);
+  add_drafts(page, stats);
   add_process(page, stats, identity);
   page.open("http_requests_total", MetricType::Counter, "HTTP answers by route and status.");
   for (const auto& [key, count] : counts.answers)

@@ -15,7 +15,7 @@ namespace quire {
 
 std::string_view page_html();
 
-// Nothing is loaded from elsewhere, and nothing that was said can be sent elsewhere.
+// The page loads nothing from other servers, and cannot send anything to them.
 inline constexpr std::string_view kPagePolicy =
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

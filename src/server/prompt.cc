@@ -16,8 +16,8 @@ std::string joined(std::span<const Segment> parts) {
   return text;
 }
 
-// Where tokens end in the text they came from; good to a byte or two where a tokenizer adds or
-// normalizes some.
+// Where tokens end in the text they came from. If a tokenizer adds or normalizes bytes, this is off
+// by a byte or two.
 class TokenEnds {
  public:
   TokenEnds(const Tokenizer& tokenizer, std::span<const TokenId> tokens, std::size_t text_bytes) {
@@ -95,7 +95,7 @@ std::optional<ApiError> render(const GenerationRequest& asked, const Runtime& ru
   return std::nullopt;
 }
 
-// The last message is to be continued: what the template wrote behind it goes.
+// The model is to continue the last message, so the template's text behind it is removed.
 std::optional<ApiError> cut_after_last(Conversation& c) {
   const Extent last = where_shown(c).back();
   if (!last.shown)
@@ -137,7 +137,8 @@ void name_segments(const GenerationRequest& asked, const Conversation& c, const 
   if (!out.segments.empty()) out.segments.back().end = token_count;
 }
 
-// Tokens that so much text surely makes more than: then it need not be split to be refused.
+// A lower bound of the number of tokens in a text of this length. A text that is surely too long is
+// refused without tokenizing it.
 std::optional<ApiError> check_length(std::size_t bytes, const GenerationRequest& asked,
                                      const Runtime& runtime) {
   constexpr std::size_t kSpare = 4;  // some tokenizers leave bytes out
@@ -328,6 +329,8 @@ Request make_request(const GenerationRequest& asked, const Prompt& prompt, const
     r.length_penalty = asked.length_penalty;
   }
   r.prompt_logprobs = asked.prompt_logprobs;
+  if (!asked.prediction.empty())
+    r.prediction = runtime.tokenizer().encode(asked.prediction, {.add_special = false});
   r.kv = asked.kv.policy;
   if (prompt.breakpoint && *prompt.breakpoint > 0 && asked.kv.breakpoint_ttl.value_or(0) > 0)
     r.kv.leases.push_back({.end_token = *prompt.breakpoint, .ttl = *asked.kv.breakpoint_ttl});

@@ -1,5 +1,5 @@
-// server/prompt.h - from what was asked to what the engine reads: token ids, named ranges of them,
-// and one engine Request per prompt.
+// server/prompt.h - turns a GenerationRequest into prompts of token ids with named ranges, and into
+// one engine Request per prompt.
 #pragma once
 
 #include <cstdint>

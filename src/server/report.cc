@@ -67,7 +67,8 @@ void add_response(Span& s, const GenerationSummary& g, const ServedBy& by) {
   if (!g.error_code.empty()) s.attribute("error.type", g.error_code);
   s.attribute("kv.outcome", g.outcome);
   s.attribute("kv.reason", reason_name(g.reason));
-  s.attribute("kv.cached.cpu", g.usage.cached);
+  s.attribute("kv.cached.cpu", g.usage.cached - g.usage.loaded);
+  s.attribute("kv.cached.disk", g.usage.loaded);
   s.attribute("kv.format", by.kv_format);
   s.attribute("kv.lossy", false);
 }
@@ -104,14 +105,14 @@ Json generation_line(const Origin& o, const GenerationRequest& asked, const Gene
           {"adapter", nullptr},
           {"prompt_tokens", s.usage.prompt},
           {"cached_tokens", s.usage.cached},
-          {"cached_by_tier", {{"cpu", s.usage.cached}}},
+          {"cached_by_tier", cached_by_tier(s.usage)},
           {"written_tokens", s.usage.written},
           {"completion_tokens", s.usage.completion},
           {"n", s.choices},
           {"finish", s.finishes.empty() ? "" : s.finishes.front()},
           {"queue_ms", s.queue_ms},
           {"lookup_ms", s.lookup_ms},
-          {"load_ms", 0},
+          {"load_ms", s.load_ms},
           {"prefill_ms", s.prefill_ms},
           {"ttft_ms", s.ttft_ms},
           {"decode_ms", s.decode_ms},

@@ -1,5 +1,5 @@
-// server/report.h - what is told about a generation when it is over: a line of the access log, and
-// the spans of a trace. Neither has content, salts or keys in it.
+// server/report.h - the record of a finished generation: a line of the access log, and the spans of
+// a trace. Neither contains prompts, answers, salts or keys.
 #pragma once
 
 #include <string>

@@ -3,8 +3,8 @@
 //   const RouteMatch m = find_route(routes, "GET", "/v1/models/a%2Fb");
 //   m.route->handle(server, call);           // m.arguments = {"a/b"}
 //
-// Every path under /v1 is also there without it. {name} takes one segment, {name*} the rest; text that
-// follows ("/models/{id*}:countTokens") ends it where that text stands last.
+// Every path under /v1 also works without /v1. {name} takes one segment, {name*} takes the rest.
+// Text after {name*} ("/models/{id*}:countTokens") must be the end of the path.
 #pragma once
 
 #include <memory>

@@ -46,7 +46,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/kv/clear", Access::admin, post_kv_clear},
     {"POST", "/reset_prefix_cache", Access::admin, post_reset_prefix_cache},
 
-    // Reserved: what clients of other servers ask for and this one does not do.
+    // Reserved: routes that clients of other servers use and that this server does not have.
     {"POST", "/v1/responses", Access::user, not_yet},
     {"GET", "/v1/responses/{id*}", Access::user, not_yet},
     {"POST", "/v1/embeddings", Access::user, not_yet},

@@ -97,7 +97,7 @@ Server::Server(std::unique_ptr<Service> service, ServerOptions options, bool key
       gate_({.check_host = keyless,
              .hosts = allowed_names(options_),
              .origins = options_.cors_origins}) {
-  mailbox_ = std::make_unique<Mailbox>(
+  doorbell_ = std::make_unique<Doorbell>(
       [this](std::function<void()> f) { door_->http().post(std::move(f)); });
   grammar_ = GrammarMasks::create(runtime().tokenizer(), runtime().config().vocabulary);
   sampling_ = sampling_defaults(runtime().source());
@@ -137,7 +137,7 @@ bool Server::quiet_within(std::chrono::milliseconds limit) {
 }
 
 Status Server::reload() {
-  // Keys first, and whatever becomes of the log: a key that was taken back must not stay valid.
+  // Keys come first, even if the log cannot be opened: a removed key must not stay valid.
   Status keys;
   if (!options_.api_key_file.empty()) {
     auto loaded = ApiKeys::load(options_.api_key_file);
@@ -154,8 +154,8 @@ Status Server::reload() {
   return keys;
 }
 
-// A tenant that the file gives no limits any more may have what everybody may; those that were set over
-// HTTP stay.
+// If the file no longer has limits for a tenant, the tenant gets the default limits. Limits that
+// were set over HTTP stay.
 Status Server::set_limits(const ApiKeys& before, const ApiKeys& now) {
   std::map<std::string, TenantLimits> limits = now.limits();
   for (const auto& [tenant, of] : before.limits()) limits.try_emplace(tenant);
@@ -411,7 +411,7 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
     report_generation(*call, asked, s);
   };
-  std::make_shared<Generation>(*service_, *mailbox_, call->exchange, std::move(start))->submit();
+  std::make_shared<Generation>(*service_, *doorbell_, call->exchange, std::move(start))->submit();
 }
 
 void Server::count(const std::string& route, int status) {

@@ -92,14 +92,16 @@ class Server {
 
   std::uint16_t port() const { return door_->http().port(); }
   void drain();       // new work is refused, what is here goes on
-  bool idle() const;  // nothing is under way
+  bool idle() const;  // no request is being answered
   void stop();
   // After stop(): whether no thread works for a request any more. A grammar that is being compiled
-  // cannot be stopped; whoever wants to end now must not wait for the destructor.
+  // cannot be stopped. The destructor waits for it, so a caller that must end now does not call the
+  // destructor.
   bool quiet_within(std::chrono::milliseconds limit);
   Status reload();  // keys, what their tenants may keep, and log file
-  // Whether the model's files are still those that were loaded: /health and /v1/models tell. Returns
-  // what there is to say about it now, once. Now and then, not on a thread that serves.
+  // Checks whether the model's files are still those that were loaded; /health and /v1/models show
+  // it. Returns a message when that changes, once. Call it now and then, not on a thread that
+  // serves.
   std::optional<std::string> look_at_model_files();
   Json statistics() const;  // /v1/kv/stats
 
@@ -118,7 +120,8 @@ class Server {
   bool serves(std::string_view model) const;
   ParseContext parse_context(Call& call) const;
 
-  // Parses the body on a worker thread and runs `then` there; what is wrong is answered.
+  // Parses the body on a worker thread and runs `then` there. If the body is wrong, the client gets
+  // the error instead.
   void with_json(std::shared_ptr<Call> call, std::function<void(const Json& body)> then);
   // Runs `look` on the engine thread and `show`, with what it returned, on the connection's.
   template <class Look, class Show>
@@ -132,9 +135,9 @@ class Server {
   }
   // Reads the body and answers it in the call's dialect, streamed or whole.
   void generate(std::shared_ptr<Call> call, std::function<ParseRequest> parse);
-  // The same for a `look` that walks the whole cache: such walks together take a twentieth of the
-  // engine's time, and those that would have to wait long for their turn are refused (429). `show`
-  // runs on a worker thread and posts its answer.
+  // with_engine for a `look` that walks the whole cache. Together such walks get a twentieth of the
+  // engine's time; a walk that would wait too long for its turn is refused (429). `show` runs on a
+  // worker thread and posts its answer.
   template <class Look, class Show>
   void with_walk(std::shared_ptr<Call> call, Look look, Show show) {
     when_walk_is_due(call, [this, call, look = std::move(look), show = std::move(show)]() mutable {
@@ -157,8 +160,8 @@ class Server {
   void begin(std::shared_ptr<Call> call, GenerationStart start, std::unique_ptr<TokenMask> mask);
   void work_for(const std::shared_ptr<Call>& call, std::function<void()> work);  // on the pool
   void when_walk_is_due(const std::shared_ptr<Call>& call, std::function<void()> walk);
-  // Why this request gets no answer of its route: its page, its key, its path. Else none, and both
-  // are filled in.
+  // Why this request must not reach a route: its web page, its key or its path. None: it may, and
+  // both arguments are filled in.
   std::optional<HttpResponse> refusal(const HttpRequest& request, Caller& caller,
                                       RouteMatch& match) const;
   void begin_trace(Call& call) const;
@@ -185,7 +188,7 @@ class Server {
   HitHistory hits_;
   mutable std::mutex counts_mutex_;
   AnswerCounts answers_;
-  std::unique_ptr<Mailbox> mailbox_;
+  std::unique_ptr<Doorbell> doorbell_;
   Gate gate_;
   std::unique_ptr<Door> door_;
   std::unique_ptr<EventPump> events_;
@@ -194,7 +197,8 @@ class Server {
 };
 
 std::span<const Route> all_routes();
-// The keys of the file, or none. An error where anybody could reach a server without keys.
+// The keys of the file, or no keys. An error if a server without keys could be reached from other
+// machines.
 Result<std::shared_ptr<const ApiKeys>> load_keys(const ServerOptions& options);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// How the server is: health, version, properties, what is running.
+// The state of the server: health, version, properties, running requests.
 #include <fmt/core.h>
 
 #include <cmath>

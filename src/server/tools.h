@@ -1,5 +1,5 @@
-// server/tools.h - tool calls: written into prompts of models whose template knows none, and read
-// out of answers as they come.
+// server/tools.h - tool calls: describes tools in prompts of models whose template does not know
+// them, and finds calls in answers while they are generated.
 //
 // A call is written <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as many models were
 // taught. An answer that is one bare JSON object with a name is read as a call, too.

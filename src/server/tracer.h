@@ -1,8 +1,8 @@
 // server/tracer.h - sends spans to an OpenTelemetry collector (OTLP over HTTP, as JSON), from a
 // thread of its own.
 //
-// Nothing waits for it: add() puts spans into a bounded queue, what does not fit is dropped and
-// counted, and a collector that is away or slow costs memory for one queue, no more.
+// No request waits for it. add() puts spans into a bounded queue; spans that do not fit are dropped
+// and counted. A slow or absent collector costs no more than the memory of the queue.
 //
 //   if (auto options = TracerOptions::from_environment(std::getenv)) {
 //     TRY(auto tracer, Tracer::start(*options));

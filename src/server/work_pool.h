@@ -10,7 +10,7 @@
 // the one that has run longest is asked to stop (base/stop.h). So is a job that has used
 // `seconds_max` of processor time.
 //
-// A job runs even when its Stop was asked before: it looks at the Stop first and says why it ends.
+// A job runs even if it was asked to stop before: it checks its Stop first and reports why it ends.
 #pragma once
 
 #include <chrono>

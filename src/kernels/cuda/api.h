@@ -254,7 +254,8 @@ struct RandomArgs {
   void* to;  // bf16
   std::uint64_t count, seed;
   float spread;
-  std::uint64_t run = 0, stride = 0;  // so many at a time, so far apart; 0: one after the other
+  std::uint64_t run = 0,
+                stride = 0;  // runs of `run` numbers, `stride` apart; 0: one after the other
 };
 
 // Codes with one scale, every one as likely as any other.

@@ -28,7 +28,7 @@ struct CudaPlanShape {
 
 struct CudaPlan {
   std::vector<std::uint32_t> tables;      // blocks of all sequences, one after the other
-  std::vector<std::uint32_t> row_tables;  // of sealed formats, likewise
+  std::vector<std::uint32_t> row_tables;  // the same for the rows of sealed formats
   std::vector<SealPair> seals;            // blocks that this step fills
   std::vector<AttendItem> items;          // decode's first, then the tiles; longest first
   std::uint32_t decode_count = 0;

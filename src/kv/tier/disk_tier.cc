@@ -154,6 +154,15 @@ void DiskTier::erase(std::span<const RecordName> names) {
   });
 }
 
+void DiskTier::clear() {
+  ask([this] {
+    while (write_some()) {  // what was given before goes, too
+    }
+    if (store_) (void)store_->clear();  // a failure closes the tier
+    close_if_broken();
+  });
+}
+
 void DiskTier::flush(std::function<void()> done) {
   ask([this, done = std::move(done)] { writes_.push_back(WriteJob{.flushed = done}); });
 }

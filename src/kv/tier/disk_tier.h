@@ -45,6 +45,7 @@ class DiskTier final : public Tier {
   void read(std::span<const SegmentRead> reads, ReadDone done) override;
   void write(std::span<const RecordWrite> writes, WriteDone done) override;
   void erase(std::span<const RecordName> names) override;
+  void clear() override;
   void flush(std::function<void()> done) override;
   TierCost cost() const override { return meter_.cost(); }
   TierStats stats() const override { return meter_.stats(); }

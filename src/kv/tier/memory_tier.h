@@ -46,13 +46,13 @@ class MemoryTier final : public Tier {
   void poll();
   Nanoseconds next_due() const;               // the largest Nanoseconds: nothing is under way
   void set_down(bool down) { down_ = down; }  // everything fails while it is
-  void clear();                               // forgets all records
 
   const TierTraits& traits() const override { return options_.traits; }
   void find(std::span<const RecordName> names, FindDone done) override;
   void read(std::span<const SegmentRead> reads, ReadDone done) override;
   void write(std::span<const RecordWrite> writes, WriteDone done) override;
   void erase(std::span<const RecordName> names) override;
+  void clear() override;  // at once
   void flush(std::function<void()> done) override;
   TierCost cost() const override;
   TierStats stats() const override;

@@ -95,6 +95,7 @@ class Tier {
   virtual void read(std::span<const SegmentRead> reads, ReadDone done) = 0;
   virtual void write(std::span<const RecordWrite> writes, WriteDone done) = 0;
   virtual void erase(std::span<const RecordName> names) = 0;
+  virtual void clear() = 0;  // all records
   // Everything written before this is durable when `done` runs.
   virtual void flush(std::function<void()> done) = 0;
   virtual TierCost cost() const = 0;

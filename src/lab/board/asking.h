@@ -46,7 +46,7 @@ class Asking {
   struct Item {
     Sequence sequence;
     std::vector<TokenId> tokens;  // to be read
-    std::uint32_t scored;         // of the logits, the last so many count
+    std::uint32_t scored;         // how many of the last logits count
     const Question* question;
     std::uint32_t candidate;  // kEvery: all of them, of one token each
     std::vector<Distribution>* full;

@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-struct Tier {
+struct RowTier {
   std::string_view name;
   std::uint32_t samples;
   std::uint32_t levels;                // of each task, from the easiest
@@ -24,17 +24,17 @@ struct Tier {
   std::uint32_t timed;                 // tokens of the context at which speed is measured
   std::vector<std::string_view> only;  // ids; empty: all
 };
-const Tier kTiers[] = {{"smoke", 4, 1, 0, 512, {"S1", "S3", "S4"}},
-                       {"standard", 6, 9, 10, 2048, {}},
-                       {"full", 40, 9, 0, 4096, {}}};
+const RowTier kTiers[] = {{"smoke", 4, 1, 0, 512, {"S1", "S3", "S4"}},
+                          {"standard", 6, 9, 10, 2048, {}},
+                          {"full", 40, 9, 0, 4096, {}}};
 constexpr std::uint32_t kStreams = 2;  // samples of S9: each is long
 // Speeds are the best of this many rounds of all rows: other work on the machine only ever makes a
 // round slower.
 constexpr std::uint32_t kTimedRounds = 3;
 constexpr std::uint32_t kFirstTrial = 1'000'000;  // samples that no row is scored by
 
-Result<const Tier*> find_tier(const std::string& name) {
-  for (const Tier& t : kTiers)
+Result<const RowTier*> find_tier(const std::string& name) {
+  for (const RowTier& t : kTiers)
     if (t.name == name) return &t;
   return Error{Code::invalid, "no tier '" + name + "'; there are: smoke standard full"};
 }
@@ -48,7 +48,7 @@ struct Cell {  // a task at a level
   bool tried() const { return task->metric == Metric::accuracy || task->metric == Metric::ranking; }
 };
 
-std::vector<Cell> cells_of(const Tier& tier) {
+std::vector<Cell> cells_of(const RowTier& tier) {
   std::vector<Cell> cells;
   for (const Task& task : suite_tasks()) {
     if (!tier.only.empty() &&
@@ -61,7 +61,7 @@ std::vector<Cell> cells_of(const Tier& tier) {
   return cells;
 }
 
-std::uint32_t samples_of(const Tier& tier, const Cell& cell) {
+std::uint32_t samples_of(const RowTier& tier, const Cell& cell) {
   return cell.task->id == "S9" ? std::min(kStreams, tier.samples) : tier.samples;
 }
 
@@ -76,7 +76,7 @@ std::string digest_of(std::span<const TokenId> tokens) {
 }
 
 // Everything that fixes the scores. Its hash names the run.
-Json manifest_of(const Subject& subject, const Vocabulary& vocabulary, const Tier& tier,
+Json manifest_of(const Subject& subject, const Vocabulary& vocabulary, const RowTier& tier,
                  std::span<const RowSpec> rows, std::uint64_t seed) {
   Json cells = Json::array(), names = Json::array();
   for (const Cell& c : cells_of(tier))
@@ -198,7 +198,7 @@ struct Run {
   Subject& subject;
   const Vocabulary& vocabulary;
   std::span<const RowSpec> rows;
-  const Tier& tier;
+  const RowTier& tier;
   std::uint64_t seed;
   Progress& progress;
   std::function<void()> step;  // after each sample
@@ -246,7 +246,7 @@ Result<std::vector<Cell>> choose_levels(const Run& run) {
   return chosen;
 }
 
-std::size_t samples_of_run(const Tier& tier) {
+std::size_t samples_of_run(const RowTier& tier) {
   std::size_t count = kTimedRounds;
   const Task* last = nullptr;
   for (const Cell& cell : cells_of(tier)) {
@@ -295,7 +295,7 @@ std::vector<RowSpec> default_rows(std::span<const double> shares) {
 
 Result<Json> run_board(Subject& subject, const Vocabulary& vocabulary,
                        std::span<const RowSpec> rows, const BoardOptions& options) {
-  TRY(const Tier* tier, find_tier(options.tier));
+  TRY(const RowTier* tier, find_tier(options.tier));
   for (const RowSpec& anchor : anchor_rows())
     if (!row_named(rows, anchor.method, anchor.share))
       return Error{Code::invalid,

@@ -60,7 +60,7 @@ Result<std::vector<Quality>> compare_storage(Runtime& r, const QualityQuestion& 
       std::min({fit, 128u, r.executor().traits().rows_max / static_cast<std::uint32_t>(ways + 1)});
   if (rows == 0)
     return Error{Code::invalid,
-                 "one step cannot hold so many formats; raise --batch-rows or name fewer"};
+                 "one step cannot hold this many formats; raise --batch-rows or name fewer"};
 
   std::vector<Tally> tallies(ways);
   std::vector<Row> read;

@@ -1,8 +1,8 @@
 // server/dialect/answer_writer.h - how an answer looks on the wire: each dialect has its own.
 //
-// A Generation (server/generation.h) tells its writer what became certain and sends the bytes it
-// gets back: events, lines or elements of an array, as stream_head() announces. Pure: no socket, no
-// engine, so that it is tested on strings.
+// A Generation (server/generation.h) gives its writer the text that has become certain and sends
+// the bytes that the writer returns: events, lines or elements of an array, as stream_head()
+// announces. A writer knows no socket and no engine, so it is tested on strings.
 //
 //   writer->begin(usage) + writer->piece(...) + ... + writer->end(usage, kv);   // a stream
 //   writer->whole(answers, prompts, usage, kv);                                 // or one body
@@ -25,7 +25,12 @@ enum class FinishReason : std::uint8_t { stop, length, tool_calls };
 struct Usage {
   std::uint64_t prompt = 0, completion = 0;
   std::uint64_t cached = 0, written = 0;  // of the prompt: served from the cache, newly kept
+  std::uint64_t loaded = 0;               // of the cached: they came from a tier
+  std::uint64_t predicted = 0, mispredicted = 0;  // of `prediction`: came true, and did not
 };
+inline Json cached_by_tier(const Usage& u) {
+  return {{"cpu", u.cached - u.loaded}, {"disk", u.loaded}};
+}
 
 // What is new of one choice.
 struct AnswerPiece {

@@ -27,6 +27,23 @@ void parse_stop(Fields& f, GenerationRequest& asked) {
   }
 }
 
+// A text, or a list of them, that the answer is expected to repeat.
+void parse_prediction(Fields& f, GenerationRequest& asked) {
+  auto prediction = f.object("prediction");
+  if (!prediction) return;
+  if (prediction->text("type", 64).value_or("content") != "content")
+    return prediction->refuse("type", "must be content");
+  const Json* content = prediction->find("content");
+  if (content == nullptr) return prediction->refuse("content", "is required");
+  const Json parts = content->is_string() ? Json::array({*content}) : *content;
+  if (!parts.is_array()) return prediction->refuse("content", "must be a string or a list");
+  for (const Json& part : parts) {
+    const Json* const text = part.is_object() && part.contains("text") ? &part["text"] : &part;
+    if (!text->is_string()) return prediction->refuse("content", "must be texts");
+    asked.prediction += text->get_ref<const std::string&>();
+  }
+}
+
 void parse_logit_bias(Fields& f, std::uint32_t vocabulary, GenerationRequest& asked) {
   const Json* bias = f.find("logit_bias");
   if (bias == nullptr) return;
@@ -94,7 +111,9 @@ void parse_cache_fields(Fields& body, bool has_breakpoint, GenerationRequest& as
   if (const auto retention = body.text("prompt_cache_retention", 32)) {
     if (*retention == "24h")
       asked.kv.policy.ttl = std::max(asked.kv.policy.ttl, 24 * kHour);
-    else if (*retention != "in_memory" && *retention != "in-memory")
+    else if (*retention == "in_memory" || *retention == "in-memory")
+      asked.kv.policy.below = false;
+    else
       body.refuse("prompt_cache_retention", "must be in_memory or 24h");
   }
   if (auto options = body.object("prompt_cache_options")) {
@@ -116,6 +135,7 @@ void parse_common(Fields& f, const ParseContext& context, GenerationRequest& ask
   if (asked.model.empty()) asked.model = context.model;
   parse_sampling(f, context, asked);
   parse_stop(f, asked);
+  parse_prediction(f, asked);
   asked.n = static_cast<std::uint32_t>(f.integer("n", 1, 16).value_or(1));
   asked.beam_search = f.boolean("use_beam_search").value_or(false);
   asked.length_penalty = static_cast<float>(f.number("length_penalty", -10, 10).value_or(1));
@@ -285,11 +305,10 @@ void parse_template_fields(Fields& f, const ParseContext& context, GenerationReq
 
 // Accepted and without effect here; named so that strict_fields knows them.
 void ignore_fields(Fields& f) {
-  for (const char* name :
-       {"user", "safety_identifier", "store", "reasoning_effort", "verbosity", "web_search_options",
-        "moderation", "prediction", "functions", "function_call", "documents", "add_special_tokens",
-        "spaces_between_special_tokens", "include_reasoning", "id_slot", "cache_prompt",
-        "mm_processor_kwargs"})
+  for (const char* name : {"user", "safety_identifier", "store", "reasoning_effort", "verbosity",
+                           "web_search_options", "moderation", "functions", "function_call",
+                           "documents", "add_special_tokens", "spaces_between_special_tokens",
+                           "include_reasoning", "id_slot", "cache_prompt", "mm_processor_kwargs"})
     f.find(name);
 }
 

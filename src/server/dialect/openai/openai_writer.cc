@@ -32,8 +32,8 @@ Json openai_usage(const Usage& u, bool chat) {
   if (chat)
     out["completion_tokens_details"] = {{"reasoning_tokens", 0},
                                         {"audio_tokens", 0},
-                                        {"accepted_prediction_tokens", 0},
-                                        {"rejected_prediction_tokens", 0}};
+                                        {"accepted_prediction_tokens", u.predicted},
+                                        {"rejected_prediction_tokens", u.mispredicted}};
   return out;
 }
 

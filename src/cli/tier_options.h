@@ -1,0 +1,18 @@
+// cli/tier_options.h - where cached blocks are kept besides memory: --kv-dir and its bounds.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "engine/runtime.h"
+
+namespace quire::cli {
+
+struct TierOptionsCli {
+  std::string dir, disk, write = "auto";
+  bool none = false;
+};
+void add_tier_options(CLI::App& app, TierOptionsCli& options);
+Status read_tier_options(const TierOptionsCli& options, RuntimeOptions& to);
+
+}  // namespace quire::cli

@@ -1,0 +1,154 @@
+// kv/tier/tier_link.h - between the cache and a tier: blocks go down, and come back.
+//
+// The engine thread owns it. It takes blocks that the cache offers (kv/below.h), copies them, and has
+// them named and written by others. What is under way is bounded; beyond that it takes no more. For
+// blocks that come back it asks the tier, and tells what a load would cost. Nothing here waits, but
+// for flush().
+//
+//   TRY(auto link, TierLink::open({.write = TierWrite::automatic}, [&](Mailbox& m) { ... }));
+//   cache_options.below = link.get();
+//   link->drain([&](const BlockKey& key, std::uint32_t group) { cache.not_below(key, group); });
+//   link->find(names, [](std::span<const std::uint8_t> there) { ... });
+//
+// It ends before its cache, and after whoever asked it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/histogram.h"
+#include "kernels/geometry.h"
+#include "kv/below.h"
+#include "kv/tier/courier.h"
+#include "kv/tier/mailbox.h"
+#include "kv/tier/tier.h"
+
+namespace quire {
+
+// When a block is written.
+enum class TierWrite : std::uint8_t {
+  automatic,  // when it is sealed, while there is room; then if it is used again, or was when it leaves
+  always,   // when it is sealed
+  reused,   // when it is hit first
+  evicted,  // when it leaves memory
+  never,
+};
+Result<TierWrite> find_tier_write(std::string_view name);  // "auto", "always", ...
+
+struct TierLinkOptions {
+  TierWrite write = TierWrite::automatic;
+  std::uint64_t queue_bytes = std::uint64_t{64} << 20;  // copied, and not written yet
+  Courier::Way way = Courier::Way::thread;
+  const Clock* clock = nullptr;  // none: the machine's
+};
+
+// One direction of what moved.
+struct TierTraffic {
+  std::uint64_t blocks = 0, bytes = 0;
+  Histogram seconds;  // of a batch
+  TierTraffic();
+};
+
+struct TierLinkStats {
+  bool there = false;  // there is a tier
+  std::string_view name;
+  std::uint64_t capacity_bytes = 0;
+  TierStats tier;
+  TierCost cost;
+  TierTraffic down, up;
+  std::uint64_t write_queue_bytes = 0, refused_blocks = 0;  // no room in the queue
+  std::uint64_t failed_loads = 0;                           // blocks
+};
+
+class TierLink final : public Below {
+ public:
+  using Opener = std::function<Result<std::unique_ptr<Tier>>(Mailbox& mailbox)>;
+  static Result<std::unique_ptr<TierLink>> open(const TierLinkOptions& options,
+                                                const Opener& opener);
+  ~TierLink() override;
+
+  Tier& tier() { return *tier_; }
+  const TierTraits& traits() const { return tier_->traits(); }
+
+  // The name is made with the secret that keys are made with.
+  void set_secret(const KeySecret& secret) { secret_ = secret; }
+  static RecordIdentity identity(const KeySecret& secret, const BlockKey& key, const Digest& layout,
+                                 std::span<const TokenId> tokens, std::uint32_t group);
+  // How a block of this group is cut; the same for writing and reading.
+  static std::vector<RecordSegment> segments(const Geometry& geometry, std::uint32_t group);
+
+  bool offer(Offer why, const OfferedBlock& block) override;
+  void send();  // what was taken since; after every step
+
+  // What has ended since: runs the functions below. `lost` hears of blocks that were taken and could
+  // not be written. True: there was something.
+  bool drain(const std::function<void(const BlockKey&, std::uint32_t)>& lost);
+  void find(std::span<const RecordName> names, FindDone done) {
+    tier_->find(names, std::move(done));
+  }
+  // `blocks` as many as the reads belong to.
+  void read(std::span<const SegmentRead> reads, std::uint32_t blocks, ReadDone done);
+  void load_failed(std::uint64_t blocks) { failed_loads_ += blocks; }
+  TierCost cost() const { return tier_->cost(); }
+  std::uint64_t reads_in_flight() const { return reads_in_flight_; }
+  void clear();                            // forgets all that is stored
+  void erase(std::vector<BlockKey> keys);  // and these, in all their groups
+
+  // Waits until what was taken is written and durable, at most this long. False: it is not.
+  bool flush(Nanoseconds limit);
+  std::uint64_t write_queue_bytes() const { return queued_bytes_; }
+  std::uint64_t queue_max() const { return options_.queue_bytes; }
+  void need_queue(std::uint64_t bytes) {  // at least
+    if (bytes > options_.queue_bytes) options_.queue_bytes = bytes;
+  }
+
+  TierLinkStats stats() const;
+
+ private:
+  struct Parcel {  // a block on its way down
+    BlockKey key;
+    Digest layout;
+    std::uint32_t group;
+    std::vector<TokenId> tokens;
+    std::shared_ptr<const std::vector<RecordSegment>> segments;
+    std::unique_ptr<std::byte[]> bytes;
+    std::uint64_t size;
+    std::uint32_t recompute_us;
+    std::string tenant;
+  };
+  using Batch = std::vector<Parcel>;
+
+  explicit TierLink(const TierLinkOptions& options);
+  bool wanted(Offer why, const OfferedBlock& block) const;
+  std::shared_ptr<const std::vector<RecordSegment>> segments_of(const CacheLayout& layout,
+                                                                std::uint32_t group);
+  void written(const std::shared_ptr<const Batch>& batch, Nanoseconds since,
+               std::span<const TierOutcome> ends);
+
+  TierLinkOptions options_;
+  SteadyClock steady_;
+  const Clock& clock_;
+  Mailbox mailbox_;
+  std::unique_ptr<Tier> tier_;
+  KeySecret secret_ = KeySecret::random();
+  Batch batch_;
+  std::uint64_t batch_bytes_ = 0, queued_bytes_ = 0, reads_in_flight_ = 0;
+  std::uint64_t refused_ = 0, failed_loads_ = 0;
+  TierTraffic down_, up_;
+  std::map<std::pair<std::uint64_t, std::uint32_t>,
+           std::shared_ptr<const std::vector<RecordSegment>>>
+      segments_;  // by geometry's serial and group
+  std::vector<std::pair<BlockKey, std::uint32_t>> lost_;
+  std::unique_ptr<Courier> courier_;  // uses the others: ends first
+};
+
+}  // namespace quire
