@@ -137,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("llama", "llama-rope3", "llama-linear", "mistral",
                                          "gemma3", "qwen2", "qwen3", "qwen3-yarn", "smollm3",
                                          "granite", "phi3", "phi3-long", "olmo2", "glm4", "gemma2",
-                                         "gpt2", "starcoder2", "falcon", "falcon-groups"),
+                                         "gpt2", "starcoder2", "falcon", "falcon-groups", "mixtral",
+                                         "qwen2moe", "qwen3moe", "glm4moe", "gpt-oss"),
                        ::testing::Values("", "-shards", "-f32", "-f16", "-bf16", "-q8_0", "-q4_0",
                                          "-q4_1", "-q5_0", "-q5_1")),
     [](const auto& test) {

@@ -56,6 +56,8 @@ inline std::vector<TinyCase> tiny_cases() {
     for (const DType type : {DType::f32, DType::q8_0, DType::q4_1}) {
       const auto& [name, options] = plain[i];
       if (type != DType::f32 && name != options.architecture) continue;
+      // Two of its experts are nearly tied: activations of 16 bits choose the other one.
+      if (type == DType::q4_1 && options.architecture == "gpt-oss") continue;
       TinyCase c{std::string(name) + "-" + std::string(dtype_info(type).name), options};
       c.options.type = type;
       if (c.options.seed == 1) c.options.seed = i + 1;

@@ -35,6 +35,8 @@ COMMON = dict(vocab_size=288, hidden_size=64, intermediate_size=96, num_hidden_l
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
                "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
+EXPERTS = dict(num_experts_per_tok=2, experts_implementation="eager")
+
 # name -> (configuration class, what differs from COMMON)
 MODELS = {
     "llama": (transformers.LlamaConfig, dict(tie_word_embeddings=True)),
@@ -69,6 +71,19 @@ MODELS = {
     "starcoder2": (transformers.Starcoder2Config, dict(sliding_window=32)),
     "falcon": (transformers.FalconConfig, dict(ffn_hidden_size=96)),
     "falcon-groups": (transformers.FalconConfig, dict(ffn_hidden_size=96, num_kv_heads=2, new_decoder_architecture=True)),
+    "mixtral": (transformers.MixtralConfig, dict(**EXPERTS, num_local_experts=4, head_dim=16)),
+    "qwen2moe": (transformers.Qwen2MoeConfig, dict(
+        **EXPERTS, num_experts=6, moe_intermediate_size=64, shared_expert_intermediate_size=64, norm_topk_prob=False,
+        decoder_sparse_step=1)),
+    "qwen3moe": (transformers.Qwen3MoeConfig, dict(
+        **EXPERTS, num_experts=8, moe_intermediate_size=64, norm_topk_prob=True, head_dim=32)),
+    "glm4moe": (transformers.Glm4MoeConfig, dict(
+        **EXPERTS, n_routed_experts=6, n_shared_experts=1, moe_intermediate_size=64, first_k_dense_replace=1, n_group=1,
+        topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True, head_dim=32)),
+    "gpt-oss": (transformers.GptOssConfig, dict(
+        **EXPERTS, num_hidden_layers=4, num_local_experts=4, head_dim=16, sliding_window=32, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+            "truncate": False})),
 }
 
 
@@ -112,11 +127,11 @@ def make_model(name):
     torch.manual_seed(sum(name.encode()))
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
-        for key, p in model.named_parameters():
+        for key, p in model.state_dict().items():
             if ("norm" in key or "ln_" in key) and key.endswith(".weight"):  # spread around what means "no change"
                 p.copy_(torch.randn_like(p) * 0.2 + (0.0 if architecture(config) in GEMMAS else 1.0))
             else:  # large enough that positions and windows show in the logits
-                p.copy_(torch.randn_like(p) * (1.5 / p.shape[-1] ** 0.5 if p.dim() == 2 else 0.3))
+                p.copy_(torch.randn_like(p) * (1.5 / p.shape[-1] ** 0.5 if p.dim() > 1 and not key.endswith("bias") else 0.3))
     return config, model
 
 
@@ -187,7 +202,7 @@ def add_rope(writer, config, head_dim):
 
 def add_own(writer, name, config):
     arch = architecture(config)
-    if name in ("mistral", "gemma3", "gemma2", "phi3"):
+    if name in ("mistral", "gemma3", "gemma2", "phi3", "gpt-oss"):
         writer.add_sliding_window(config.sliding_window)
     if arch == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -197,6 +212,18 @@ def add_own(writer, name, config):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
+    count = next((getattr(config, k) for k in ("num_local_experts", "num_experts", "n_routed_experts")
+                  if getattr(config, k, None)), 0)
+    if count:
+        writer.add_expert_count(count)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
+    if arch == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if arch == "glm4moe":
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
     if arch == "starcoder2":  # converters leave it out
         writer.add_sliding_window(config.sliding_window)
 
@@ -243,7 +270,7 @@ def save_gguf(name, config, model, quant, path):
         stored = {}
         for part, rows in to_gguf(key, values, config, fused=True):
             rows = np.ascontiguousarray(rows)
-            if rows.ndim >= 2 and quant != Quant.F32:
+            if rows.ndim >= 2 and part.endswith(".weight") and "ffn_gate_inp" not in part and quant != Quant.F32:
                 raw = gguf.quantize(rows, quant)
                 stored[part] = gguf.dequantize(raw, quant).reshape(rows.shape).astype(np.float32)
                 writer.add_tensor(part, raw, raw_dtype=quant)
