@@ -33,6 +33,7 @@ Sequence hold(Runtime& runtime, CachedText text, const SequenceOptions& like) {
 
 std::optional<Blend> find_blend(Runtime& runtime, Sequence& s, double recompute,
                                 const SequenceOptions& options) {
+  if (runtime.config().learned_positions) return {};  // what stood elsewhere cannot be turned
   const std::uint32_t per_block = runtime.geometry().tokens_per_block;
   const std::span<const TokenId> prompt = s.tokens();
   const auto end = static_cast<std::uint32_t>(prompt.size()) - 1;  // the last is always computed

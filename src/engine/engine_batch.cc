@@ -164,8 +164,14 @@ void Engine::choose_rows(bool admitting) {
     readings_.clear();
     reading_of_.clear();
   };
+  // A prompt that is being read must not keep newcomers out until it is read: a quarter of the rows is
+  // for those who wait.
+  const bool waits = admitting && line_.size() > 0;
+  const std::uint32_t kept = waits && branches_ < options_.sequences_max ? left / 4 : 0;
+  left -= kept;
   share();
-  if (!admitting || line_.size() == 0) return;
+  left += kept;
+  if (!waits) return;
 
   const CacheStats cache = runtime_.cache().stats();
   const std::uint64_t held = cache.referenced_bytes + cache.fenced_bytes + cache.pinned_bytes +

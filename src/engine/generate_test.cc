@@ -360,8 +360,13 @@ TEST_P(GenerateTest, BeamFindsTheBestTripleOfTheTopTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, GenerateTest,
-                         ::testing::Values("llama", "qwen2", "qwen3", "gemma3"),
-                         [](const auto& test) { return std::string(test.param); });
+                         ::testing::Values("llama", "qwen2", "qwen3", "gemma3", "olmo2", "gpt2",
+                                           "falcon", "gemma2", "qwen2moe", "gpt-oss"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace quire

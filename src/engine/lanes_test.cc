@@ -65,9 +65,11 @@ std::vector<float> feed(Runtime& runtime, Sequence& s, std::span<const TokenId> 
   std::vector<float> all;
   for (std::size_t at = 0; at < tokens.size(); at += chunk) {
     const StepItem item{
-        &s,          tokens.subspan(at, std::min<std::size_t>(chunk, tokens.size() - at)),
-        Logits::all, nullptr,
-        tap,         shift};
+        .sequence = &s,
+        .tokens = tokens.subspan(at, std::min<std::size_t>(chunk, tokens.size() - at)),
+        .logits = Logits::all,
+        .tap = tap,
+        .position_shift = shift};
     const auto logits = Stepper(runtime).run({&item, 1});
     EXPECT_TRUE(logits.ok()) << (logits.ok() ? "" : logits.error().message);
     all.insert(all.end(), logits.value().begin(), logits.value().end());

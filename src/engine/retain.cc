@@ -157,6 +157,10 @@ Status Retaining::rebase(Runtime& runtime, Sequence& s) {
   const std::uint32_t ahead = std::max(policy_->every, per_block) + per_block;
   if (!dropped_ || s.length() % per_block != 0 || s.length() - shift_ + ahead <= runtime.context())
     return {};
+  if (runtime.config().learned_positions)
+    return Error{
+        Code::unsupported,
+        "a text beyond the context of a model with learned positions: they cannot be moved"};
   const Geometry& geometry = runtime.cache().geometry(s.root());
   const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;
   const std::vector<std::uint32_t>& layers = observer_.layers();

@@ -114,6 +114,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                const RuntimeOptions& options) {
   TRY(ModelSource opened,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
+  if (options.context) opened.serve_context(options.context);
   if (options.loading) opened.watch(options.loading);
   RuntimeParts parts;
   const auto source = std::make_shared<ModelSource>(std::move(opened));
@@ -245,7 +246,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   r->identity_ = {.weights = parts.weights,
                   .adapter = {},
                   .layout = layout_digest(geometry),
-                  .position_scheme = "rope",
+                  .position_scheme = position_scheme(r->config()),
                   .tokens_per_block = options.tokens_per_block,
                   .numerics = std::to_string(r->executor_->traits().numerics),
                   .tenant = {}};

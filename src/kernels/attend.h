@@ -11,6 +11,10 @@
 //   l = fma(l', b, l * a),  o[d] = fma(o'[d], b, o[d] * a)
 // and the result is o[d] / l.
 //
+// Two options, which models without them do not pay for. With a soft cap each s[j] becomes
+// cap * tanh(s[j] / cap). With sinks a row starts as (sink of its query head, 1, 0): a learned score
+// that has no value; units and splits start as before.
+//
 // A compacted sequence (kv_view.h) is summed over its lane first and then over its table. Units and
 // splits of the lane are counted from lane slot 0, those of the table from absolute slot 0; all of
 // them merge left to right. A unit or split without slots is left out. A lane that keeps every
@@ -65,6 +69,7 @@ struct AttendShape {
   AttendArithmetic arithmetic = AttendArithmetic::f32;  // narrow only for rows of 16 bits
   std::uint32_t layer_index;  // within the group: lane = layer_index * kv_heads + kv_head
   std::size_t page_bytes, key_bytes;
+  float softcap = 0;  // 0: none
 };
 
 struct AttendTask {
@@ -85,6 +90,7 @@ struct AttendStep {
   float* out;            // same shape
   std::size_t row_stride;
   float* partials;
+  const float* sinks = nullptr;  // by query head; null: none
 };
 
 // Rows one task may hold.

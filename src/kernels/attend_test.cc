@@ -81,7 +81,12 @@ Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
           for (std::size_t d = 0; d < dim; ++d)
             p[i] += double{q[d]} * world.shape().scale *
                     rounded(c.rows, world.keys(s)[seen[i] * kv_width + kv_at + d]);
+          if (c.softcap != 0) p[i] = c.softcap * std::tanh(p[i] / c.softcap);
           top = std::max(top, p[i]);
+        }
+        if (!c.sinks.empty()) {
+          top = std::max(top, double{c.sinks[head]});
+          sum = std::exp(c.sinks[head] - top);
         }
         for (double& x : p) sum += x = std::exp(x - top);
         for (std::size_t i = 0; i < seen.size(); ++i)
@@ -177,6 +182,25 @@ TEST(Attend, TheOrderOfALaneDoesNotMatter) {
   const Rows shuffled = AttendWorld(c).run(best_isa(), 30, Tasks::planned);
   EXPECT_LT(worst_difference(ordered, shuffled), 1e-5);
   EXPECT_FALSE(same_bits(ordered, shuffled));  // it was shuffled
+}
+
+// Soft caps and sinks, however the work is cut.
+TEST(Attend, CapsAndSinksAreTheSameEverywhere) {
+  for (const Reading reading : kReadings)
+    for (const bool capped : {true, false}) {
+      AttendCase c = lane_case(reading, 0.5);
+      c.spread = 3;
+      if (capped) c.softcap = 2;
+      if (!capped || reading.rows == RowType::f32) c.sinks = {0.5f, -3, 4, 1, 9, -20};
+      SCOPED_TRACE(name_of(c));
+      AttendWorld world(c);
+      const Rows want = world.run(Isa::scalar, 1, Tasks::whole);
+      EXPECT_LT(worst_difference(want, attention_in_double(c, world)),
+                c.arithmetic == AttendArithmetic::narrow ? 2 * 0x1p-8 : 1e-5);
+      for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::bf16})
+        for (const auto mode : {Tasks::planned, Tasks::whole, Tasks::split, Tasks::shuffled})
+          if (cpu_has(isa)) EXPECT_TRUE(same_bits(want, world.run(isa, 7, mode)));
+    }
 }
 
 // Every dimension, head ratio, block size and window, against the reference run row by row.

@@ -33,6 +33,8 @@ struct AttendCase {
   double keep = 0.5;                          // of them
   bool shuffled = false;                      // lanes hold them in another order
   std::uint32_t shared = 0;  // tokens of sequence 0 (whole blocks) that all others begin with
+  float softcap = 0;
+  std::vector<float> sinks = {};  // by query head
 };
 
 class AttendWorld {
@@ -50,7 +52,8 @@ class AttendWorld {
               .arithmetic = c.arithmetic,
               .layer_index = 1,
               .page_bytes = 2 * half,
-              .key_bytes = half};
+              .key_bytes = half,
+              .softcap = c.softcap};
     const std::size_t block_units = (2 * c.kv_heads * shape_.page_bytes + 255) / 256;  // two layers
     Random random(c.seed);
     std::uint32_t blocks = 0;
@@ -218,7 +221,13 @@ class AttendWorld {
     const std::unique_ptr<std::byte, Free> scratch(
         static_cast<std::byte*>(std::aligned_alloc(64, scratch_bytes)));
     std::memset(scratch.get(), 0xff, scratch_bytes);
-    const AttendStep step{kv, shape_, queries.data(), result.data(), width(), partials.data()};
+    const AttendStep step{kv,
+                          shape_,
+                          queries.data(),
+                          result.data(),
+                          width(),
+                          partials.data(),
+                          case_.sinks.empty() ? nullptr : case_.sinks.data()};
     for (const AttendTask& task : plan.tasks) kernels.attend(step, task, scratch.get());
     for (const AttendPlan::Merge& merge : plan.merges) kernels.merge(step, merge);
     for (std::size_t m = 0; m < members.size(); ++m)

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "kernels/ref/math.h"
 
 namespace quire {
 namespace {
@@ -82,6 +83,9 @@ void add_mass(const MassKernels& kernels, const EncodedKernels& encoded, const M
       else
         kernels.scores(in, part, scratch.queries.data(), n, scores + rows[p].at, padded);
     }
+    if (in.softcap != 0)
+      for (std::size_t i = 0; i < std::size_t{n} * padded; ++i)
+        scores[i] = in.softcap * ref::tanh(scores[i] * (1.0f / in.softcap));
     for (std::uint32_t i = 0; i < n; ++i) {
       float* const row = scores + std::size_t{i} * padded;
       const auto hide = [&](std::uint32_t from, std::uint32_t to) {

@@ -53,6 +53,7 @@ struct MassInput {
   std::uint32_t count;
   float scale;
   MassReach reach;
+  float softcap = 0;  // of scores, as in attend.h; 0: none
 };
 
 // Scratch of one thread; grows to what a call needs.

@@ -54,6 +54,7 @@ struct SealedStep {
   float* out;
   std::size_t row_stride;
   float* partials;
+  const float* sinks = nullptr;  // as in AttendStep
 };
 
 struct SealedMerge {

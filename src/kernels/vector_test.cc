@@ -87,6 +87,7 @@ TEST(Vector, AddAndScaleAreTheSameEverywhere) {
   expect_same([](const VectorKernels& k, Floats x, Floats y) {
     k.add(x.data(), y.data(), size_of(x));
     k.scale(x.data(), 0.37f, size_of(x));
+    k.add_scaled(x.data(), y.data(), 1.7f, size_of(x));
     return x;
   });
 }
@@ -100,6 +101,34 @@ TEST(Vector, GatesAreTheSameEverywhere) {
     k.gelu_mul(x.data(), y.data(), size_of(x), y.data());
     return y;
   });
+}
+
+TEST(Vector, LayerNormIsTheSameEverywhere) {
+  expect_same([](const VectorKernels& k, Floats x, Floats y) {
+    Floats bias(y.rbegin(), y.rend());
+    k.layer_norm(x.data(), y.data(), bias.data(), 1e-5f, size_of(x), x.data());
+    return x;
+  });
+}
+
+TEST(Vector, GatesWithoutAPartnerAndClampedOnesAreTheSameEverywhere) {
+  expect_same([](const VectorKernels& k, Floats x, Floats y) {
+    Floats clamped = x;
+    k.clamped_mul(x.data(), y.data(), 1.5f, size_of(x), clamped.data());
+    k.gelu(x.data(), size_of(x), x.data());
+    k.gelu_erf(y.data(), size_of(y), y.data());
+    x.insert(x.end(), y.begin(), y.end());
+    x.insert(x.end(), clamped.begin(), clamped.end());
+    return x;
+  });
+}
+
+TEST(Vector, GeluIsThatOfTheErrorFunction) {
+  for (float x = -8; x <= 8; x += 1.0f / 64) {
+    float got;
+    vector_kernels(Isa::scalar).gelu_erf(&x, 1, &got);
+    EXPECT_NEAR(got, x * 0.5 * (1 + std::erf(x / std::sqrt(2.0))), 4e-7) << x;
+  }
 }
 
 TEST(Vector, SoftcapIsTheSameEverywhere) {

@@ -25,14 +25,27 @@ Status fill_sizes(const Hyperparameters& from, ModelConfig& c) {
 Status fill_layers(const Architecture& a, const Hyperparameters& from, ModelConfig& c) {
   c.architecture = a.name;
   c.tensors = a.tensors;
+  c.pieces = a.pieces;
   TRY_STATUS(a.fill(from, c));
+  serve_context(c, c.context);
   const LayerSpec& first = c.per_layer.front();
   c.query_heads = first.attn.query_heads;
   c.kv_heads = first.attn.kv_heads;
   c.head_dim = first.attn.key_dim;
-  c.feed_forward = first.ffn.width;
+  c.feed_forward = first.ffn.experts ? first.ffn.experts.width : first.ffn.width;
   return {};
 }
+
+// What older configurations call the same, and newer ones.
+constexpr std::pair<const char*, const char*> kOldNames[] = {
+    {"n_embd", "hidden_size"},
+    {"n_layer", "num_hidden_layers"},
+    {"n_head", "num_attention_heads"},
+    {"n_positions", "max_position_embeddings"},
+    {"n_inner", "intermediate_size"},
+    {"ffn_hidden_size", "intermediate_size"},
+    {"num_kv_heads", "num_key_value_heads"},
+};
 
 // The architecture that `names` gives the file's name.
 Result<const Architecture*> find_architecture(
@@ -49,6 +62,19 @@ Result<const Architecture*> find_architecture(
 }
 
 }  // namespace
+
+void serve_context(ModelConfig& config, std::uint32_t context) {
+  for (RopeConfig& rope : config.ropes)
+    if (!rope.long_factors.empty())
+      rope.factors = context > rope.trained ? rope.long_factors : rope.short_factors;
+}
+
+std::string position_scheme(const ModelConfig& config) {
+  for (const RopeConfig& rope : config.ropes)
+    if (!rope.long_factors.empty())
+      return rope.factors == rope.long_factors ? "rope long" : "rope short";
+  return config.learned_positions ? "learned" : "rope";
+}
 
 Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   constexpr std::string_view kArchitecture = "general.architecture";
@@ -94,6 +120,8 @@ Result<ModelConfig> config_from_hf(std::string_view config_json, const std::stri
   Json merged = Json::parse(a->hf_defaults);
   for (const auto& [key, value] : object.items())
     if (!value.is_null()) merged[key] = value;
+  for (const auto& [old, name] : kOldNames)
+    if (merged.contains(old) && !merged.contains(name)) merged[name] = merged[old];
   const Hyperparameters from(merged, file_name);
   ModelConfig c;
   TRY_STATUS(fill_sizes(from, c));

@@ -15,22 +15,31 @@ namespace quire {
 
 class GgufFile;
 struct TensorEntry;
+struct TensorPiece;
 
 struct RopeConfig {
   float base = 10000.0f;
-  std::uint32_t dimensions = 0;  // rotated dimensions of a head
-  std::vector<float>
-      factors;  // divides each frequency (Llama 3 scaling, as tensor or computed); empty: none
+  std::uint32_t dimensions = 0;  // rotated dimensions of a head, its first ones; 0: none
+  // Divides each frequency (Llama 3 and YaRN scaling, as tensor or computed); empty: none.
+  std::vector<float> factors;
   float linear_factor = 1.0f;  // divides positions
+  // LongRoPE: `factors` are one of these two, the long ones if more than `trained` tokens are served.
+  // Keys of the two cannot be compared, so a model has one of them for all texts.
+  std::vector<float> short_factors, long_factors;
+  std::uint32_t trained = 0;
+  float attention_factor = 1.0f;  // of q and of k, where they are rotated; specs have it in scales
 };
 
 struct ModelConfig {
-  std::string architecture;              // "llama", "gemma3", "qwen2", "qwen3"; for people
+  std::string architecture;              // "llama", "gemma3" and so on; for people
   std::string name;                      // as the file calls itself
   std::span<const TensorEntry> tensors;  // that a layer has (model/arch/arch.h)
+  std::span<const TensorPiece> pieces;
   std::uint32_t layers = 0, hidden = 0, vocabulary = 0, context = 0;
-  float embedding_scale = 1;  // gemma: sqrt(hidden)
-  float logit_softcap = 0;    // 0: none
+  float embedding_scale = 1;       // gemma: sqrt(hidden)
+  float logit_scale = 1;           // multiplies logits
+  float logit_softcap = 0;         // 0: none
+  bool learned_positions = false;  // the embedding of a position is added to that of its token
   bool tied_head = false;
   Norm output_norm;
   std::vector<RopeConfig> ropes;
@@ -46,6 +55,11 @@ struct ModelConfig {
     return most;
   }
 };
+
+// Positions up to `context` are served: which decides between the factors of LongRoPE.
+void serve_context(ModelConfig& config, std::uint32_t context);
+// How rows of the cache know their position, as roots of the cache name it: "rope".
+std::string position_scheme(const ModelConfig& config);
 
 // Every size is checked. An error names the key that makes no sense.
 Result<ModelConfig> config_from_gguf(const GgufFile& file);

@@ -91,14 +91,11 @@ TEST(Config, NewerFilesKeepRopeInAnObjectOfItsOwn) {
 }
 
 TEST(Config, OtherScalingsAreUnsupportedByName) {
-  for (const char* type : {"yarn", "dynamic", "longrope"}) {
-    const Json object = with(smollm2(), R"({"rope_scaling": {"factor": 4.0, "rope_type": ")" +
-                                            std::string(type) + "\"}}");
-    EXPECT_THAT(error_of(object),
-                HasSubstr("key 'rope_scaling.rope_type' is '" + std::string(type) + "'"));
-    EXPECT_EQ(read(object).error().code, Code::unsupported);
-  }
-  EXPECT_THAT(error_of(with(smollm2(), R"({"rope_scaling": {"type": "yarn", "factor": 4}})")),
+  const Json object =
+      with(smollm2(), R"({"rope_scaling": {"factor": 4.0, "rope_type": "dynamic"}})");
+  EXPECT_THAT(error_of(object), HasSubstr("key 'rope_scaling.rope_type' is 'dynamic'"));
+  EXPECT_EQ(read(object).error().code, Code::unsupported);
+  EXPECT_THAT(error_of(with(smollm2(), R"({"rope_scaling": {"type": "dynamic", "factor": 4}})")),
               HasSubstr("'rope_scaling.type'"));
   EXPECT_EQ(read(with(smollm2(), R"({"rope_scaling": {"type": "linear", "factor": 4}})"))
                 .value()
@@ -160,6 +157,46 @@ TEST(Config, MissingKeysAreNamed) {
   }
 }
 
+// The numbers of gpt-oss: what transformers computes.
+TEST(Config, YarnBlendsFrequenciesAndScalesScores) {
+  const Json object = with(smollm2(), R"({"rope_theta": 150000, "rope_scaling": {"type": "yarn",
+      "factor": 32, "original_max_position_embeddings": 4096, "truncate": false}})");
+  const auto config = read(object);
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  const RopeConfig& rope = config.value().ropes[0];
+  EXPECT_NEAR(rope.attention_factor, 1.34657, 1e-5);
+  EXPECT_NEAR(config.value().per_layer[0].attn.scale, 1.34657 * 1.34657 / 8, 1e-5);
+  EXPECT_EQ(rope.factors[8], 1.0f);  // the blend begins at 8.09 and ends at 17.40
+  EXPECT_GT(rope.factors[9], 1.0f);
+  EXPECT_LT(rope.factors[17], 32.0f);
+  EXPECT_EQ(rope.factors[18], 32.0f);
+  // With whole numbers as bounds, 8 and 18.
+  const auto truncated = read(with(object, R"({"rope_scaling": {"type": "yarn", "factor": 32,
+      "original_max_position_embeddings": 4096}})"));
+  EXPECT_NE(truncated.value().ropes[0].factors[9], rope.factors[9]);
+  EXPECT_EQ(truncated.value().ropes[0].factors[18], 32.0f);
+}
+
+TEST(Config, LongRopeGoesByTheContextThatIsServed) {
+  std::string list = "1";
+  for (int i = 1; i < 32; ++i) list += ",1";
+  const Json object = with(smollm2(), R"({"rope_scaling": {"type": "longrope", "short_factor": [)" +
+                                          list + R"(], "long_factor": [2)" + list.substr(1) +
+                                          R"(]}, "original_max_position_embeddings": 4096})");
+  auto config = read(object);
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  ModelConfig& c = config.value();
+  EXPECT_EQ(c.ropes[0].factors[0], 2.0f);
+  EXPECT_EQ(position_scheme(c), "rope long");
+  EXPECT_NEAR(c.ropes[0].attention_factor, std::sqrt(1 + std::log(2) / std::log(4096)), 1e-6);
+  serve_context(c, 4096);
+  EXPECT_EQ(c.ropes[0].factors[0], 1.0f);
+  EXPECT_EQ(position_scheme(c), "rope short");
+  EXPECT_THAT(error_of(with(object, R"({"rope_scaling": {"type": "longrope", "short_factor": [1],
+      "long_factor": [1]}})")),
+              HasSubstr("'rope_scaling.short_factor' has 1 factors, 32 are needed"));
+}
+
 TEST(Config, NonsenseNamesItsKey) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"hidden_size": 0})", "'hidden_size' is 0"},
@@ -179,10 +216,11 @@ TEST(Config, NonsenseNamesItsKey) {
       {R"({"rope_scaling": {"rope_type": "linear", "factor": 0}})", "'rope_scaling.factor' is 0"},
       {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})",
        "'rope_scaling.low_freq_factor' is missing"},
-      {R"({"partial_rotary_factor": 0.5})", "'partial_rotary_factor' is 0.5"},
+      {R"({"partial_rotary_factor": 0.4})", "'partial_rotary_factor' makes 25 rotated dimensions"},
+      {R"({"partial_rotary_factor": 1.5})", "'partial_rotary_factor' makes 96 rotated dimensions"},
       {R"({"attention_bias": true})", "'attention_bias' is true"},
       {R"({"hidden_act": "relu"})", "'hidden_act' is 'relu'"},
-      {R"({"model_type": "phi3"})", "'model_type' is 'phi3'; there are: llama mistral"},
+      {R"({"model_type": "phi9"})", "'model_type' is 'phi9'; there are: llama mistral"},
       {R"({"layer_types": ["full_attention"]})", "'layer_types' is not a list of 30"},
       {R"({"num_local_experts": 8})", "'num_local_experts' is 8"},
       {R"({"tie_word_embeddings": 1})", "'tie_word_embeddings' is not a boolean"},
@@ -249,7 +287,10 @@ TEST(Config, GgufScalingAndFactors) {
   EXPECT_EQ(linear.read().value().ropes[0].linear_factor, 8.0f);
   GgufCase yarn;
   yarn.writer.add("llama.rope.scaling.type", "yarn");
-  EXPECT_THAT(yarn.error(), HasSubstr("'llama.rope.scaling.type' is 'yarn'"));
+  EXPECT_THAT(yarn.error(), HasSubstr("'llama.rope.scaling.factor' is missing"));
+  GgufCase dynamic;
+  dynamic.writer.add("llama.rope.scaling.type", "dynamic");
+  EXPECT_THAT(dynamic.error(), HasSubstr("'llama.rope.scaling.type' is 'dynamic'"));
 
   const float factors[8] = {1, 1, 1, 1, 2, 4, 8, 8};
   constexpr std::uint64_t kEight[] = {8}, kFour[] = {4};

@@ -170,7 +170,8 @@ SealedStep GroupSteps::sealed_step(const GroupStep& group, const AttendStep& as_
           .queries = as_rows.queries,
           .out = as_rows.out,
           .row_stride = as_rows.row_stride,
-          .partials = as_rows.partials};
+          .partials = as_rows.partials,
+          .sinks = as_rows.sinks};
 }
 
 void GroupSteps::plan_part(const GroupStep& whole, std::span<const RowBlocks> rows,

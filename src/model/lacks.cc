@@ -14,15 +14,30 @@ const char* all_lack(const LayerSpec& l, const ModelConfig& c) {
 
 const char* cpu_lacks(const LayerSpec& l, const ModelConfig& c) {
   if (l.attn.key_dim % 16 != 0) return "heads of no multiple of 16";
+  if (l.ffn.experts.width % 32 != 0 || l.ffn.experts.shared_width % 32 != 0)
+    return "experts of no multiple of 32";
   return all_lack(l, c);
 }
 
 const char* cuda_lacks(const LayerSpec& l, const ModelConfig& c) {
   const Attention& a = l.attn;
   if (const char* what = all_lack(l, c)) return what;
+  if (l.ffn.experts) return "experts";
   if (a.key_dim > 256) return "heads of more than 256";
   if (a.group() > 8) return "more than 8 query heads for a KV head";
+  if (c.learned_positions) return "learned positions";
+  if (c.ropes[a.rope].dimensions == 0) return "attention without rotation";
   if (c.ropes[a.rope].dimensions != a.key_dim) return "rotation of a part of a head";
+  if (a.softcap != 0) return "a soft cap of scores";
+  if (a.norm_of_all) return "a norm of all heads together";
+  if (a.sinks) return "attention sinks";
+  if (a.out_bias || l.ffn.bias) return "biases beside those of q, k and v";
+  if (l.pre_a.kind == Norm::Kind::layer || c.output_norm.kind == Norm::Kind::layer)
+    return "layer norms";
+  if (!l.ffn.gated) return "a feed-forward without a gate";
+  if (l.parallel) return "attention and feed-forward side by side";
+  if (l.residual != 1) return "scaled residuals";
+  if (c.logit_scale != 1) return "scaled logits";
   if (!l.pre_a || !l.pre_f) return "no norm before attention or feed-forward";
   for (const Norm& norm : {l.pre_a, l.post_a, l.pre_f, l.post_f})
     if (norm && norm.epsilon != c.output_norm.epsilon) return "norms of different epsilons";

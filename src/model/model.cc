@@ -116,7 +116,8 @@ void Model::add_mass(const Geometry& geometry, const TapSequence& sequence, cons
                          .scale = state_->config.per_layer[group.layers[layer]].attn.scale,
                          .reach = ask.repeat
                                       ? MassReach{ask.sinks, ask.begin, ask.end, ask.own, own_end}
-                                      : MassReach{.own_end = own_end}};
+                                      : MassReach{.own_end = own_end},
+                         .softcap = state_->config.per_layer[group.layers[layer]].attn.softcap};
       quire::add_mass(state_->mass, state_->encoded, in, ask.rule, ask.weight,
                       state_->mass_scratch[thread.index], out[task]);
     }

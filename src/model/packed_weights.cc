@@ -1,5 +1,7 @@
 #include "model/packed_weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -27,15 +29,18 @@ class Packer {
 
   Status matrix(const MatrixParts& of, TensorView& to) {
     TRY(to, source_.tensor(of.parts[0].name));
-    TRY(table_, HugeBuffer::allocate(to.data.size(), source_.path() + "'s embedding"));
-    table_of_ = &to;
+    tables_.push_back(&to);
     return {};
   }
   Status tied_head(const MatrixParts& of, PackedMatrix& to) { return matrix(of, to); }
   Status matrix(const MatrixParts& of, PackedMatrix& to) {
     TRY(const StackedRows rows, StackedRows::make(source_, of.parts, 0));
     TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
-    add(rows, tensors, to);
+    if (of.plain && uses_quantized_activations(tensors[0].type))
+      return Error{Code::unsupported,
+                   fmt::format("{}: tensor '{}' is of type {}; only plain ones choose experts",
+                               source_.path(), tensors[0].name, dtype_info(tensors[0].type).name)};
+    add(rows, tensors, to, !of.plain);
     return {};
   }
   // Neighbours of one type become one matrix.
@@ -56,6 +61,7 @@ class Packer {
     return {};
   }
   Status matrix(const MatrixParts& of, PackedPair& to) {
+    if (of.parts.size() == 1) return matrix(of, to.up);
     TRY(const StackedRows rows, StackedRows::make(source_, of.parts, kGateUpUnit));
     TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
     to.interleaved = tensors[0].type == tensors[1].type && rows.rows % (2 * kGateUpUnit) == 0;
@@ -71,17 +77,23 @@ class Packer {
     return {};
   }
 
-  // The embedding, as it is: whoever writes to the file must not reach who reads it all the time.
-  HugeBuffer copy_table() {
-    TensorView& t = *table_of_;
-    const std::span from = t.data;
-    for (std::size_t at = 0; at < from.size(); at += kBytesCopiedAtOnce) {
-      t.data = from.subspan(at, std::min(kBytesCopiedAtOnce, from.size() - at));
-      std::memcpy(table_.data() + at, t.data.data(), t.data.size());
-      source_.drop_pages(t);
+  // Embeddings, as they are: whoever writes to the file must not reach who reads them all the time.
+  Result<HugeBuffer> copy_tables() {
+    std::size_t bytes = 0;
+    for (const TensorView* t : tables_) bytes += t->data.size();
+    TRY(HugeBuffer memory, HugeBuffer::allocate(bytes, source_.path() + "'s embedding"));
+    std::byte* to = memory.data();
+    for (TensorView* t : tables_) {
+      const std::span from = t->data;
+      for (std::size_t at = 0; at < from.size(); at += kBytesCopiedAtOnce) {
+        t->data = from.subspan(at, std::min(kBytesCopiedAtOnce, from.size() - at));
+        std::memcpy(to + at, t->data.data(), t->data.size());
+        source_.drop_pages(*t);
+      }
+      t->data = {to, from.size()};
+      to += from.size();
     }
-    t.data = {table_.data(), from.size()};
-    return std::move(table_);
+    return memory;
   }
 
   Result<HugeBuffer> pack(ThreadPool& pool) {
@@ -98,9 +110,10 @@ class Packer {
   }
 
  private:
-  void add(const StackedRows& rows, const std::vector<TensorView>& tensors, PackedMatrix& into) {
+  void add(const StackedRows& rows, const std::vector<TensorView>& tensors, PackedMatrix& into,
+           bool encoded = true) {
     const DType type = tensors[0].type;
-    (uses_quantized_activations(type) ? kinds_.quantized : kinds_.plain) = true;
+    if (encoded) (uses_quantized_activations(type) ? kinds_.quantized : kinds_.plain) = true;
     kinds_.half_sums |= uses_half_sums(type);
     jobs_.push_back({rows, tensors, bytes_, &into});
     bytes_ += (jobs_.back().bytes() + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
@@ -133,8 +146,7 @@ class Packer {
   ActivationKinds& kinds_;
   std::vector<PackJob> jobs_;
   std::size_t bytes_ = 0;
-  HugeBuffer table_;
-  TensorView* table_of_ = nullptr;
+  std::vector<TensorView*> tables_;
 };
 
 }  // namespace
@@ -143,7 +155,7 @@ Result<PackedWeights> load_packed_weights(const ModelSource& source, ThreadPool&
   PackedWeights w;
   Packer packer(source, w.kinds);
   TRY_STATUS(load_weights(packer, source.config(), w));
-  w.table = packer.copy_table();
+  TRY(w.table, packer.copy_tables());
   TRY(w.memory, packer.pack(pool));
   return w;
 }

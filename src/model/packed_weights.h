@@ -20,7 +20,7 @@ struct ProjectionPart {
 };
 
 // Gate and up as one matrix, 32 outputs of each in turn, so that one thread has both factors of a
-// product side by side. Two matrices if the file stores them in different types.
+// product side by side. Two matrices if the file stores them in different types, or up alone.
 inline constexpr std::uint32_t kGateUpUnit = 32;
 struct PackedPair {
   bool interleaved = false;
@@ -35,7 +35,7 @@ struct ActivationKinds {
 // Rows of the embedding are decoded one by one, from a copy of what the file has.
 struct PackedWeights : WeightsIn<PackedMatrix, std::vector<float>, std::vector<ProjectionPart>,
                                  PackedPair, TensorView> {
-  HugeBuffer memory, table;  // of matrices, of the embedding
+  HugeBuffer memory, table;  // of matrices, of embeddings
   ActivationKinds kinds;
 };
 

@@ -55,19 +55,33 @@ class Pass {
              const std::vector<float>& weight, const ActivationRows& to);
   void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
               const ActivationRows& to) const;
-  void project(const PackedMatrix& w, const ActivationRows& in);
+  void project(const Layer& l, const PackedMatrix& w, const std::vector<float>& bias,
+               const ActivationRows& in);
   void feed_forward(const Layer& l);
-  void multiply_units(const Layer& l, Range units, const ActivationRows& in,
-                      const ActivationRows& inner);
+  void multiply_units(const FeedForward& ffn, const PackedPair& w, const float* bias, Range rows,
+                      Range units, const ActivationRows& in, const ActivationRows& inner);
   void finish(const Layer& last);       // attention and feed-forward of the last layer, logits
   void finish_tail(const Layer& last);  // finish(), for rows whose logits are wanted
   void logits();
+
+  // pass_experts.cc
+  void mix_experts(const Layer& l);
+  void score_experts(const Layer& l);
+  void choose_experts(const Layer& l);
+  void encode_for_experts(const Layer& l);
+  void multiply_experts(const Layer& l);
+  void add_experts(const Layer& l);
+  float shared_weight(const Layer& l, std::uint32_t row) const;
 
   // pass_attention.cc
   void keys_and_values(const Layer& l);
   void wait_for_gates(std::uint32_t layer);
   void project_qkv(const Layer& l, const ActivationRows& in);
-  void finish_head(const Layer& l, std::uint32_t head, Range rows);
+  void project_then_norm(const Layer& l, const ActivationRows& in);
+  void multiply_head(const Layer& l, std::uint32_t head, const ActivationRows& in, float* out,
+                     std::size_t stride);
+  void finish_head(const Layer& l, std::uint32_t head, Range rows, float* first,
+                   std::size_t stride);
   void choose_pages(const Layer& l);
   void seal(const Layer& l);
   void attention(const Layer& l);

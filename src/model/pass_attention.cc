@@ -70,20 +70,50 @@ void Pass::wait_for_gates(std::uint32_t layer) {
 // Computes whole heads, so that norm, rotation and the write to the cache happen while the head is
 // in the nearest cache.
 void Pass::project_qkv(const Layer& l, const ActivationRows& in) {
+  if (l.attn.norm_of_all) return project_then_norm(l, in);
   const std::uint32_t d = l.attn.key_dim, heads = l.attn.query_heads + 2 * l.attn.kv_heads;
   const Range mine = unit_share(heads, 1);
   for (std::uint32_t head = mine.begin; head < mine.end; ++head) {
-    const auto part = std::find_if(l.w.qkv.rbegin(), l.w.qkv.rend(),
-                                   [&](const ProjectionPart& p) { return p.first <= head * d; });
-    const std::uint32_t first = head * d - part->first;
-    float* out = floats(own_.unit) - std::size_t{matrix_rows_.begin} * d - first;
-    s_.linear.multiply(part->matrix, in, matrix_rows_.begin, matrix_rows_.end, first, first + d,
-                       out, d, &fetch_);
-    finish_head(l, head, matrix_rows_);
+    multiply_head(l, head, in, floats(own_.unit) - std::size_t{matrix_rows_.begin} * d, d);
+    finish_head(l, head, matrix_rows_, floats(own_.unit), d);
   }
 }
 
-void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows) {
+// A norm of all heads needs all of them first; then each thread takes rows.
+void Pass::project_then_norm(const Layer& l, const ActivationRows& in) {
+  const Attention& a = l.attn;
+  const std::uint32_t d = a.key_dim, heads = a.query_heads + 2 * a.kv_heads;
+  const std::size_t width = a.qkv();
+  const Range mine = unit_share(heads, 1);
+  for (std::uint32_t head = mine.begin; head < mine.end; ++head)
+    multiply_head(l, head, in, floats(scratch_.qkv) + std::size_t{head} * d, width);
+  meet_after_columns();
+  const Range rows = sharing_ == Sharing::rows ? matrix_rows_ : share(row_count_, 1);
+  for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
+    float* q = floats(scratch_.qkv) + r * width;
+    float* k = q + a.queries();
+    if (a.qkv_bias) s_.vector.add(q, l.w.qkv_bias.data(), a.qkv());
+    normed(a.head_norm, l.w.q_norm, q, a.queries(), q);
+    normed(a.head_norm, l.w.k_norm, k, a.keys(), k);
+    for (std::uint32_t head = 0; head < heads; ++head)
+      finish_head(l, head, {r, r + 1}, q + std::size_t{head} * d, width);
+  }
+}
+
+// One head of all rows, into out[row * stride].
+void Pass::multiply_head(const Layer& l, std::uint32_t head, const ActivationRows& in, float* out,
+                         std::size_t stride) {
+  const std::uint32_t d = l.attn.key_dim;
+  const auto part = std::find_if(l.w.qkv.rbegin(), l.w.qkv.rend(),
+                                 [&](const ProjectionPart& p) { return p.first <= head * d; });
+  const std::uint32_t first = head * d - part->first;
+  s_.linear.multiply(part->matrix, in, matrix_rows_.begin, matrix_rows_.end, first, first + d,
+                     out - first, stride, &fetch_);
+}
+
+// What becomes of a head that has been multiplied: row `rows.begin` is at `first`.
+void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows, float* first,
+                       std::size_t stride) {
   const Attention& a = l.attn;
   const std::uint32_t d = a.key_dim, width = a.queries();
   const LayerPlace place = geometry_.row_place(l.index);
@@ -101,8 +131,9 @@ void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows) {
                     passing_page = page_of(place.index % geometry_.groups[place.group].together);
 
   for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
-    float* at = floats(own_.unit) + std::size_t{r - rows.begin} * d;
-    if (a.qkv_bias) s_.vector.add(at, l.w.qkv_bias.data() + std::size_t{head} * d, d);
+    float* at = first + (r - rows.begin) * stride;
+    if (a.qkv_bias && !a.norm_of_all)
+      s_.vector.add(at, l.w.qkv_bias.data() + std::size_t{head} * d, d);
     const RowPlace& row = group.places[r];
     std::byte* const page = row.block + (row.passing ? passing_page : kept_page);
     // A row that is not finite here stays so: rotation does not change that.
@@ -112,9 +143,10 @@ void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows) {
       s_.attend.store_value(group.shape, tokens_per_block, at, row.slot, page);
       continue;
     }
-    normed(a.head_norm, norm, at, d, at);
+    if (!a.norm_of_all) normed(a.head_norm, norm, at, d, at);
     const std::uint32_t position = step_.positions[r];
     s_.vector.rope(at, 2 * rope.half(), rope.cosines(position), rope.sines(position));
+    if (is_query && a.rotated_scale != 1) s_.vector.scale(at, a.rotated_scale, 2 * rope.half());
     if (is_query)
       std::memcpy(floats(scratch_.queries) + std::size_t{r} * width + std::size_t{head} * d, at,
                   d * sizeof(float));
@@ -231,7 +263,7 @@ void Pass::attention(const Layer& l) {
   for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r)
     encode(floats(scratch_.attended_rows) + std::size_t{step_row(r)} * width, r, 0, width, out);
   meet_after_rows();
-  project(l.w.out, out);
+  project(l, l.w.out, l.w.out_bias, out);
   meet_after_columns();
 }
 
@@ -257,9 +289,11 @@ AttendStep Pass::attend_step(const Layer& l, const KvView& view, const AttendSha
                   .queries = floats(scratch_.queries),
                   .out = floats(scratch_.attended_rows),
                   .row_stride = l.attn.queries(),
-                  .partials = floats(scratch_.partials)};
+                  .partials = floats(scratch_.partials),
+                  .sinks = l.attn.sinks ? l.w.sinks.data() : nullptr};
   step.shape.layer_index = index;
   step.shape.scale = l.attn.scale;
+  step.shape.softcap = l.attn.softcap;
   return step;
 }
 

@@ -43,7 +43,9 @@ Status Scratch::size(const ModelConfig& config, const ModelOptions& options, Act
                      std::uint32_t worker_count) {
   const std::uint32_t rows = options.rows_max;
   const std::uint32_t width = config.widest([](const LayerSpec&l) { return l.attn.queries(); }),
-                      inner_width = config.widest([](const LayerSpec&l) { return l.ffn.width; }),
+                      inner_width = config.widest([](const LayerSpec&l) {
+                        return std::max(l.ffn.width, l.ffn.experts.shared_width);
+                      }),
                       head_dim = config.widest([](const LayerSpec&l) { return l.attn.key_dim; });
   const auto matrix = [&](HugeBuffer& to, std::uint32_t columns) -> Status {
     TRY(to, scratch_memory(std::size_t{rows} * columns * sizeof(float)));
@@ -51,10 +53,14 @@ Status Scratch::size(const ModelConfig& config, const ModelOptions& options, Act
   };
   for (HugeBuffer* stream : {&x, &y, &tail_x}) TRY_STATUS(matrix(*stream, config.hidden));
   for (HugeBuffer* heads : {&queries, &attended_rows}) TRY_STATUS(matrix(*heads, width));
+  TRY_STATUS(matrix(qkv, config.widest([](const LayerSpec& l) {
+    return l.attn.norm_of_all ? l.attn.qkv() : 0;
+  })));
   TRY_STATUS(hidden.size(options.activations, kinds, rows, config.hidden));
   TRY_STATUS(attended.size(options.activations, kinds, rows, width));
   TRY_STATUS(inner.size(options.activations, kinds, rows, inner_width));
   TRY_STATUS(head.size(options.activations, kinds, rows, config.hidden));
+  TRY_STATUS(size_experts(config, options, kinds));
   workers.resize(worker_count);
   for (WorkerScratch& worker : workers) {
     TRY_STATUS(worker.hidden.size(options.activations, kinds, kFewRows, config.hidden));
@@ -64,6 +70,24 @@ Status Scratch::size(const ModelConfig& config, const ModelOptions& options, Act
     TRY_STATUS(matrix(worker.unit, std::max(head_dim, 2 * kGateUpUnit)));
   }
   return {};
+}
+
+Status Scratch::size_experts(const ModelConfig& config, const ModelOptions& options,
+                             ActivationKinds kinds) {
+  const std::uint32_t rows = options.rows_max;
+  const auto widest = [&](auto of) {
+    return config.widest(
+        [&](const LayerSpec& l) -> std::uint32_t { return l.ffn.experts ? of(l.ffn.experts) : 0; });
+  };
+  const std::uint32_t items =
+      widest([&](const Experts& e) { return ExpertLists::items_max(e, rows); });
+  if (items == 0) return {};
+  const std::uint32_t scored = widest([](const Experts&e) { return e.count + 1; }),
+                      inner_width = widest([](const Experts&e) { return e.width; });
+  TRY(normed, scratch_memory(std::size_t{rows} * config.hidden * sizeof(float)));
+  TRY(scores, scratch_memory(std::size_t{rows} * scored * sizeof(float)));
+  TRY_STATUS(gathered.size(options.activations, kinds, items, config.hidden));
+  return gathered_inner.size(options.activations, kinds, items, inner_width);
 }
 
 Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, PackedWeights w)

@@ -10,6 +10,7 @@
 #include "model/group_steps.h"
 #include "model/packed_weights.h"
 #include "model/rope.h"
+#include "model/routing.h"
 
 namespace quire {
 
@@ -45,18 +46,28 @@ struct WorkerScratch {
   HugeBuffer unit;  // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
   HugeBuffer attend;
   std::vector<float> plain_queries;  // of a tap, before rotation
+  std::vector<float> scores;         // of a row's experts
+  std::vector<ExpertChoice> choices;
+  ExpertLists lists;
   SelectScratch select;
 };
 
 struct Scratch {
   // Shared; [rows][...].
   HugeBuffer x, y, queries, attended_rows, partials;
+  HugeBuffer qkv;     // of layers whose heads are normed together
   HugeBuffer tail_x;  // residual stream of the rows whose logits are wanted
   ActivationBuffer hidden, attended, inner, head;
+  HugeBuffer normed, scores;                  // of layers with experts, and rows by expert:
+  ActivationBuffer gathered, gathered_inner;  // inputs and inner rows
   std::vector<WorkerScratch> workers;
 
   Status size(const ModelConfig& config, const ModelOptions& options, ActivationKinds kinds,
               std::uint32_t workers);
+
+ private:
+  Status size_experts(const ModelConfig& config, const ModelOptions& options,
+                      ActivationKinds kinds);
 };
 
 struct Model::State {

@@ -103,43 +103,78 @@ std::vector<std::string> byte_tokens() {
   return tokens;
 }
 
+// Numbers of an architecture's metadata beside those that all have.
+struct TinyNumber {
+  std::string_view architecture, key;
+  float value;
+};
+constexpr TinyNumber kNumbers[] = {
+    {"granite", "embedding_scale", 12},
+    {"granite", "attention.scale", 0.4f},
+    {"granite", "residual_scale", 0.22f},
+    {"granite", "logit_scale", 8},
+    {"gemma2", "attn_logit_softcapping", 5},  // so low that they bite
+    {"gemma2", "final_logit_softcapping", 3},
+    {"gpt2", "attention.layer_norm_epsilon", 1e-5f},
+    {"starcoder2", "attention.layer_norm_epsilon", 1e-5f},
+    {"falcon", "attention.layer_norm_epsilon", 1e-5f},
+};
+
 class TinyModel {
  public:
-  TinyModel(const TinyOptions& options, std::span<const TensorEntry> tensors)
-      : o_(options), random_(options.seed) {
-    config_.tensors = tensors;
-    config_.layers = o_.layers;
-    config_.hidden = o_.hidden;
-    config_.vocabulary = kTinyVocabulary;
-    config_.tied_head = o_.tied_head;
-    LayerSpec layer;
-    layer.attn = {.query_heads = o_.query_heads,
-                  .kv_heads = o_.kv_heads,
-                  .key_dim = o_.head_dim,
-                  .value_dim = o_.head_dim};
-    layer.ffn.width = o_.feed_forward;
-    config_.per_layer.assign(o_.layers, layer);
-  }
+  explicit TinyModel(const TinyOptions& options) : o_(options), random_(options.seed) {}
 
-  std::string make() {
+  Result<std::string> make() {
     metadata();
+    TRY(config_, config());
     tokenizer();
+    std::vector<std::string> written;
     for (const std::string& name : tensor_names(config_)) {
       if (o_.rope_factors && name == "blk.0.attn_norm.weight")
-        vector("rope_freqs.weight", o_.head_dim / 2, 4, 3);
-      const std::vector<std::uint64_t> shape = tensor_shape(config_, *find_tensor(config_, name));
-      if (shape.size() == 2)
-        matrix(name, shape);
-      else if (name.ends_with(".bias"))
-        vector(name, shape[0], 0, 0.3);
+        vector("rope_freqs.weight", {o_.head_dim / 2}, 4, 3);
+      const NamedTensor tensor = *find_tensor(config_, name);
+      std::vector<std::uint64_t> shape = tensor_shape(config_, tensor);
+      std::string stored = stored_name(tensor, true);
+      if (tensor.entry->name.find(".E.") != std::string_view::npos) {  // all experts are one
+        stored = find_pieces(config_, tensor, true)[0].whole;
+        shape.insert(shape.begin(), config_.per_layer[tensor.layer].ffn.experts.count);
+      }
+      if (std::ranges::count(written, stored) != 0) continue;  // two are one
+      written.push_back(stored);
+      if (stored.ends_with(".bias"))
+        vector(stored, shape, 0, 0.3);
+      else if (stored.ends_with("attn_sinks.weight"))
+        vector(stored, shape, 0, 1);
+      else if (shape.size() > 1)
+        matrix(stored, shape);
       else
-        vector(name, shape[0], 1, 0.4);
+        vector(stored, shape, 1, 0.4);
     }
+    if (o_.rope_long != 0)
+      for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
+        vector(name, {config_.ropes[0].dimensions / 2}, 4, 3);
     return writer_.finish();
   }
 
  private:
   bool is(std::string_view architecture) const { return o_.architecture == architecture; }
+
+  // What the metadata means: as a reader of the file will find it. Architectures look at a few
+  // tensors, too.
+  Result<ModelConfig> config() const {
+    GgufWriter probe = writer_;
+    const std::vector<std::byte> zeros(kTinyVocabulary * sizeof(float));
+    const std::uint64_t table[] = {kTinyVocabulary, 1}, one[] = {1};
+    probe.add_tensor("token_embd.weight", DType::f32, table, zeros);
+    for (const char* name :
+         {"blk.0.attn_q.bias", "blk.0.attn_output.bias", "blk.0.attn_q_norm.weight"})
+      probe.add_tensor(name, DType::f32, one, std::span(zeros).first(sizeof(float)));
+    const std::string bytes = probe.finish();
+    TRY(const GgufFile file, GgufFile::parse(std::as_bytes(std::span(bytes)), "a tiny model"));
+    TRY(ModelConfig config, config_from_gguf(file));
+    config.tied_head = o_.tied_head;
+    return config;
+  }
 
   void metadata() {
     const auto key = [&](std::string_view name) {
@@ -152,7 +187,7 @@ class TinyModel {
     writer_.add_u32(key("embedding_length"), o_.hidden);
     writer_.add_u32(key("feed_forward_length"), o_.feed_forward);
     writer_.add_u32(key("attention.head_count"), o_.query_heads);
-    writer_.add_u32(key("attention.head_count_kv"), o_.kv_heads);
+    writer_.add_u32(key("attention.head_count_kv"), is("gpt2") ? o_.query_heads : o_.kv_heads);
     writer_.add_u32(key("attention.key_length"), o_.head_dim);
     writer_.add_u32(key("attention.value_length"), o_.head_dim);
     writer_.add_f32(key("attention.layer_norm_rms_epsilon"), 1e-5f);
@@ -161,8 +196,36 @@ class TinyModel {
       writer_.add(key("rope.scaling.type"), "linear");
       writer_.add_f32(key("rope.scaling.factor"), o_.rope_linear);
     }
-    const std::uint32_t window = is("gemma3") && o_.window == 0 ? 32 : o_.window;
+    if (o_.rope_yarn != 1) {
+      writer_.add(key("rope.scaling.type"), "yarn");
+      writer_.add_f32(key("rope.scaling.factor"), o_.rope_yarn);
+      writer_.add_u32(key("rope.scaling.original_context_length"), 64);
+    }
+    if (o_.rope_long != 0) {
+      writer_.add_u32(key("rope.scaling.original_context_length"), o_.rope_long);
+      writer_.add_f32(key("rope.scaling.attn_factor"), 1.25f);
+    }
+    const std::uint32_t rotated =
+        is("glm4") || is("glm4moe") ? o_.head_dim / 2 : o_.rope_dimensions;
+    if (rotated != 0) writer_.add_u32(key("rope.dimension_count"), rotated);
+    const bool has_experts = is("qwen2moe") || is("qwen3moe") || is("glm4moe") || is("gpt-oss");
+    const std::uint32_t experts = has_experts && o_.experts == 0 ? 6 : o_.experts;
+    if (experts != 0) {
+      writer_.add_u32(key("expert_count"), experts);
+      writer_.add_u32(key("expert_used_count"), 2);
+      writer_.add_u32(key("expert_feed_forward_length"), o_.feed_forward * 2 / 3);
+    }
+    if (is("qwen2moe")) writer_.add_u32(key("expert_shared_feed_forward_length"), o_.feed_forward);
+    if (is("glm4moe")) {
+      writer_.add_u32(key("leading_dense_block_count"), 1);
+      writer_.add_f32(key("expert_weights_scale"), 1.5f);
+      writer_.add_bool(key("expert_weights_norm"), true);
+    }
+    const bool windows = is("gemma3") || is("gemma2") || is("gpt-oss");
+    const std::uint32_t window = windows && o_.window == 0 ? 32 : o_.window;
     if (window) writer_.add_u32(key("attention.sliding_window"), window);
+    for (const TinyNumber& number : kNumbers)
+      if (is(number.architecture)) writer_.add_f32(key(number.key), number.value);
   }
 
   void tokenizer() {
@@ -193,21 +256,30 @@ class TinyModel {
     return values;
   }
 
+  static std::uint64_t size_of(std::span<const std::uint64_t> shape) {
+    std::uint64_t size = 1;
+    for (const std::uint64_t extent : shape) size *= extent;
+    return size;
+  }
+
   void matrix(const std::string& name, std::span<const std::uint64_t> shape) {
-    const double spread = 2.5 / std::sqrt(static_cast<double>(shape[1]));
-    std::vector<float> values = numbers(shape[0] * shape[1], 0, spread);
+    const double spread = 2.5 / std::sqrt(static_cast<double>(shape.back()));
+    std::vector<float> values = numbers(size_of(shape), 0, spread);
+    // What chooses experts is never quantized.
+    const DType type = name.find("ffn_gate_inp") == name.npos ? o_.type : DType::f32;
     if (o_.broken && name == "token_embd.weight")
       std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(7 * shape[1]), shape[1],
                   std::numeric_limits<float>::quiet_NaN());
-    writer_.add_tensor(name, o_.type, shape, encode(o_.type, values));
+    writer_.add_tensor(name, type, shape, encode(type, values));
   }
-  void vector(const std::string& name, std::uint64_t count, double mean, double spread) {
-    writer_.add_tensor(name, DType::f32, {&count, 1},
-                       encode(DType::f32, numbers(count, mean, spread)));
+  void vector(const std::string& name, const std::vector<std::uint64_t>& shape, double mean,
+              double spread) {
+    writer_.add_tensor(name, DType::f32, shape,
+                       encode(DType::f32, numbers(size_of(shape), mean, spread)));
   }
 
   const TinyOptions& o_;
-  ModelConfig config_;  // as far as tensors depend on it
+  ModelConfig config_;
   Random random_;
   GgufWriter writer_;
 };
@@ -223,10 +295,7 @@ Result<std::string> tiny_gguf(const TinyOptions& o) {
     if (columns == 0 || columns % dtype_info(o.type).block_elements != 0)
       return Error{Code::invalid, fmt::format("a tiny model in type {} has no rows of {}",
                                               dtype_info(o.type).name, columns)};
-  const auto found = std::ranges::find(architectures(), o.architecture, &Architecture::name);
-  if (found == architectures().end())
-    return Error{Code::invalid, fmt::format("no architecture '{}'", o.architecture)};
-  return TinyModel(o, (*found)->tensors).make();
+  return TinyModel(o).make();
 }
 
 Status write_tiny_gguf(const std::string& path, const TinyOptions& options) {

@@ -23,10 +23,14 @@ struct TinyOptions {
   std::uint32_t layers = 2, hidden = 64, feed_forward = 96;
   std::uint32_t query_heads = 4, kv_heads = 2, head_dim = 16;
   std::uint32_t context = 4096;
-  std::uint32_t window = 0;  // gemma3 needs one: 0 means 32 there
+  std::uint32_t window = 0;  // gemma2 and gemma3 need one: 0 means 32 there
   bool tied_head = true;
-  float rope_linear = 1;      // divides positions
-  bool rope_factors = false;  // divides each frequency by a number of its own, as Llama 3 does
+  float rope_linear = 1;        // divides positions
+  bool rope_factors = false;    // divides each frequency by a number of its own, as Llama 3 does
+  float rope_yarn = 1;          // YaRN's factor, beyond 64 tokens
+  std::uint32_t rope_long = 0;  // LongRoPE: beyond so many tokens the long factors
+  std::uint32_t rope_dimensions = 0;  // of a head that are rotated; 0: all (glm4: half of them)
+  std::uint32_t experts = 0;  // of which a row uses two; 0: 6 where an architecture needs them
   std::uint64_t seed = 1;
   // For tests of damaged files: the embedding of token 7 is NaN. In f32, with a head of its own.
   bool broken = false;

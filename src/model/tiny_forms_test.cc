@@ -18,8 +18,10 @@
 namespace quire {
 namespace {
 
-constexpr const char* kModels[] = {"llama",  "llama-rope3", "llama-linear", "mistral",
-                                   "gemma3", "qwen2",       "qwen3"};
+constexpr const char* kModels[] = {
+    "llama",      "llama-rope3", "llama-linear", "mistral", "gemma3",       "qwen2", "qwen3",
+    "qwen3-yarn", "smollm3",     "granite",      "phi3",    "phi3-long",    "olmo2", "glm4",
+    "gemma2",     "gpt2",        "starcoder2",   "falcon",  "falcon-groups"};
 
 std::vector<float> floats_of(const ModelSource& source, const std::string& name) {
   const auto found = source.tensor(name);
@@ -29,7 +31,7 @@ std::vector<float> floats_of(const ModelSource& source, const std::string& name)
   std::vector<float> out(t.rows() * t.columns());
   for (std::uint64_t r = 0; r < t.rows(); ++r)
     dequantize_row(t.type, t.row(r), t.columns(), &out[r * t.columns()]);
-  const bool is_norm = name.find("norm") != name.npos;
+  const bool is_norm = name.ends_with("norm.weight");
   if (is_norm && source.config().output_norm.plus_one)
     for (float& x : out) x += 1;
   return out;
@@ -106,7 +108,7 @@ TEST_P(TinyForms, FolderAndGgufAreOneModel) {
   for (const std::string& name : tensor_names(c)) {
     const std::vector<float> a = floats_of(folder, name), b = floats_of(gguf, name);
     ASSERT_EQ(a.size(), b.size()) << name;
-    const bool permuted = c.per_layer[0].attn.interleaved &&
+    const bool permuted = c.per_layer[0].attn.interleaved == c.head_dim &&
                           (name.find("attn_q.") != name.npos || name.find("attn_k.") != name.npos);
     for (std::size_t i = 0; i < a.size(); ++i) {
       const std::size_t row = i / c.hidden;
@@ -126,7 +128,8 @@ TEST_P(TinyForms, ShardsHoldTheRoundedWeights) {
   const ModelSource folder = open(""), shards = open("-shards");
   expect_same_config(folder.config(), shards.config());
   EXPECT_NE(folder.weights_digest().value(), shards.weights_digest().value());
-  EXPECT_EQ(shards.tensor_bytes() * 2, folder.tensor_bytes());
+  // GPT-2's folder has the masks of older versions, too.
+  EXPECT_LE(shards.tensor_bytes() * 2, folder.tensor_bytes());
   for (const std::string& name : tensor_names(folder.config())) {
     if (name.find("norm") != name.npos) continue;  // one may have been added after rounding
     const std::vector<float> a = floats_of(folder, name), b = floats_of(shards, name);

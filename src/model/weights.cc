@@ -8,7 +8,10 @@ std::uint64_t HeadRows::stored(std::uint64_t row, HeadWidth width) const {
   const std::uint64_t room = wide / parts, kept = dim / parts, within = d % room;
   if (within >= kept) return kPadding;
   const std::uint64_t head = row / wide * dim, half = d / room;
-  return head + (interleaved ? 2 * within + half : half * kept + within);
+  if (interleaved == dim) return head + 2 * within + half;
+  const std::uint64_t at = half * kept + within, pairs = interleaved / 2;
+  if (at >= interleaved) return head + at;
+  return head + 2 * (at % pairs) + at / pairs;
 }
 
 Result<StackedRows> StackedRows::make(const ModelSource& source, std::vector<TensorPart> parts,

@@ -27,9 +27,9 @@ inline std::uint32_t unpadded(std::uint32_t dim) { return dim; }
 inline constexpr std::uint64_t kPadding = ~std::uint64_t{0};
 
 struct HeadRows {
-  std::uint32_t dim = 0;     // of a head; 0: rows that are not of heads
-  bool rotated = false;      // in pairs (i, i + dim / 2): each half is padded by itself
-  bool interleaved = false;  // stored for pairs (2i, 2i + 1)
+  std::uint32_t dim = 0;          // of a head; 0: rows that are not of heads
+  bool rotated = false;           // in pairs (i, i + dim / 2): each half is padded by itself
+  std::uint32_t interleaved = 0;  // so many first rows are stored for pairs (2i, 2i + 1)
 
   std::uint64_t padded(std::uint64_t rows, HeadWidth width) const {
     return dim ? rows / dim * width(dim) : rows;
@@ -47,6 +47,7 @@ struct TensorPart {
 struct MatrixParts {
   std::vector<TensorPart> parts;
   bool in_turn = false;   // a few rows of each in turn, as many as the kernels like
+  bool plain = false;     // what it multiplies is never encoded
   HeadRows columns = {};  // what its inputs are
 };
 
@@ -78,24 +79,39 @@ template <class Matrix, class Vector, class Heads, class Pair>
 struct LayerWeightsIn {
   Heads qkv;  // query heads, then key heads, then value heads
   Matrix out, down;
-  Pair gate_up;
-  // Empty where the spec has none of them.
+  Pair gate_up;  // or up alone
+  // Empty where the spec has none of them. A norm's bias follows its weight, up's bias that of gate.
   Vector qkv_bias, q_norm, k_norm, pre_a, post_a, pre_f, post_f;
+  Vector out_bias, gate_up_bias, down_bias, sinks;
+  // Of layers with experts: by expert, the biases one expert after the other.
+  Matrix router, shared_gate, shared_down;
+  Pair shared_gate_up;
+  std::vector<Pair> expert_gate_up;
+  std::vector<Matrix> expert_down;
+  Vector router_bias, choice_bias, expert_gate_up_bias, expert_down_bias;
 };
 
 template <class Matrix, class Vector, class Heads = Matrix, class Pair = Matrix,
           class Table = Matrix>
 struct WeightsIn {
   using Layer = LayerWeightsIn<Matrix, Vector, Heads, Pair>;
-  Table embedding;
+  Table embedding, positions;  // positions: empty where they are not learned
   Matrix head;
   Vector output_norm;
   std::vector<Layer> layers;
 };
 
+// A norm's vectors, the tensors `name`.weight and, of a layer norm, `name`.bias.
+template <class Sink, class Vector>
+Status load_norm(Sink& sink, const Norm& norm, const std::string& name, HeadRows rows, Vector& to) {
+  if (!norm) return {};
+  std::vector<TensorPart> parts = {{name + ".weight", rows}};
+  if (norm.kind == Norm::Kind::layer) parts.push_back({name + ".bias", rows});
+  return sink.vector(parts, norm.plus_one, to);
+}
+
 template <class Sink, class Layer>
-Status load_layer(Sink& sink, const LayerSpec& spec, const std::string& at, Layer& w) {
-  const Attention& a = spec.attn;
+Status load_attention(Sink& sink, const Attention& a, const std::string& at, Layer& w) {
   const HeadRows turned{a.key_dim, true, a.interleaved}, straight{a.value_dim};
   TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "attn_q.weight", turned},
                                                {at + "attn_k.weight", turned},
@@ -108,20 +124,73 @@ Status load_layer(Sink& sink, const LayerSpec& spec, const std::string& at, Laye
                            false, w.qkv_bias));
   TRY_STATUS(
       sink.matrix(MatrixParts{.parts = {{at + "attn_output.weight"}}, .columns = straight}, w.out));
-  TRY_STATUS(sink.matrix(
-      MatrixParts{.parts = {{at + "ffn_gate.weight"}, {at + "ffn_up.weight"}}, .in_turn = true},
-      w.gate_up));
-  TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "ffn_down.weight"}}}, w.down));
-  const auto norm = [&](const Norm& of, const char* name, HeadRows rows, auto& to) -> Status {
-    return of ? sink.vector({{at + name, rows}}, of.plus_one, to) : Status();
-  };
+  if (a.out_bias) TRY_STATUS(sink.vector({{at + "attn_output.bias"}}, false, w.out_bias));
+  if (a.sinks) TRY_STATUS(sink.vector({{at + "attn_sinks.weight"}}, false, w.sinks));
   const HeadRows head{a.key_dim, true};
-  TRY_STATUS(norm(a.head_norm, "attn_q_norm.weight", head, w.q_norm));
-  TRY_STATUS(norm(a.head_norm, "attn_k_norm.weight", head, w.k_norm));
-  TRY_STATUS(norm(spec.pre_a, "attn_norm.weight", {}, w.pre_a));
-  TRY_STATUS(norm(spec.post_a, "post_attention_norm.weight", {}, w.post_a));
-  TRY_STATUS(norm(spec.pre_f, "ffn_norm.weight", {}, w.pre_f));
-  return norm(spec.post_f, "post_ffw_norm.weight", {}, w.post_f);
+  TRY_STATUS(load_norm(sink, a.head_norm, at + "attn_q_norm", head, w.q_norm));
+  return load_norm(sink, a.head_norm, at + "attn_k_norm", head, w.k_norm);
+}
+
+template <class Sink, class Layer>
+Status load_feed_forward(Sink& sink, const FeedForward& f, const std::string& at, Layer& w) {
+  std::vector<TensorPart> inner, biases;
+  for (const char* name : {"ffn_gate", "ffn_up"}) {
+    if (!f.gated && std::string_view(name) == "ffn_gate") continue;
+    inner.push_back({at + name + ".weight"});
+    biases.push_back({at + name + ".bias"});
+  }
+  TRY_STATUS(sink.matrix(MatrixParts{.parts = inner, .in_turn = f.gated}, w.gate_up));
+  TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "ffn_down.weight"}}}, w.down));
+  if (!f.bias) return {};
+  TRY_STATUS(sink.vector(biases, false, w.gate_up_bias));
+  return sink.vector({{at + "ffn_down.bias"}}, false, w.down_bias);
+}
+
+template <class Sink, class Layer>
+Status load_shared_expert(Sink& sink, const Experts& e, const std::string& at, Layer& w) {
+  const std::vector<TensorPart> inner = {{at + "ffn_gate_shexp.weight"},
+                                         {at + "ffn_up_shexp.weight"}};
+  TRY_STATUS(sink.matrix(MatrixParts{.parts = inner, .in_turn = true}, w.shared_gate_up));
+  TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "ffn_down_shexp.weight"}}}, w.shared_down));
+  if (!e.shared_gate) return {};
+  return sink.matrix(MatrixParts{.parts = {{at + "ffn_gate_inp_shexp.weight"}}, .plain = true},
+                     w.shared_gate);
+}
+
+template <class Sink, class Layer>
+Status load_experts(Sink& sink, const Experts& e, const std::string& at, Layer& w) {
+  TRY_STATUS(
+      sink.matrix(MatrixParts{.parts = {{at + "ffn_gate_inp.weight"}}, .plain = true}, w.router));
+  if (e.router_bias) TRY_STATUS(sink.vector({{at + "ffn_gate_inp.bias"}}, false, w.router_bias));
+  if (e.choice_bias) TRY_STATUS(sink.vector({{at + "exp_probs_b.bias"}}, false, w.choice_bias));
+  w.expert_gate_up.resize(e.count);
+  w.expert_down.resize(e.count);
+  std::vector<TensorPart> inner_biases, down_biases;
+  for (std::uint32_t i = 0; i < e.count; ++i) {
+    const std::string n = "." + std::to_string(i), weight = n + ".weight", bias = n + ".bias";
+    const std::vector<TensorPart> inner = {{at + "ffn_gate" + weight}, {at + "ffn_up" + weight}};
+    TRY_STATUS(sink.matrix(MatrixParts{.parts = inner, .in_turn = true}, w.expert_gate_up[i]));
+    TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "ffn_down" + weight}}}, w.expert_down[i]));
+    inner_biases.push_back({at + "ffn_gate" + bias});
+    inner_biases.push_back({at + "ffn_up" + bias});
+    down_biases.push_back({at + "ffn_down" + bias});
+  }
+  if (e.bias) {
+    TRY_STATUS(sink.vector(inner_biases, false, w.expert_gate_up_bias));
+    TRY_STATUS(sink.vector(down_biases, false, w.expert_down_bias));
+  }
+  return e.shared_width != 0 ? load_shared_expert(sink, e, at, w) : Status();
+}
+
+template <class Sink, class Layer>
+Status load_layer(Sink& sink, const LayerSpec& spec, const std::string& at, Layer& w) {
+  TRY_STATUS(load_attention(sink, spec.attn, at, w));
+  TRY_STATUS(spec.ffn.experts ? load_experts(sink, spec.ffn.experts, at, w)
+                              : load_feed_forward(sink, spec.ffn, at, w));
+  TRY_STATUS(load_norm(sink, spec.pre_a, at + "attn_norm", {}, w.pre_a));
+  TRY_STATUS(load_norm(sink, spec.post_a, at + "post_attention_norm", {}, w.post_a));
+  TRY_STATUS(load_norm(sink, spec.pre_f, at + "ffn_norm", {}, w.pre_f));
+  return load_norm(sink, spec.post_f, at + "post_ffw_norm", {}, w.post_f);
 }
 
 // Sinks may keep the addresses of their last arguments until loading ends.
@@ -133,7 +202,9 @@ Status load_weights(Sink& sink, const ModelConfig& config, Weights& w) {
     TRY_STATUS(sink.tied_head(embedding, w.head));
   else
     TRY_STATUS(sink.matrix(MatrixParts{.parts = {{"output.weight"}}}, w.head));
-  TRY_STATUS(sink.vector({{"output_norm.weight"}}, config.output_norm.plus_one, w.output_norm));
+  if (config.learned_positions)
+    TRY_STATUS(sink.matrix(MatrixParts{.parts = {{"position_embd.weight"}}}, w.positions));
+  TRY_STATUS(load_norm(sink, config.output_norm, "output_norm", {}, w.output_norm));
   w.layers.resize(config.layers);
   for (std::uint32_t l = 0; l < config.layers; ++l)
     TRY_STATUS(

@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "model/arch/arch.h"
 #include "model/file_digest.h"
+#include "model/made_tensors.h"
 
 namespace quire {
 namespace {
@@ -22,10 +23,16 @@ namespace fs = std::filesystem;
 
 constexpr std::uintmax_t kConfigBytesMax = 128 << 10, kTokenizerBytesMax = 128 << 20;
 
-// What may stand before "embed_tokens.weight" and all other names. Models that also see images put
-// the language model under language_model.
+// In front of "embed_tokens.weight" and the rest; models that see images put theirs under
+// language_model, older ones under transformer.
 constexpr std::string_view kHfPrefixes[] = {"model.", "language_model.model.",
-                                            "model.language_model.", ""};
+                                            "model.language_model.", "transformer.", ""};
+
+// A matrix of one row may be stored as a vector.
+bool same_shape(std::span<const std::uint64_t> a, std::span<const std::uint64_t> b) {
+  if (a.size() < b.size() && b[0] == 1) b = b.subspan(1);
+  return std::ranges::equal(a, b);
+}
 
 Result<std::string> read_file_up_to(const std::string& path, std::uintmax_t bytes_max) {
   std::error_code error;
@@ -41,6 +48,8 @@ Result<std::string> read_file_up_to(const std::string& path, std::uintmax_t byte
 }
 
 }  // namespace
+
+ModelSource::ModelSource() : made_(std::make_shared<MadeTensors>()) {}
 
 Result<ModelSource> ModelSource::open(const std::string& path) {
   std::error_code ignored;
@@ -75,8 +84,10 @@ Result<ModelSource> ModelSource::open_folder(const std::string& path) {
   for (const SafetensorsFile& file : source.folder_->files())
     source.digest_files_.push_back(file.name());
   source.hf_prefix_ = kHfPrefixes[0];  // what errors will name
+  const std::string embedding =
+      stored_name(*find_tensor(source.config_, "token_embd.weight"), false);
   for (const std::string_view prefix : kHfPrefixes)
-    if (source.folder_->has(std::string(prefix) + "embed_tokens.weight")) {
+    if (source.folder_->has(std::string(prefix) + embedding)) {
       source.hf_prefix_ = prefix;
       break;
     }
@@ -84,17 +95,15 @@ Result<ModelSource> ModelSource::open_folder(const std::string& path) {
   return source;
 }
 
-std::string ModelSource::stored_name(std::string_view name) const {
-  const std::optional<NamedTensor> tensor = gguf_ ? std::nullopt : find_tensor(config_, name);
-  if (!tensor) return std::string(name);
-  const std::string stored = hf_name(*tensor);
+std::string ModelSource::with_prefix(const std::string& stored) const {
+  if (gguf_) return stored;
   if (stored != "lm_head.weight") return hf_prefix_ + stored;
   return hf_prefix_.starts_with("language_model.") ? "language_model." + stored : stored;
 }
 
-bool ModelSource::has_tensor(std::string_view name) const {
-  if (random_) return shape(name).ok();
-  return gguf_ ? gguf_->find(name) != nullptr : folder_->has(stored_name(name));
+const TensorView* ModelSource::find(const std::string& stored) const {
+  if (gguf_) return gguf_->find(stored);
+  return folder_->has(stored) ? folder_->tensor(stored).value() : nullptr;
 }
 
 Result<std::vector<std::uint64_t>> ModelSource::shape(std::string_view name) const {
@@ -148,22 +157,26 @@ Result<TensorView> ModelSource::random_tensor(std::string_view name) const {
 Result<TensorView> ModelSource::tensor(std::string_view name) const {
   if (random_) return random_tensor(name);
   TRY(const std::vector<std::uint64_t> wanted, shape(name));
-  const std::string stored = stored_name(name);
-  const TensorView* found = nullptr;
-  if (gguf_) {
-    found = gguf_->find(name);
-    if (!found)
-      return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", path_, name)};
-  } else {
-    TRY(found, folder_->tensor(stored));
+  const NamedTensor named = *find_tensor(config_, name);
+  const std::string stored = with_prefix(stored_name(named, is_gguf()));
+  const TensorView* const found = find(stored);
+  for (const NamedPiece& part : find_pieces(config_, named, is_gguf())) {
+    if (part.is_common && found && same_shape(found->shape, wanted)) break;
+    if (const TensorView* whole = find(with_prefix(part.whole)))
+      return made_->piece(*whole, path_, name, wanted, *part.piece, config_, named);
   }
-  if (found->shape != wanted)
+  if (found && same_shape(found->shape, wanted)) {
+    TensorView view = *found;
+    view.name = name;
+    view.shape = wanted;
+    return view;
+  }
+  if (found)
     return Error{Code::corrupt,
                  fmt::format("{}: tensor '{}' has shape [{}], the configuration needs [{}]", path_,
                              stored, fmt::join(found->shape, ", "), fmt::join(wanted, ", "))};
-  TensorView view = *found;
-  view.name = name;
-  return view;
+  if (folder_) return folder_->tensor(stored).error();
+  return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", path_, stored)};
 }
 
 std::uint64_t ModelSource::tensor_bytes() const {
@@ -309,6 +322,7 @@ void ModelSource::drop_pages(const TensorView& tensor) const {
     watched_->done = std::min(watched_->done + tensor.data.size(), all);
     watched_->progress(watched_->done, all);
   }
+  if (made_->drop(tensor)) return;
   if (gguf_)
     gguf_->drop_pages(tensor);
   else if (folder_)
@@ -320,16 +334,35 @@ Status ModelSource::detach() {
   if (gguf_) gguf_->detach();
   if (folder_) folder_->detach();
   if (random_) random_->tensors.clear();
+  made_->detach();
   if (!changed) return {};
   return Error{Code::unavailable, *changed + " while it was being loaded; start again"};
 }
 
 Result<std::vector<std::byte>> ModelSource::read_tensor(const TensorView& tensor) const {
   if (random_) return std::vector<std::byte>(tensor.data.begin(), tensor.data.end());
+  if (tensor.data.empty()) return read_made(tensor.name);
   if (gguf_) return gguf_->file().read(tensor.data);
   for (const SafetensorsFile& file : folder_->files())
     if (file.holds(tensor.data)) return file.file().read(tensor.data);
   return Error{Code::not_found, fmt::format("{}: has no tensor '{}'", path_, tensor.name)};
+}
+
+// A tensor whose rows must be gathered: out of the whole one that the file has.
+Result<std::vector<std::byte>> ModelSource::read_made(std::string_view name) const {
+  TRY(const std::vector<std::uint64_t> wanted, shape(name));
+  const NamedTensor named = *find_tensor(config_, name);
+  for (const NamedPiece& part : find_pieces(config_, named, is_gguf()))
+    if (const TensorView* found = find(with_prefix(part.whole))) {
+      TRY(const std::vector<std::byte> bytes, read_tensor(*found));
+      TensorView whole = *found;
+      whole.data = bytes;
+      std::vector<std::byte> copy;
+      const auto taken = take_piece(whole, path_, name, wanted, *part.piece, config_, named, &copy);
+      if (!taken.ok()) return taken.error();
+      return copy;
+    }
+  return Error{Code::not_found, fmt::format("{}: has no tensor '{}'", path_, name)};
 }
 
 std::optional<std::string> ModelSource::change() const {

@@ -31,6 +31,8 @@
 
 namespace quire {
 
+class MadeTensors;
+
 // What a GGUF file says of its tokenizer. Arrays are views of the file; an absent one is empty.
 struct GgufTokenizer {
   std::string_view model;  // "gpt2", "llama"
@@ -62,12 +64,12 @@ class ModelSource {
   bool is_random() const { return random_ != nullptr; }
 
   const ModelConfig& config() const { return config_; }
+  void serve_context(std::uint32_t context) { quire::serve_context(config_, context); }
   const std::string& path() const { return path_; }
 
   // The tensor of a canonical name, of exactly the shape that the configuration demands.
   Result<TensorView> tensor(std::string_view name) const;
   Result<std::vector<std::uint64_t>> shape(std::string_view name) const;  // that it must have
-  bool has_tensor(std::string_view name) const;
   std::uint64_t tensor_bytes() const;  // of all tensors in the files
 
   // One of the two works, by is_gguf().
@@ -103,10 +105,14 @@ class ModelSource {
   void watch(Progress progress);
 
  private:
+  ModelSource();
   static Result<ModelSource> open_gguf(const std::string& path);
   static Result<ModelSource> open_folder(const std::string& path);
   Json read_sampling_settings() const;
-  std::string stored_name(std::string_view name) const;  // as the file spells it
+  std::string with_prefix(const std::string& stored) const;
+  Result<std::vector<std::byte>> read_made(std::string_view name) const;
+  const TensorView* find(
+      const std::string& stored) const;  // as the file spells it; null: not there
 
   Result<TensorView> random_tensor(std::string_view name) const;
 
@@ -114,7 +120,8 @@ class ModelSource {
   ModelConfig config_;
   std::shared_ptr<const Json> sampling_;
   struct Random;
-  std::shared_ptr<Random> random_;  // what was made so far
+  std::shared_ptr<Random> random_;     // what was made so far
+  std::shared_ptr<MadeTensors> made_;  // out of what the file has
   struct Watched;
   std::shared_ptr<Watched> watched_;  // none: nobody asks
   std::optional<GgufFile> gguf_;      // one of these two

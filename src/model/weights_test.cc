@@ -27,11 +27,13 @@ std::vector<std::int64_t> stored(HeadRows heads, std::uint64_t rows, HeadWidth w
 TEST(HeadRows, PairsAreMovedHalfAHeadApartAndEachHalfIsPadded) {
   using Rows = std::vector<std::int64_t>;
   EXPECT_EQ(stored({}, 3, eight), (Rows{0, 1, 2}));
-  EXPECT_EQ(stored({.dim = 4, .rotated = true, .interleaved = true}, 8, unpadded),
+  EXPECT_EQ(stored({.dim = 4, .rotated = true, .interleaved = 4}, 8, unpadded),
             (Rows{0, 2, 1, 3, 4, 6, 5, 7}));
+  EXPECT_EQ(stored({.dim = 6, .rotated = true, .interleaved = 4}, 12, unpadded),
+            (Rows{0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11}));
   EXPECT_EQ(stored({.dim = 4, .rotated = true}, 8, eight),
             (Rows{0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, -1, -1}));
-  EXPECT_EQ(stored({.dim = 4, .rotated = true, .interleaved = true}, 4, eight),
+  EXPECT_EQ(stored({.dim = 4, .rotated = true, .interleaved = 4}, 4, eight),
             (Rows{0, 2, -1, -1, 1, 3, -1, -1}));
   EXPECT_EQ(stored({.dim = 4}, 4, eight), (Rows{0, 1, 2, 3, -1, -1, -1, -1}));
 }
@@ -51,7 +53,7 @@ class TinyFile : public ::testing::Test {
 
 TEST_F(TinyFile, TensorsAreStackedOneAfterTheOtherOrInTurn) {
   const ModelSource source = open({});
-  const HeadRows turned{.dim = 16, .rotated = true, .interleaved = true}, straight{.dim = 16};
+  const HeadRows turned{.dim = 16, .rotated = true, .interleaved = 16}, straight{.dim = 16};
   const auto qkv = StackedRows::make(source,
                                      {{"blk.0.attn_q.weight", turned},
                                       {"blk.0.attn_k.weight", turned},
@@ -89,8 +91,9 @@ struct Counting {
 };
 
 TEST_F(TinyFile, TheLoaderReadsWhatTheTableOfTensorsHas) {
-  for (const char* architecture : {"llama", "gemma3", "qwen2", "qwen3"})
+  for (const Architecture* each : architectures())
     for (const bool tied : {true, false}) {
+      const std::string_view architecture = each->name;
       const ModelSource source = open({.architecture = architecture, .tied_head = tied});
       Counting sink;
       WeightsIn<Counting::Nothing, Counting::Nothing> nothing;

@@ -95,7 +95,7 @@ class Requests(Attacks):
         def attack():
             i = next(numbers)
             got = status(self.server, post("/v1/completions", {
-                "model": "m", "prompt": [61 + i % 99] + [61 + j % 97 for j in range(3500)], "max_tokens": 2, "n": 2,
+                "model": "m", "prompt": [61 + i % 99] + [61 + j % 97 for j in range(1500)], "max_tokens": 2, "n": 2,
                 "kv": {"budget": {"policy": next(policies), "ratio": 0.2}, "allow_lossy": True}}))
             assert got in (200, 400, 429, 0), got
         self.neighbour(attack, 12_000)
@@ -105,7 +105,7 @@ class Requests(Attacks):
         wires = []
 
         def attack():
-            if len(wires) < 60:
+            if len(wires) < 12:
                 wire = Wire(self.server)
                 wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
                 wires.append(wire)

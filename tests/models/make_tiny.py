@@ -1,6 +1,6 @@
 """Writes tiny random models of every architecture, and what transformers computes with them, for tests of the forward pass.
 
-    python tests/models/make_tiny.py FOLDER
+    python tests/models/make_tiny.py FOLDER [MODEL ...]
 
 Needs torch, transformers, tokenizers, gguf, safetensors and numpy. For each model M of the list below the folder gets
     M/                     a Hugging Face folder (config.json, model.safetensors in F32, tokenizer.json ...)
@@ -22,6 +22,8 @@ from gguf import GGMLQuantizationType as Quant
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from gguf_names import GEMMAS, added, architecture, from_gguf, head_size, kv_heads, to_gguf
+
 PROMPT_TOKENS = 96  # three windows long
 POSITIONS = [0, 1, 31, 32, 33, 63, 64, 95]
 SPECIALS = ["<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"]
@@ -32,6 +34,8 @@ COMMON = dict(vocab_size=288, hidden_size=64, intermediate_size=96, num_hidden_l
               attn_implementation="eager", dtype="float32")
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
                "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+EXPERTS = dict(num_experts_per_tok=2, experts_implementation="eager")
 
 # name -> (configuration class, what differs from COMMON)
 MODELS = {
@@ -47,6 +51,39 @@ MODELS = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})),
     "qwen2": (transformers.Qwen2Config, dict()),
     "qwen3": (transformers.Qwen3Config, dict(head_dim=32, tie_word_embeddings=True)),
+    "qwen3-yarn": (transformers.Qwen3Config, dict(head_dim=32, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64})),
+    "smollm3": (transformers.SmolLM3Config, dict(num_hidden_layers=5)),
+    "granite": (transformers.GraniteConfig, dict(
+        embedding_multiplier=12.0, attention_multiplier=0.4, residual_multiplier=0.22, logits_scaling=8.0)),
+    "phi3": (transformers.Phi3Config, dict(sliding_window=48)),
+    "phi3-long": (transformers.Phi3Config, dict(
+        original_max_position_embeddings=64, partial_rotary_factor=0.75, rope_parameters={
+            "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
+            "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 3.0],
+            "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 8.0]})),
+    "olmo2": (transformers.Olmo2Config, dict()),
+    "glm4": (transformers.Glm4Config, dict(head_dim=32, rms_norm_eps=1e-5)),
+    "gemma2": (transformers.Gemma2Config, dict(
+        num_hidden_layers=4, head_dim=16, sliding_window=32, query_pre_attn_scalar=16, attn_logit_softcapping=5.0,
+        final_logit_softcapping=3.0, tie_word_embeddings=True)),
+    "gpt2": (transformers.GPT2Config, dict(n_inner=96)),
+    "starcoder2": (transformers.Starcoder2Config, dict(sliding_window=32)),
+    "falcon": (transformers.FalconConfig, dict(ffn_hidden_size=96)),
+    "falcon-groups": (transformers.FalconConfig, dict(ffn_hidden_size=96, num_kv_heads=2, new_decoder_architecture=True)),
+    "mixtral": (transformers.MixtralConfig, dict(**EXPERTS, num_local_experts=4, head_dim=16)),
+    "qwen2moe": (transformers.Qwen2MoeConfig, dict(
+        **EXPERTS, num_experts=6, moe_intermediate_size=64, shared_expert_intermediate_size=64, norm_topk_prob=False,
+        decoder_sparse_step=1)),
+    "qwen3moe": (transformers.Qwen3MoeConfig, dict(
+        **EXPERTS, num_experts=8, moe_intermediate_size=64, norm_topk_prob=True, head_dim=32)),
+    "glm4moe": (transformers.Glm4MoeConfig, dict(
+        **EXPERTS, n_routed_experts=6, n_shared_experts=1, moe_intermediate_size=64, first_k_dense_replace=1, n_group=1,
+        topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True, head_dim=32)),
+    "gpt-oss": (transformers.GptOssConfig, dict(
+        **EXPERTS, num_hidden_layers=4, num_local_experts=4, head_dim=16, sliding_window=32, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+            "truncate": False})),
 }
 
 
@@ -90,11 +127,11 @@ def make_model(name):
     torch.manual_seed(sum(name.encode()))
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
-        for key, p in model.named_parameters():
-            if "norm" in key:  # spread around what means "no change" in this architecture
-                p.copy_(torch.randn_like(p) * 0.2 + (0.0 if name == "gemma3" else 1.0))
+        for key, p in model.state_dict().items():
+            if ("norm" in key or "ln_" in key) and key.endswith(".weight"):  # spread around what means "no change"
+                p.copy_(torch.randn_like(p) * 0.2 + (0.0 if architecture(config) in GEMMAS else 1.0))
             else:  # large enough that positions and windows show in the logits
-                p.copy_(torch.randn_like(p) * (1.5 / p.shape[-1] ** 0.5 if p.dim() == 2 else 0.3))
+                p.copy_(torch.randn_like(p) * (1.5 / p.shape[-1] ** 0.5 if p.dim() > 1 and not key.endswith("bias") else 0.3))
     return config, model
 
 
@@ -131,35 +168,6 @@ def save_bf16_shards(model, folder, tied):
             v.copy_(v.to(torch.bfloat16).float())
 
 
-RENAMES = [  # Hugging Face's parts of a name and GGUF's; the first that fits ends the search
-    ("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output"),
-    ("input_layernorm", "attn_norm"), ("pre_feedforward_layernorm", "ffn_norm"),
-    ("post_feedforward_layernorm", "post_ffw_norm"), ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"), ("self_attn.q_norm", "attn_q_norm"),
-    ("self_attn.k_norm", "attn_k_norm"), ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"),
-    ("mlp.down_proj", "ffn_down"),
-]
-
-
-def gguf_name(name, gemma):
-    renames = RENAMES + [("post_attention_layernorm", "post_attention_norm" if gemma else "ffn_norm")]
-    for hf, ours in renames:
-        if hf in name:
-            return name.replace(hf, ours).replace("model.layers.", "blk.")
-    raise KeyError(name)
-
-
-def interleave(rows, heads):
-    """GGUF stores q and k of llama for pairs (2i, 2i + 1)."""
-    shape = rows.shape
-    return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-
-
-def deinterleave(rows, heads):
-    shape = rows.shape
-    return rows.reshape(heads, shape[0] // heads // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-
-
 def llama3_factors(rope, head_dim):
     factors = []
     for i in range(head_dim // 2):
@@ -170,29 +178,75 @@ def llama3_factors(rope, head_dim):
     return np.array(factors, dtype=np.float32)
 
 
-def add_metadata(writer, name, arch, config, head_dim):
+def add_rope(writer, config, head_dim):
+    rope = getattr(config, "rope_parameters", None)
+    if config.model_type == "gpt2":
+        return
+    rope = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    if rope["rope_type"] in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if "original_max_position_embeddings" in rope and rope["rope_type"] in ("yarn", "longrope"):
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if rope["rope_type"] == "longrope":
+        growth = config.max_position_embeddings / rope["original_max_position_embeddings"]
+        writer.add_rope_scaling_attn_factors(
+            (1 + np.log(growth) / np.log(rope["original_max_position_embeddings"])) ** 0.5)
+        for kind in ("short", "long"):
+            writer.add_tensor(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], dtype=np.float32))
+    if rope["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(rope, head_dim))
+
+
+def add_own(writer, name, config):
+    arch = architecture(config)
+    if name in ("mistral", "gemma3", "gemma2", "phi3", "gpt-oss"):
+        writer.add_sliding_window(config.sliding_window)
+    if arch == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if arch == "granite":
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    count = next((getattr(config, k) for k in ("num_local_experts", "num_experts", "n_routed_experts")
+                  if getattr(config, k, None)), 0)
+    if count:
+        writer.add_expert_count(count)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
+    if arch == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if arch == "glm4moe":
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+    if arch == "starcoder2":  # converters leave it out
+        writer.add_sliding_window(config.sliding_window)
+
+
+def add_metadata(writer, name, config, head_dim):
     writer.add_name(f"tiny {name}")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    inner = {"gpt2": "n_inner", "falcon": "ffn_hidden_size"}.get(config.model_type, "intermediate_size")
+    writer.add_feed_forward_length(getattr(config, inner))
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_head_count_kv(kv_heads(config))
+    epsilon = {"gpt2": "layer_norm_epsilon", "falcon": "layer_norm_epsilon", "starcoder2": "norm_epsilon"}
+    if config.model_type in epsilon:
+        writer.add_layer_norm_eps(getattr(config, epsilon[config.model_type]))
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
-    rope = config.rope_parameters
-    rope = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(head_dim)
-    if rope["rope_type"] == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(rope["factor"])
-    if name in ("mistral", "gemma3"):
-        writer.add_sliding_window(config.sliding_window)
-    if rope["rope_type"] == "llama3":
-        writer.add_tensor("rope_freqs.weight", llama3_factors(rope, head_dim))
+    add_rope(writer, config, head_dim)
+    add_own(writer, name, config)
     tokens, merges = tokens_and_merges()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -206,35 +260,25 @@ def add_metadata(writer, name, arch, config, head_dim):
 
 def save_gguf(name, config, model, quant, path):
     """Writes the file and puts the weights as it stores them back into the model."""
-    arch = {"mistral": "llama"}.get(config.model_type, config.model_type.removesuffix("_text"))
-    gemma = arch == "gemma3"
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer = gguf.GGUFWriter(path, arch)
-    add_metadata(writer, name, arch, config, head_dim)
+    head_dim = head_size(config)
+    writer = gguf.GGUFWriter(path, architecture(config))
+    add_metadata(writer, name, config, head_dim)
     for key, parameter in model.state_dict().items():
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        values = parameter.detach().numpy().astype(np.float32)
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-        permuted = next((h for part, h in heads.items() if part in key), 0) if arch == "llama" else 0
-        is_norm = "norm" in key
-        if permuted:
-            values = interleave(values, permuted)
-        if gemma and is_norm:
-            values = values + np.float32(1)
-        stored = values
-        if values.ndim == 2 and quant != Quant.F32:
-            raw = gguf.quantize(values, quant)
-            stored = gguf.dequantize(raw, quant).reshape(values.shape).astype(np.float32)
-            writer.add_tensor(gguf_name(key, gemma), raw, raw_dtype=quant)
-        else:
-            writer.add_tensor(gguf_name(key, gemma), np.ascontiguousarray(values))
-        if permuted:
-            stored = deinterleave(stored, permuted)
-        if gemma and is_norm:
-            stored = stored - np.float32(1)
+        values = parameter.detach().numpy().astype(np.float32) + added(key, config)
+        stored = {}
+        for part, rows in to_gguf(key, values, config, fused=True):
+            rows = np.ascontiguousarray(rows)
+            if rows.ndim >= 2 and part.endswith(".weight") and "ffn_gate_inp" not in part and quant != Quant.F32:
+                raw = gguf.quantize(rows, quant)
+                stored[part] = gguf.dequantize(raw, quant).reshape(rows.shape).astype(np.float32)
+                writer.add_tensor(part, raw, raw_dtype=quant)
+            else:
+                stored[part] = rows
+                writer.add_tensor(part, rows)
         with torch.no_grad():
-            parameter.copy_(torch.from_numpy(np.ascontiguousarray(stored)))
+            parameter.copy_(torch.from_numpy(from_gguf(key, tuple(parameter.shape), stored, config, fused=True)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -246,7 +290,7 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in MODELS:
+    for name in sys.argv[2:] or MODELS:
         config, model = make_model(name)
         original = {k: v.clone() for k, v in model.state_dict().items()}
         save_folder(model, folder / name)

@@ -16,13 +16,18 @@ import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "models"))
-from make_tiny import deinterleave, gguf_name  # noqa: E402
+from gguf_names import from_gguf, to_gguf  # noqa: E402
 
 POSITIONS = [0, 33, 64, 95]
 PROMPT = np.random.default_rng(11).integers(0, 256, 96).tolist()
 GREEDY_TOKENS = 24
 CONFIGS = {"llama": transformers.LlamaConfig, "gemma3": transformers.Gemma3TextConfig,
-           "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config}
+           "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config, "smollm3": transformers.SmolLM3Config,
+           "granite": transformers.GraniteConfig, "phi3": transformers.Phi3Config, "olmo2": transformers.Olmo2Config,
+           "glm4": transformers.Glm4Config, "gemma2": transformers.Gemma2Config, "gpt2": transformers.GPT2Config,
+           "starcoder2": transformers.Starcoder2Config, "falcon": transformers.FalconConfig,
+           "qwen2moe": transformers.Qwen2MoeConfig, "qwen3moe": transformers.Qwen3MoeConfig,
+           "gpt-oss": transformers.GptOssConfig, "glm4moe": transformers.Glm4MoeConfig}
 
 
 def metadata(reader):
@@ -30,44 +35,99 @@ def metadata(reader):
     return arch, {k.removeprefix(arch + "."): f.contents() for k, f in reader.fields.items() if k.startswith(arch + ".")}
 
 
-def make_config(arch, meta, tied):
-    linear = meta.get("rope.scaling.factor", 1.0)
+def make_rope(arch, meta, tensors):
     rope = {"rope_type": "default", "rope_theta": meta["rope.freq_base"]}
-    if linear != 1:
-        rope |= {"rope_type": "linear", "factor": linear}
-    window = meta.get("attention.sliding_window")
-    kind, own = CONFIGS[arch], {}
-    if arch == "gemma3":
+    kind = "longrope" if "rope_factors_long.weight" in tensors else meta.get("rope.scaling.type", "default")
+    if kind != "default":
+        rope["rope_type"] = kind
+    if kind in ("linear", "yarn"):
+        rope["factor"] = meta["rope.scaling.factor"]
+    if kind in ("yarn", "longrope"):
+        rope["original_max_position_embeddings"] = meta["rope.scaling.original_context_length"]
+    if kind == "yarn" and arch == "gpt-oss":
+        rope["truncate"] = False
+    if kind == "longrope":
+        rope |= {"attention_factor": meta["rope.scaling.attn_factor"],
+                 "short_factor": tensors["rope_factors_short.weight"].astype(float).tolist(),
+                 "long_factor": tensors["rope_factors_long.weight"].astype(float).tolist()}
+    if "rope.dimension_count" in meta:
+        rope["partial_rotary_factor"] = meta["rope.dimension_count"] / meta["attention.key_length"]
+    return rope
+
+
+def make_own(arch, meta, rope):
+    """What the architecture's configuration has beside the numbers of all."""
+    window, epsilon = meta.get("attention.sliding_window"), meta.get("attention.layer_norm_epsilon")
+    if arch in ("gemma2", "gemma3"):
         own = dict(sliding_window=window, query_pre_attn_scalar=meta["attention.key_length"])
-        rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
-    elif window:
-        kind, own = transformers.MistralConfig, dict(sliding_window=window)
-    return kind(vocab_size=260, hidden_size=meta["embedding_length"], intermediate_size=meta["feed_forward_length"],
+        if arch == "gemma2":
+            return own | dict(attn_logit_softcapping=meta["attn_logit_softcapping"],
+                              final_logit_softcapping=meta["final_logit_softcapping"])
+        return own | dict(rope_parameters={"full_attention": rope, "sliding_attention": {
+            "rope_type": "default", "rope_theta": 10000.0}})
+    if arch == "granite":
+        return dict(embedding_multiplier=meta["embedding_scale"], attention_multiplier=meta["attention.scale"],
+                    residual_multiplier=meta["residual_scale"], logits_scaling=meta["logit_scale"])
+    if arch == "gpt2":
+        return dict(n_inner=meta["feed_forward_length"], layer_norm_epsilon=epsilon)
+    if arch == "falcon":
+        return dict(ffn_hidden_size=meta["feed_forward_length"], layer_norm_epsilon=epsilon)
+    if arch == "starcoder2":
+        return dict(norm_epsilon=epsilon, sliding_window=window)
+    own = dict(sliding_window=window) if window else {}
+    if rope["rope_type"] == "longrope":
+        own["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
+    return own
+
+
+def make_experts(arch, meta):
+    if "expert_count" not in meta:
+        return {}
+    count, width = meta["expert_count"], meta["expert_feed_forward_length"]
+    own = dict(num_experts_per_tok=meta["expert_used_count"], experts_implementation="eager")
+    if arch in ("llama", "gpt-oss"):
+        return own | dict(num_local_experts=count, intermediate_size=width)
+    own |= dict(moe_intermediate_size=width)
+    if arch == "glm4moe":
+        return own | dict(n_routed_experts=count, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1,
+                          norm_topk_prob=True, routed_scaling_factor=meta["expert_weights_scale"], use_qk_norm=True,
+                          attention_bias=True)
+    own |= dict(num_experts=count, norm_topk_prob=arch == "qwen3moe", decoder_sparse_step=1, mlp_only_layers=[])
+    if arch == "qwen2moe":
+        own |= dict(shared_expert_intermediate_size=meta["expert_shared_feed_forward_length"])
+    return own
+
+
+def make_config(arch, meta, tensors):
+    rope = make_rope(arch, meta, tensors)
+    own = {"rope_parameters": rope} | make_own(arch, meta, rope)
+    own = {"intermediate_size": meta["feed_forward_length"]} | own | make_experts(arch, meta)
+    kind = transformers.MistralConfig if arch == "llama" and "sliding_window" in own else CONFIGS[arch]
+    if arch == "llama" and "expert_count" in meta:
+        kind = transformers.MixtralConfig
+    head = {} if arch == "falcon" else dict(head_dim=meta["attention.key_length"])
+    return kind(vocab_size=260, hidden_size=meta["embedding_length"],
                 num_hidden_layers=meta["block_count"], num_attention_heads=meta["attention.head_count"],
-                num_key_value_heads=meta["attention.head_count_kv"], head_dim=meta["attention.key_length"],
+                num_key_value_heads=meta["attention.head_count_kv"], **head,
                 max_position_embeddings=meta["context_length"], rms_norm_eps=meta["attention.layer_norm_rms_epsilon"],
-                tie_word_embeddings=tied, rope_parameters=rope, attn_implementation="eager", dtype="float32", **own)
+                tie_word_embeddings="output.weight" not in tensors, bos_token_id=256, eos_token_id=257, pad_token_id=257,
+                attn_implementation="eager", dtype="float32", **own)
 
 
 def load(path):
     reader = gguf.GGUFReader(path)
     arch, meta = metadata(reader)
     tensors = {t.name: gguf.dequantize(t.data, t.tensor_type).astype(np.float32) for t in reader.tensors}
-    config = make_config(arch, meta, "output.weight" not in tensors)
+    config = make_config(arch, meta, tensors)
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    used = {"rope_freqs.weight"}
+    used = {name for name in tensors if name.startswith("rope_f")}
     with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            name = gguf_name(key, arch == "gemma3")
-            used.add(name)
-            values = tensors[name].reshape(parameter.shape)
-            part = next((p for p in heads if p in key), None)
-            if arch == "llama" and part:
-                values = deinterleave(values, heads[part])
-            if arch == "gemma3" and "norm" in key:
-                values = values - np.float32(1)
-            parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        for key, parameter in model.state_dict().items():
+            if key == "lm_head.weight" and config.tie_word_embeddings:
+                continue
+            shape = tuple(parameter.shape)
+            used.update(name for name, _ in to_gguf(key, np.empty(shape, dtype=bool), config))
+            parameter.copy_(torch.from_numpy(from_gguf(key, shape, tensors, config)))
         if "rope_freqs.weight" in tensors:
             model.model.rotary_emb.inv_freq /= torch.from_numpy(tensors["rope_freqs.weight"])
     assert set(tensors) <= used, set(tensors) - used

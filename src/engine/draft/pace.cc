@@ -34,11 +34,22 @@ double DraftPace::rows_of(std::size_t index) {
 void DraftPace::add(std::uint32_t rows, double ns) {
   Measured& m = sizes_[index_of(rows)];
   constexpr double kOutlier = 2, kWeight = 0.15;
-  if (m.ns == 0)
-    m.ns = ns;
-  else  // one that was interrupted counts as a slow one
-    m.ns += kWeight * (std::min(ns, kOutlier * m.ns) - m.ns);
+  if (m.ns > 0) ns = std::min(ns, kOutlier * m.ns);  // a step that was interrupted counts as slow
+  m.ns += (m.ns == 0 ? 1 : kWeight) * (ns - m.ns);
   m.when = ++steps_;
+  constexpr double kKeep = 0.98;
+  for (double* sum : {&count_, &x_, &y_, &xx_, &xy_}) *sum *= kKeep;
+  count_ += 1;
+  x_ += rows;
+  y_ += ns;
+  xx_ += static_cast<double>(rows) * rows;
+  xy_ += rows * ns;
+}
+
+double DraftPace::row_ns() const {
+  const double spread = xx_ - x_ * x_ / std::max(count_, 1.0);
+  constexpr double kSpreadMin = 1;  // if all steps had the same size, nothing is known
+  return spread < kSpreadMin ? 0 : std::max((xy_ - x_ * y_ / count_) / spread, 0.0);
 }
 
 // Between sizes that were measured, a straight line; beyond them, the line through the last two.
@@ -79,11 +90,16 @@ void DraftPace::choose(std::uint32_t rows, std::uint32_t most, std::span<DraftOf
   }
   std::ranges::sort(candidates_, std::greater(), &Candidate::chance);
   if (candidates_.size() > most) candidates_.resize(most);
+  constexpr double kCheapest = 0.8;     // of a row, relative to the average one
+  constexpr double kUnknownFixed = 12;  // what a step costs besides its rows, in rows
+  const double measured = row_ns(),
+               row = measured > 0 ? kCheapest * measured : plain.ns / (rows + kUnknownFixed);
   double tokens = rows, best = tokens / plain.ns * kGainMin;
   std::size_t take = 0;
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     tokens += candidates_[i].chance;
-    const double speed = tokens / step_ns(rows + static_cast<std::uint32_t>(i) + 1);
+    const auto more = static_cast<std::uint32_t>(i) + 1;
+    const double speed = tokens / std::max(step_ns(rows + more), plain.ns + row * more);
     if (speed <= best) continue;
     best = speed;
     take = i + 1;

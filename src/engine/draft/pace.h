@@ -3,8 +3,9 @@
 //   pace.add(9, 12'000'000);                   // a step of 9 rows took 12 ms
 //   pace.choose(1, offers);                    // of a step with 1 row besides: sets offers[i].take
 //
-// The step's expected tokens per second are maximized. A gain below 2 % does not count. Sizes that are
-// rarely measured are tried now and then.
+// The step's expected tokens per second are maximized. A gain below 2 % does not count. Measurements
+// have noise, and a size may seem cheap by chance: a row is taken to cost at least 80 % of what rows
+// cost on average over all sizes. Sizes that are rarely measured are tried now and then.
 #pragma once
 
 #include <array>
@@ -40,10 +41,12 @@ class DraftPace {
   static constexpr std::size_t kSizes = 40;
   static std::size_t index_of(std::uint32_t rows);
   static double rows_of(std::size_t index);
+  double row_ns() const;  // the average cost of a row, over all sizes; 0: unknown
   void try_some(std::span<DraftOffer> offers);
 
   std::array<Measured, kSizes> sizes_;
   std::uint64_t steps_ = 0, drafted_ = 0;  // steps there were, and the last with a draft
+  double count_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // sums over steps, decayed
   struct Candidate {
     double chance;
     std::uint32_t offer;

@@ -64,6 +64,19 @@ TEST(DraftPace, PlainStepsAreMeasuredAgain) {
   EXPECT_LE(plain, 6);
 }
 
+// Rows cost the same wherever they stand; some sizes seem cheap by chance, and large ones are measured
+// together with their neighbours.
+TEST(DraftPace, ACheapSizeIsNotBelieved) {
+  DraftPace pace;
+  for (std::uint32_t rows = 20; rows <= 40; ++rows) pace.add(rows, rows * 1e6);
+  for (std::uint32_t rows = 33; rows <= 36; ++rows) pace.add(rows, 26e6);
+  pace.add(32, 32e6);
+  EXPECT_EQ(taken(pace, 32, 0.7), 0u);
+  DraftPace same;
+  for (int i = 0; i < 20; ++i) same.add(32, 32e6);
+  EXPECT_EQ(taken(same, 32, 0.7), 0u);
+}
+
 TEST(DraftPace, CostsBetweenSizesAreALine) {
   DraftPace pace;
   EXPECT_EQ(pace.step_ns(4), 0);

@@ -1,6 +1,7 @@
 #include "engine/draft/repeats.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/hash.h"
 

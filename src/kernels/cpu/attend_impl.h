@@ -13,6 +13,11 @@ inline void fill(float* x, std::size_t n, float value) {
   for (std::size_t i = 0; i < n; ++i) x[i] = value;
 }
 
+// A row of this query head starts with its sink.
+inline void start_row(const float* sinks, std::uint32_t head, float* top, float* sum) {
+  if (sinks != nullptr) *top = sinks[head], *sum = 1;
+}
+
 // out = o / l for n query heads.
 inline void finish(const float* o, const float* l, std::uint32_t n, std::size_t dim, float* out) {
   for (std::uint32_t i = 0; i < n; ++i)
@@ -89,6 +94,10 @@ class Walk {
     fill(s_.row_max, pairs, kLowest);
     fill(s_.row_sum, pairs, 0);
     fill(s_.row_out, pairs * dim_, 0);
+    if (step_.sinks == nullptr) return;
+    fill(s_.row_sum, pairs, 1);
+    for (std::uint32_t i = 0; i < pairs; ++i)
+      s_.row_max[i] = step_.sinks[kv_head_ * heads_ + i % heads_];
   }
 
   void attend_run() {
@@ -255,6 +264,7 @@ class Walk {
       word_scores<heads.value>(unit_keys, scales, s_.query_words + (at + i) * dim_ / 2,
                                s_.query_scale + at + i, dim_, keys, s_.weights + i * kAttendUnit);
     });
+    if (shape_.softcap != 0) cap_scores(shape_.softcap, n, s_.weights);
     for (std::uint32_t row = begin; row < end; ++row) {
       if (row_begin(row) <= first && row_end(row) >= stop) continue;
       const std::uint32_t from = most(row_begin(row), first), to = least(row_end(row), stop);
@@ -355,6 +365,7 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
   const float* partials = step.partials + m.first_partial * partial_floats(shape);
   for (std::uint32_t h = 0; h < heads; ++h) {
     float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // element 0 of each is used
+    start_row(step.sinks, m.kv_head * heads + h, top, sum);
     fill(out + h * dim, dim, 0);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {
       const float* partial = partials + i * partial_floats(shape);

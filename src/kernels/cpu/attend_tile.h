@@ -165,6 +165,14 @@ QUIRE_INLINE Mask lanes_of_group(std::uint32_t g, std::uint32_t begin, std::uint
   return elements_between(low, most(low, most(least(end, 16 * g + 16), 16 * g) - 16 * g));
 }
 
+// Scores, of n pairs, under a soft cap.
+template <std::uint32_t kSlots = kAttendUnit>
+void cap_scores(float cap, std::uint32_t n, float* weights) {
+  const Floats inverse = all(1.0f / cap);
+  for (std::size_t i = 0; i < std::size_t{n} * kSlots; i += 16)
+    store(weights + i, mul(all(cap), tanh(mul(load(weights + i), inverse))));
+}
+
 // Scores of slots outside [begin, end) become -inf; of a unit, here and below.
 template <std::uint32_t kSlots = kAttendUnit>
 void mask_scores(std::uint32_t begin, std::uint32_t end, float* weights) {
@@ -270,6 +278,7 @@ void attend_unit(const AttendScratch& s, const AttendShape& shape, std::size_t t
     scores<heads.value>(unit, s.queries + (first + i) * dim, dim, tokens, values,
                         s.weights + i * kAttendUnit);
   });
+  if (shape.softcap != 0) cap_scores(shape.softcap, n, s.weights);
   if (begin != 0 || end != kAttendUnit)
     for (std::uint32_t i = 0; i < n; ++i) mask_scores(begin, end, s.weights + i * kAttendUnit);
   for (std::uint32_t i = 0; i < n; ++i)

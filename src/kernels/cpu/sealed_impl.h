@@ -184,6 +184,7 @@ class SealedWalk {
       const std::uint32_t begin = first + u * kEncodedUnit;
       n[u] = rows_before(least(run_.end, begin + kEncodedUnit)) * heads_;
       step_.kernels->scores(keys_, keys[u], prepared_, n[u], weights(u, 0));
+      if (shape_.softcap != 0) cap_scores<kEncodedUnit>(shape_.softcap, n[u], weights(u, 0));
       mask_unit(begin, n[u] / heads_, u);
     }
     for (std::uint32_t u = 0; u < count; ++u)
@@ -282,6 +283,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
   for (std::uint32_t h = 0; h < heads; ++h) {
     float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // element 0 of each is used
     float* to = out + h * dim;
+    start_row(step.sinks, m.kv_head * heads + h, top, sum);
     fill(to, dim, 0);
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {
       for (std::uint32_t i = first; i < first + count; ++i) {

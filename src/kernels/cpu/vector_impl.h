@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/floats.h"
+#include "kernels/gate_terms.h"
 #include "kernels/vector.h"
 
 namespace quire {
@@ -38,6 +39,27 @@ void rms_norm(const float* x, const float* weight, float epsilon, std::uint32_t 
   });
 }
 
+void layer_norm(const float* x, const float* weight, const float* bias, float epsilon,
+                std::uint32_t n, float* out) {
+  const auto some = [](Floats v, std::uint32_t count) QUIRE_LAMBDA {
+    return count == 16 ? v : choose(elements_between(0, count), v, zero());
+  };
+  Floats sums = zero(), squares = zero();
+  each_16(n, [&](std::uint32_t i, std::uint32_t count)
+                 QUIRE_LAMBDA { sums = add(sums, load_some(x + i, count)); });
+  const Floats mean = all(add_elements(sums) / static_cast<float>(n));
+  each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
+    const Floats v = some(sub(load_some(x + i, count), mean), count);
+    squares = fma(v, v, squares);
+  });
+  const float variance = add_elements(squares) / static_cast<float>(n);
+  const Floats by = all(1.0f / __builtin_sqrtf(variance + epsilon));
+  each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
+    const Floats v = mul(sub(load_some(x + i, count), mean), by);
+    store_some(out + i, fma(v, load_some(weight + i, count), load_some(bias + i, count)), count);
+  });
+}
+
 void rope(float* x, std::uint32_t dim, const float* cosines, const float* sines) {
   float* y = x + dim / 2;
   each_16(dim / 2, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
@@ -54,6 +76,12 @@ void add(float* x, const float* y, std::uint32_t n) {
   });
 }
 
+void add_scaled(float* x, const float* y, float by, std::uint32_t n) {
+  each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
+    store_some(x + i, fma(load_some(y + i, count), all(by), load_some(x + i, count)), count);
+  });
+}
+
 void silu_mul(const float* gate, const float* up, std::uint32_t n, float* out) {
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
     const Floats x = load_some(gate + i, count);
@@ -61,12 +89,46 @@ void silu_mul(const float* gate, const float* up, std::uint32_t n, float* out) {
   });
 }
 
+QUIRE_INLINE Floats gelu_of(Floats x) {
+  const Floats u = mul(x, fma(mul(x, x), all(kGelu3), all(kGelu1)));
+  return times_sigmoid(x, mul(all(2.0f), u));
+}
+
 void gelu_mul(const float* gate, const float* up, std::uint32_t n, float* out) {
   each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
-    const Floats x = load_some(gate + i, count);
-    const Floats u = mul(x, fma(mul(x, x), all(kGelu3), all(kGelu1)));
-    const Floats gelu = times_sigmoid(x, mul(all(2.0f), u));
+    const Floats gelu = gelu_of(load_some(gate + i, count));
     store_some(out + i, mul(gelu, load_some(up + i, count)), count);
+  });
+}
+
+void clamped_mul(const float* gate, const float* up, float limit, std::uint32_t n, float* out) {
+  const Floats high = all(limit), low = all(-limit);
+  each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
+    Floats g = load_some(gate + i, count), u = load_some(up + i, count);
+    g = choose(less(high, g), high, g);
+    u = choose(less(high, u), high, u);
+    u = choose(less(u, low), low, u);
+    const Floats gated = times_sigmoid(g, mul(all(kClampedSlope), g));
+    store_some(out + i, mul(add(u, all(1.0f)), gated), count);
+  });
+}
+
+void gelu(const float* x, std::uint32_t n, float* out) {
+  each_16(n, [&](std::uint32_t i, std::uint32_t count)
+                 QUIRE_LAMBDA { store_some(out + i, gelu_of(load_some(x + i, count)), count); });
+}
+
+void gelu_erf(const float* x, std::uint32_t n, float* out) {
+  each_16(n, [&](std::uint32_t i, std::uint32_t count) QUIRE_LAMBDA {
+    const Floats v = load_some(x + i, count), z = mul(v, all(kSqrtHalf));
+    const Floats t = div(all(1.0f), fma(all(kErfP), size_of(z), all(1.0f)));
+    Floats p = fma(all(kErf5), t, all(kErf4));
+    p = fma(p, t, all(kErf3));
+    p = fma(p, t, all(kErf2));
+    p = fma(p, t, all(kErf1));
+    const Floats tail = mul(mul(p, t), exp(sub(zero(), mul(z, z))));
+    const Floats twice = choose(less(v, zero()), tail, sub(all(2.0f), tail));
+    store_some(out + i, mul(mul(all(0.5f), v), twice), count);
   });
 }
 

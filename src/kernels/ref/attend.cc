@@ -114,7 +114,8 @@ void attend_unit(const Lane& lane, const Query& query, std::uint32_t begin, std:
   float weights[kAttendUnit];
   unit.clear(s.head_dim);
   for (std::uint32_t slot = begin; slot < end; ++slot) {
-    const float dot = score(s, query, lane.page(slot), tokens, slot % tokens);
+    float dot = score(s, query, lane.page(slot), tokens, slot % tokens);
+    if (s.softcap != 0) dot = s.softcap * ref::tanh(dot * (1.0f / s.softcap));
     weights[slot - begin] = dot;
     unit.max = std::max(unit.max, dot);
   }
@@ -178,7 +179,7 @@ void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t k
       for (std::uint32_t index = task.split; !whole && index < task.split + task.split_count;
            ++index)
         partial_of(index)[heads + head] = 0;
-      row.clear(dim);
+      row.start(dim, step.sinks, kv_head * heads + head);
       for (const KvRun& run :
            {lane_run(sequence, number), table_run(sequence, number, s.page_bytes, begin, end)}) {
         const Lane lane{step, run};
@@ -213,7 +214,7 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
     float* out = step.out + (step.kv.sequences[m.sequence].first_row + m.row) * step.row_stride +
                  std::size_t{m.kv_head * heads + head} * dim;
     Partial row{.out = out};
-    row.clear(dim);
+    row.start(dim, step.sinks, m.kv_head * heads + head);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {
       float* partial = step.partials + (m.first_partial + i) * partial_floats(s);
       if (partial[heads + head] == 0) continue;

@@ -20,6 +20,11 @@ struct Partial {
     max = -std::numeric_limits<float>::infinity(), sum = 0;
     std::fill_n(out, dim, 0.0f);
   }
+  // As a row of this query head, whose sink it begins with.
+  void start(std::uint32_t dim, const float* sinks, std::uint32_t head) {
+    clear(dim);
+    if (sinks != nullptr) max = sinks[head], sum = 1;
+  }
   void merge_sum(float other_max, float other_sum, float& keep, float& take) {
     const float most = std::max(max, other_max);
     keep = ref::exp(max - most), take = ref::exp(other_max - most);

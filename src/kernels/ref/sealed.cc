@@ -72,6 +72,9 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
               }
               keys.position = first;
               step.kernels->scores(key_part, keys, prepared, 1, a.weights);
+              if (s.softcap != 0)
+                for (std::uint32_t j = 0; j < kEncodedUnit; ++j)
+                  a.weights[j] = s.softcap * ref::tanh(a.weights[j] * (1.0f / s.softcap));
               float top = kLowest, sums[16] = {};
               for (std::uint32_t j = at - first; j < stop - first; ++j)
                 top = std::max(top, a.weights[j]);
@@ -106,7 +109,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
   for (std::uint32_t h = 0; h < heads; ++h) {
     float* out = step.out + m.row * step.row_stride + std::size_t{m.kv_head * heads + h} * dim;
     Partial row{.out = out};
-    row.clear(dim);
+    row.start(dim, step.sinks, m.kv_head * heads + h);
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {
       for (std::uint32_t i = first; i < first + count; ++i) {
         float* partial = step.partials + i * partial_floats(s);

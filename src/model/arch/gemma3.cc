@@ -19,16 +19,8 @@ constexpr std::string_view kHfDefaults = R"({
   "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
   "query_pre_attn_scalar": 256, "tie_word_embeddings": true})";
 
-constexpr auto kBeforeTensors = std::to_array<TensorEntry>({
-    {"blk.N.ffn_norm.weight", "layers.N.pre_feedforward_layernorm.weight", extent::hidden},
-});
-constexpr auto kAfterTensors = std::to_array<TensorEntry>({
-    {"blk.N.post_attention_norm.weight", "layers.N.post_attention_layernorm.weight",
-     extent::hidden},
-    {"blk.N.post_ffw_norm.weight", "layers.N.post_feedforward_layernorm.weight", extent::hidden},
-});
-constexpr auto kTensors =
-    join(kAttentionTensors, kBeforeTensors, kGatedTensors, kHeadNormTensors, kAfterTensors);
+constexpr auto kTensors = join(kAttentionTensors, kGemmaBeforeTensors, kGatedTensors,
+                               kHeadNormTensors, kGemmaAfterTensors);
 
 constexpr std::uint32_t kGlobal = 0, kLocal = 1;  // indices into ropes
 constexpr std::uint64_t kGlobalEvery = 6;         // every sixth layer is global
@@ -37,12 +29,13 @@ constexpr Key kPattern{"attention.sliding_window_pattern", "sliding_window_patte
 Status fill_ropes(const Hyperparameters& from, const Attention& attn, ModelConfig& c) {
   const bool by_kind = !from.is_gguf() && from.json_at("rope_parameters.full_attention");
   TRY(RopeConfig global,
-      rope_of(from, attn, by_kind ? "rope_parameters.full_attention" : "rope_parameters"));
+      rope_of(from, c, attn,
+              {.parameters = by_kind ? "rope_parameters.full_attention" : "rope_parameters"}));
   if (from.is_gguf() && !from.has({"rope.freq_base", ""})) global.base = 1e6f;
   RopeConfig local;
   local.dimensions = global.dimensions;
   if (by_kind && from.json_at("rope_parameters.sliding_attention")) {
-    TRY(local, rope_of(from, attn, "rope_parameters.sliding_attention"));
+    TRY(local, rope_of(from, c, attn, {.parameters = "rope_parameters.sliding_attention"}));
   } else {
     constexpr Key kBase{"rope.local.freq_base", "rope_local_base_freq"},
         kOther{"rope.freq_base_swa", ""};
@@ -81,33 +74,41 @@ Status fill_windows(const Hyperparameters& from, ModelConfig& c) {
 }
 
 Status fill(const Hyperparameters& from, ModelConfig& c) {
-  TRY(LayerSpec layer, dense_layer(from, c));
-  TRY_STATUS(need_activation(from, {"", "hidden_activation"}, "gelu_pytorch_tanh"));
-  TRY_STATUS(refuse_if_true(from, {"", "attention_bias"}));
-  TRY_STATUS(refuse_if_true(from, {"", "use_bidirectional_attention"}));
+  TRY(LayerSpec layer, gemma_layer(from, 62, c));
   constexpr Key kAttentionCap{"attn_logit_softcapping", "attn_logit_softcapping"};
   TRY(const float attention_cap, from.f32_or(kAttentionCap, 0));
   if (attention_cap != 0)
     return from.bad(kAttentionCap, Code::unsupported, "is set, which is not supported");
-  TRY(c.logit_softcap, from.f32_or({"final_logit_softcapping", "final_logit_softcapping"}, 0));
-  c.embedding_scale = std::sqrt(static_cast<float>(c.hidden));
-  c.output_norm.plus_one = !from.is_gguf();
-  layer.pre_a = layer.post_a = layer.pre_f = layer.post_f = layer.attn.head_norm = c.output_norm;
-  layer.ffn.activation = Activation::gelu;
-  // GGUF does not carry query_pre_attn_scalar: it is the head size, but hidden / heads in the 27B
-  // model, the one with 62 layers.
-  const bool is_27b = from.is_gguf() && c.layers == 62;
-  TRY(const float scalar, from.f32_above_or({"", "query_pre_attn_scalar"}, 0,
-                                            is_27b ? static_cast<float>(c.hidden) /
-                                                         static_cast<float>(layer.attn.query_heads)
-                                                   : static_cast<float>(layer.attn.key_dim)));
-  layer.attn.scale = 1 / std::sqrt(scalar);
+  layer.attn.head_norm = c.output_norm;
   c.per_layer.assign(c.layers, layer);
   TRY_STATUS(fill_ropes(from, layer.attn, c));
   return fill_windows(from, c);
 }
 
 }  // namespace
+
+// Shared with Gemma 2.
+Result<LayerSpec> gemma_layer(const Hyperparameters& from, std::uint32_t layers_of_27b,
+                              ModelConfig& c) {
+  TRY(LayerSpec layer, dense_layer(from, c));
+  TRY_STATUS(need_activation(from, {"", "hidden_activation"}, "gelu_pytorch_tanh"));
+  TRY_STATUS(refuse_if_true(from, {"", "attention_bias"}));
+  TRY_STATUS(refuse_if_true(from, {"", "use_bidirectional_attention"}));
+  TRY(c.logit_softcap, from.f32_or({"final_logit_softcapping", "final_logit_softcapping"}, 0));
+  c.embedding_scale = std::sqrt(static_cast<float>(c.hidden));
+  c.output_norm.plus_one = !from.is_gguf();
+  layer.pre_a = layer.post_a = layer.pre_f = layer.post_f = c.output_norm;
+  layer.ffn.activation = Activation::gelu;
+  // GGUF does not carry query_pre_attn_scalar: it is the head size, but hidden / heads in the 27B
+  // model, which is known by its layers.
+  const bool is_27b = from.is_gguf() && c.layers == layers_of_27b;
+  TRY(const float scalar, from.f32_above_or({"", "query_pre_attn_scalar"}, 0,
+                                            is_27b ? static_cast<float>(c.hidden) /
+                                                         static_cast<float>(layer.attn.query_heads)
+                                                   : static_cast<float>(layer.attn.key_dim)));
+  layer.attn.scale = 1 / std::sqrt(scalar);
+  return layer;
+}
 
 const Architecture kGemma3{"gemma3", kModelTypes, kHfDefaults, fill, kTensors};
 

@@ -15,7 +15,9 @@ constexpr Key kKvHeads{"attention.head_count_kv", "num_key_value_heads"};
 constexpr Key kHeadDim{"attention.key_length", "head_dim"};
 constexpr Key kValueDim{"attention.value_length", "v_head_dim"};
 constexpr Key kEpsilon{"attention.layer_norm_rms_epsilon", "rms_norm_eps"};
-constexpr std::uint64_t kHeadsMax = 65'536, kHeadDimMax = 4096, kFeedForwardMax = 10'000'000;
+constexpr Key kInner{"feed_forward_length", "intermediate_size"};
+constexpr std::uint64_t kHeadsMax = 65'536, kHeadDimMax = 4096, kFeedForwardMax = 10'000'000,
+                        kExpertsMax = 65'536;
 
 Result<Attention> heads_of(const Hyperparameters& from, const ModelConfig& c) {
   Attention a;
@@ -40,24 +42,83 @@ Result<Attention> heads_of(const Hyperparameters& from, const ModelConfig& c) {
   return a;
 }
 
+Result<Norm> norm_of(const Hyperparameters& from, Norm::Kind kind, Key key) {
+  Norm norm{.kind = kind};
+  TRY(norm.epsilon, from.f32_of(key));
+  if (!(norm.epsilon >= 0) || norm.epsilon > 1)
+    return from.bad(key, Code::corrupt, fmt::format("is {}; 0 to 1 makes sense", norm.epsilon));
+  return norm;
+}
+
 }  // namespace
 
-Result<LayerSpec> dense_layer(const Hyperparameters& from, ModelConfig& config) {
+Result<LayerSpec> dense_layer(const Hyperparameters& from, ModelConfig& config,
+                              bool may_have_experts) {
   LayerSpec layer;
-  TRY(layer.ffn.width, from.size_of({"feed_forward_length", "intermediate_size"}, kFeedForwardMax));
+  TRY(layer.ffn.width, from.size_of(kInner, kFeedForwardMax));
   TRY(layer.attn, heads_of(from, config));
-  Norm norm{.kind = Norm::Kind::rms};
-  TRY(norm.epsilon, from.f32_of(kEpsilon));
-  if (!(norm.epsilon >= 0) || norm.epsilon > 1)
-    return from.bad(kEpsilon, Code::corrupt,
-                    fmt::format("is {}; 0 to 1 makes sense", norm.epsilon));
+  TRY(const Norm norm, norm_of(from, Norm::Kind::rms, kEpsilon));
   layer.pre_a = layer.pre_f = config.output_norm = norm;
   constexpr Key kExperts{"expert_count", "num_local_experts"};
   TRY(const std::uint64_t experts, from.unsigned_or(kExperts, 0));
-  if (experts != 0)
+  if (experts != 0 && !may_have_experts)
     return from.bad(kExperts, Code::unsupported,
-                    fmt::format("is {}; mixtures of experts are not supported", experts));
+                    fmt::format("is {}; this architecture has no experts", experts));
   return layer;
+}
+
+Result<FeedForward> experts_of(const Hyperparameters& from, ExpertKeys keys) {
+  FeedForward ffn;
+  Experts& e = ffn.experts;
+  TRY(e.count, from.size_of({"expert_count", keys.count}, kExpertsMax));
+  TRY(e.used, from.size_of({"expert_used_count", "num_experts_per_tok"}, e.count));
+  constexpr Key kWidth{"expert_feed_forward_length", ""};
+  TRY(e.width,
+      from.size_of(from.has(kWidth) ? kWidth : Key{kInner.gguf, keys.width}, kFeedForwardMax));
+  return ffn;
+}
+
+Status fill_dense(const Hyperparameters& from, const FeedForward& dense, ModelConfig& config) {
+  constexpr Key kListed{"", "mlp_only_layers"}, kStep{"", "decoder_sparse_step"},
+      kLeading{"leading_dense_block_count", "first_k_dense_replace"};
+  TRY(const std::uint64_t leading, from.unsigned_or(kLeading, 0));
+  TRY(const std::uint32_t step, from.size_or(kStep, UINT32_MAX, 1));
+  for (std::uint32_t i = 0; i < config.layers; ++i)
+    if (i < leading || (i + 1) % step != 0) config.per_layer[i].ffn = dense;
+  if (!from.has(kListed)) return {};
+  const Json& listed = *from.json_at(kListed.hf);
+  if (!listed.is_array()) return from.bad(kListed, Code::corrupt, "is not a list");
+  for (const Json& i : listed) {
+    if (!i.is_number_unsigned() || i.get<std::uint64_t>() >= config.layers)
+      return from.bad(kListed, Code::corrupt, fmt::format("has {}, which is no layer", i.dump()));
+    config.per_layer[i.get<std::uint64_t>()].ffn = dense;
+  }
+  return {};
+}
+
+Result<LayerSpec> plain_layer(const Hyperparameters& from, std::string_view epsilon,
+                              ModelConfig& config) {
+  LayerSpec layer;
+  TRY(layer.ffn.width, from.size_or(kInner, kFeedForwardMax, 4 * config.hidden));
+  TRY(layer.attn, heads_of(from, config));
+  TRY(const Norm norm, norm_of(from, Norm::Kind::layer, {"attention.layer_norm_epsilon", epsilon}));
+  layer.pre_a = layer.pre_f = config.output_norm = norm;
+  layer.ffn.gated = false;
+  layer.ffn.activation = Activation::gelu;
+  return layer;
+}
+
+Status fill_alike(const Hyperparameters& from, LayerSpec layer, ModelConfig& config) {
+  TRY(RopeConfig rope, rope_of(from, config, layer.attn));
+  use_rope(rope, 0, layer.attn);
+  config.ropes.push_back(std::move(rope));
+  config.per_layer.assign(config.layers, layer);
+  return {};
+}
+
+Result<bool> has_bias(const Hyperparameters& from, std::string_view tensor, std::string_view key) {
+  if (from.is_gguf()) return from.gguf().find(tensor) != nullptr;
+  return from.bool_or({"", key}, false);
 }
 
 Result<std::uint32_t> window_of(const Hyperparameters& from) {

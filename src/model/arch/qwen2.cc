@@ -19,9 +19,7 @@ Status fill(const Hyperparameters& from, ModelConfig& c) {
 // max_window_layers on.
 Status fill_qwen(const Hyperparameters& from, const LayerSpec& layer, ModelConfig& c) {
   TRY_STATUS(need_activation(from, {"", "hidden_act"}, "silu"));
-  TRY(RopeConfig rope, rope_of(from, layer.attn));
-  c.ropes.push_back(std::move(rope));
-  c.per_layer.assign(c.layers, layer);
+  TRY_STATUS(fill_alike(from, layer, c));
   constexpr Key kUse{"", "use_sliding_window"}, kFirst{"", "max_window_layers"};
   TRY(const bool windows, from.bool_or(kUse, from.is_gguf()));
   if (!windows) return {};
