@@ -9,9 +9,17 @@
 namespace quire {
 namespace {
 
-constexpr Nanoseconds kLoadMillisecond = 1'000'000;
-constexpr Nanoseconds kLookMax = 20 * kLoadMillisecond;   // waiting for the tier's answer
-constexpr Nanoseconds kPatience = 50 * kLoadMillisecond;  // without a block; then it is computed
+// How long a prompt waits for a tier that does nothing: a twentieth of what computing takes. Where
+// that is not known yet, long enough for a busy machine.
+constexpr double kShareOfComputing = 0.05;
+constexpr Nanoseconds kPatienceLeast = 10'000'000, kPatienceMost = 500'000'000,
+                      kPatienceUnknown = 300'000'000;
+
+Nanoseconds patience(const PrefillCost& cost, double from, double to) {
+  if (!cost.known()) return kPatienceUnknown;
+  return std::clamp(static_cast<Nanoseconds>(kShareOfComputing * cost.ns(from, to)), kPatienceLeast,
+                    kPatienceMost);
+}
 
 }  // namespace
 
@@ -34,7 +42,9 @@ void Engine::look_below(Job& job) {
 }
 
 bool Engine::still_looking(const Job& job) const {
-  return job.stored && !job.stored->known && now_ - job.submitted < kLookMax;
+  return job.stored && !job.stored->known &&
+         now_ - job.submitted <
+             patience(prefill_cost_, 0, static_cast<double>(job.request.prompt.size()));
 }
 
 // The end of the blocks from `from` on that can be loaded: a chain without gaps, with windows that
@@ -76,15 +86,13 @@ void Engine::begin_loading(Job& job) {
     job.reason = Reason::load_too_slow;
     return;
   }
-  const double computing =
-      prefill_cost_.known() ? prefill_cost_.ns(from * r.tokens_per_block, end * r.tokens_per_block)
-                            : 2.0 * kPatience;
   job.loading = std::make_unique<Loading>(
       *link, runtime_.cache(), job.records,
-      Loading::Plan{.first = plan.first,
-                    .end = end,
-                    .waits = plan.waits,
-                    .patience = std::min(kPatience, static_cast<Nanoseconds>(computing / 2))},
+      Loading::Plan{
+          .first = plan.first,
+          .end = end,
+          .waits = plan.waits,
+          .patience = patience(prefill_cost_, from * r.tokens_per_block, end * r.tokens_per_block)},
       job.request.kv.tenant, now_);
 }
 

@@ -147,9 +147,6 @@ void add_tokens(Page& page, const ServiceStats& s) {
                s.tier.there ? number(s.prompt_tokens) : 0);
   page.counter("vllm:external_prefix_cache_hits_total", "Prompt tokens loaded from elsewhere.",
                number(s.prompt_tokens_loaded));
-  page.counter("vllm:spec_decode_num_drafts_total", "Drafts tried.", 0);
-  page.counter("vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", 0);
-  page.counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.", 0);
 }
 
 void add_latencies(Page& page, const ServiceStats& s) {

@@ -19,7 +19,8 @@ GAUGES = """num_requests_running num_requests_waiting kv_cache_usage_perc gpu_ca
     lora_requests_info num_requests_waiting_by_reason""".split()
 COUNTERS = """prefix_cache_queries prefix_cache_hits external_prefix_cache_queries external_prefix_cache_hits prompt_tokens
     prompt_tokens_cached generation_tokens prompt_tokens_cached_by_source num_preemptions request_success
-    spec_decode_num_draft_tokens spec_decode_num_accepted_tokens spec_decode_num_drafts""".split()
+    spec_decode_num_draft_tokens spec_decode_num_accepted_tokens spec_decode_num_drafts
+    spec_decode_num_accepted_tokens_per_pos""".split()
 HISTOGRAMS = """time_to_first_token_seconds inter_token_latency_seconds request_time_per_output_token_seconds
     e2e_request_latency_seconds request_queue_time_seconds request_prefill_time_seconds request_decode_time_seconds
     request_inference_time_seconds request_prompt_tokens request_generation_tokens request_params_n
@@ -30,9 +31,9 @@ OURS = {"kv_blocks": "gauge", "kv_bytes": "gauge", "kv_capacity_bytes": "gauge",
         "kv_saved_prefill_seconds": "counter", "kv_dedup_ratio": "gauge", "kv_tail_waste_tokens": "gauge", "kv_sessions": "gauge",
         "kv_pins": "gauge", "kv_lease_bytes": "gauge", "kv_ghost_hits": "counter", "kv_ghost_size_multiplier_hits": "counter",
         "kv_lookup_seconds": "histogram", "kv_tenant_bytes": "gauge", "kv_events_dropped": "counter",
-        "kv_quant_error": "gauge",
+        "kv_quant_error": "gauge", "kv_transfer_seconds": "histogram", "kv_transfer_queue_bytes": "gauge",
+        "kv_tier_open": "gauge", "kv_tier_closings": "counter", "kv_tier_misses": "counter", "kv_tier_bytes": "gauge",
         "build_info": "gauge", "http_requests": "counter"}
-# With tiers comes kv_transfer_seconds: there is nothing yet that it could measure.
 SERVER = None
 
 
