@@ -212,15 +212,13 @@ int serve(const ServeOptions& o) {
 std::function<int()> declare_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   add_model_options(app, o->model);
-  add_tier_options(app, o->model.tier);
+  add_tier_options(app, o->model.tier, true);
   add_retention_options(app, o->model);
   app.add_option("--host", o->host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o->port, "port (8080); 0: any");
   app.add_option("-a,--alias,--served-model-name", o->names, "name(s) of the model (its file's)");
-  app.add_option(
-      "--api-key-file", o->api_key_file,
-      "lines of KEY [tenant=NAME] [admin] [quota_bytes=N] [pin_bytes=N] [leases=N]; a KEY "
-      "has 8 characters or more");
+  app.add_option("--api-key-file", o->api_key_file,
+                 "lines of KEY [tenant=NAME] [admin], of 8 characters or more");
   app.add_option("--api-key", o->api_key)->group("");
   app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
                  "answers that decode together (64)")
@@ -242,8 +240,7 @@ std::function<int()> declare_serve(CLI::App& app) {
   app.add_option("--step-tokens", o->service.step_tokens, "rows of one step (512)")
       ->check(CLI::Range(1, 65536));
   app.add_option("--speculative-config", o->speculative,
-                 "drafts, as JSON: method (ngram, cached, prediction, suffix, auto, none), "
-                 "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max");
+                 "drafts, as JSON: {\"method\": \"auto\"} (none)");
   app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");
   app.add_option("--otlp", o->otlp,
                  "URL of an OpenTelemetry collector for traces (OTEL_EXPORTER_OTLP_ENDPOINT)")

@@ -10,11 +10,13 @@
 
 namespace quire::cli {
 
-void add_tier_options(CLI::App& app, TierOptionsCli& o) {
-  app.add_option("--kv-dir", o.dir,
-                 "folder where cached blocks outlive the process; auto: in the cache folder");
+void add_tier_options(CLI::App& app, TierOptionsCli& o, bool server) {
+  const char* const group = server ? "Options" : kRare;
+  app.add_option("--kv-dir", o.dir, "folder for cached blocks, kept over restarts; or auto")
+      ->group(group);
   app.add_flag("--no-kv-dir", o.none, "no such folder, whatever else is said")->group(kRare);
-  app.add_option("--kv-disk", o.disk, "its bound, e.g. 100GiB (1GiB); or FOLDER:SIZE");
+  app.add_option("--kv-disk", o.disk, "its bound, e.g. 100GiB (1GiB); or FOLDER:SIZE")
+      ->group(group);
   app.add_option("--kv-disk-write", o.write,
                  "blocks it gets: auto, always, reused, evicted or never (auto)")
       ->check(CLI::IsMember({"auto", "always", "reused", "evicted", "never"}))

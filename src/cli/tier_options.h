@@ -12,7 +12,8 @@ struct TierOptionsCli {
   std::string dir, disk, write = "auto";
   bool none = false;
 };
-void add_tier_options(CLI::App& app, TierOptionsCli& options);
+// Other commands than a server rarely need them.
+void add_tier_options(CLI::App& app, TierOptionsCli& options, bool server = false);
 Status read_tier_options(const TierOptionsCli& options, RuntimeOptions& to);
 
 }  // namespace quire::cli
