@@ -218,7 +218,7 @@ std::function<int()> declare_serve(CLI::App& app) {
   app.add_option("--port", o->port, "port (8080); 0: any");
   app.add_option("-a,--alias,--served-model-name", o->names, "name(s) of the model (its file's)");
   app.add_option("--api-key-file", o->api_key_file,
-                 "lines of KEY [tenant=NAME] [admin], of 8 characters or more");
+                 "lines of KEY [tenant=NAME] [admin]; a KEY has 8 characters");
   app.add_option("--api-key", o->api_key)->group("");
   app.add_option("--max-num-seqs,--parallel", o->service.sequences_max,
                  "answers that decode together (64)")
