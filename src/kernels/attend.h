@@ -12,8 +12,8 @@
 // and the result is o[d] / l.
 //
 // Two options, which models without them do not pay for. With a soft cap each s[j] becomes
-// cap * tanh(s[j] / cap). With sinks a row starts as (sink of its query head, 1, 0): a learned score
-// that has no value; units and splits start as before.
+// cap * tanh(s[j] / cap). With sinks a row merges (sink of its query head, 1, 0) last: a learned score
+// that has no value. First or in between would not do, as encoded splits may merge among themselves.
 //
 // A compacted sequence (kv_view.h) is summed over its lane first and then over its table. Units and
 // splits of the lane are counted from lane slot 0, those of the table from absolute slot 0; all of

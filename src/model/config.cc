@@ -45,6 +45,7 @@ constexpr std::pair<const char*, const char*> kOldNames[] = {
     {"n_inner", "intermediate_size"},
     {"ffn_hidden_size", "intermediate_size"},
     {"num_kv_heads", "num_key_value_heads"},
+    {"num_local_experts", "num_experts"},
 };
 
 // The architecture that `names` gives the file's name.

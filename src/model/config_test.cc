@@ -223,6 +223,8 @@ TEST(Config, NonsenseNamesItsKey) {
       {R"({"model_type": "phi9"})", "'model_type' is 'phi9'; there are: llama mistral"},
       {R"({"layer_types": ["full_attention"]})", "'layer_types' is not a list of 30"},
       {R"({"num_local_experts": 8})", "'num_experts_per_tok' is missing"},
+      {R"({"num_local_experts": 8, "num_experts_per_tok": 9})", "'num_experts_per_tok' is 9"},
+      {R"({"model_type": "granite", "num_local_experts": 8})", "'num_local_experts' is 8"},
       {R"({"tie_word_embeddings": 1})", "'tie_word_embeddings' is not a boolean"},
   };
   for (const auto& [change, message] : cases)
@@ -343,13 +345,19 @@ TEST(Config, Gemma3GgufMayListItsLocalLayers) {
               HasSubstr("'gemma3.attention.sliding_window_pattern' has 2 entries for 3 layers"));
 }
 
-TEST(Config, GgufPartsAreUnsupportedAndMixturesSayHowManyAreUsed) {
+TEST(Config, GgufPartsAreUnsupportedAndExpertsAreCounted) {
   GgufCase split;
   split.writer.add_u32("split.count", 3);
   EXPECT_THAT(split.error(), HasSubstr("'split.count' is 3"));
   GgufCase experts;
   experts.writer.add_u32("llama.expert_count", 8);
   EXPECT_THAT(experts.error(), HasSubstr("'llama.expert_used_count' is missing"));
+  experts.writer.add_u32("llama.expert_used_count", 2);
+  ASSERT_TRUE(experts.read().ok()) << experts.error();
+  const FeedForward ffn = experts.read().value().per_layer[0].ffn;
+  EXPECT_EQ(ffn.experts.count, 8u);
+  EXPECT_EQ(ffn.experts.used, 2u);
+  EXPECT_EQ(ffn.experts.width, 96u);
 }
 
 }  // namespace

@@ -163,8 +163,11 @@ Result<TensorView> ModelSource::tensor(std::string_view name) const {
   const TensorView* const found = find(stored);
   for (const NamedPiece& part : find_pieces(config_, named, is_gguf())) {
     if (part.is_common && found && same_shape(found->shape, wanted)) break;
-    if (const TensorView* whole = find(with_prefix(part.whole)))
-      return made_->piece(*whole, path_, name, wanted, *part.piece, config_, named);
+    const TensorView* const whole = find(with_prefix(part.whole));
+    if (!whole) continue;
+    Result<TensorView> made =
+        made_->piece(*whole, path_, name, wanted, *part.piece, config_, named);
+    if (made.ok() || whole != found) return made;
   }
   if (found && same_shape(found->shape, wanted)) {
     TensorView view = *found;

@@ -123,7 +123,7 @@ class Attacks(unittest.TestCase):
         code = cls.server.stop()
         assert code == 0, (code, cls.server.output()[-2000:])
 
-    def neighbour(self, attack, size, count=4):
+    def neighbour(self, attack, size, count=4, mebibytes=64):
         """Measures beside the attack and beside ordinary requests of that size."""
         server = self.server
         with Beside(lambda: ordinary(server, size, key=self.key), count):
@@ -148,7 +148,7 @@ class Attacks(unittest.TestCase):
         print(said, flush=True)
         self.assertLessEqual(attacked, max(1, 1.5 * usual), said)  # others may keep the machine that busy
         self.assertLessEqual(attacked, 3 * usual + SPARE, said)
-        self.assertLessEqual(most - before, 64 * MEBI, said)
+        self.assertLessEqual(most - before, mebibytes * MEBI, said)
         end = time.monotonic() + 5
         while memory(server) > before + 16 * MEBI and time.monotonic() < end:
             time.sleep(0.1)

@@ -13,9 +13,16 @@ inline void fill(float* x, std::size_t n, float value) {
   for (std::size_t i = 0; i < n; ++i) x[i] = value;
 }
 
-// A row of this query head starts with its sink.
-inline void start_row(const float* sinks, std::uint32_t head, float* top, float* sum) {
-  if (sinks != nullptr) *top = sinks[head], *sum = 1;
+// Rows of these query heads take in their sinks, which have no value.
+inline void add_sinks(const float* sinks, std::uint32_t n, std::size_t dim, float* top, float* sum,
+                      float* out) {
+  const float one = 1;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    float keep, take;
+    merge_sums(sinks + i, &one, 1, top + i, sum + i, &keep, &take);
+    for (std::size_t d = i * dim; d < (i + 1) * dim; d += 16)
+      store(out + d, mul(load(out + d), all(keep)));
+  }
 }
 
 // out = o / l for n query heads.
@@ -94,10 +101,6 @@ class Walk {
     fill(s_.row_max, pairs, kLowest);
     fill(s_.row_sum, pairs, 0);
     fill(s_.row_out, pairs * dim_, 0);
-    if (step_.sinks == nullptr) return;
-    fill(s_.row_sum, pairs, 1);
-    for (std::uint32_t i = 0; i < pairs; ++i)
-      s_.row_max[i] = step_.sinks[kv_head_ * heads_ + i % heads_];
   }
 
   void attend_run() {
@@ -118,6 +121,10 @@ class Walk {
   }
 
   void finish_head() {
+    if (step_.sinks != nullptr)
+      for (std::uint32_t i = 0; i < task_.row_count; ++i)
+        add_sinks(step_.sinks + kv_head_ * heads_, heads_, dim_, s_.row_max + i * heads_,
+                  s_.row_sum + i * heads_, s_.row_out + i * heads_ * dim_);
     for (std::uint32_t i = 0; i < task_.row_count; ++i)
       finish(s_.row_out + i * heads_ * dim_, s_.row_sum + i * heads_, heads_, dim_,
              step_.out + row_at(i));
@@ -365,7 +372,6 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
   const float* partials = step.partials + m.first_partial * partial_floats(shape);
   for (std::uint32_t h = 0; h < heads; ++h) {
     float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // element 0 of each is used
-    start_row(step.sinks, m.kv_head * heads + h, top, sum);
     fill(out + h * dim, dim, 0);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {
       const float* partial = partials + i * partial_floats(shape);
@@ -373,6 +379,8 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
       merge_sums(partial + h, partial + heads + h, 1, top, sum, keep, take);
       merge_outputs(partial + 2 * heads + h * dim, 1, dim, keep, take, out + h * dim);
     }
+    if (step.sinks != nullptr)
+      add_sinks(step.sinks + m.kv_head * heads + h, 1, dim, top, sum, out + h * dim);
     finish(out + h * dim, sum, 1, dim, out + h * dim);
   }
 }

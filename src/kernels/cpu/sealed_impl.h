@@ -283,7 +283,6 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
   for (std::uint32_t h = 0; h < heads; ++h) {
     float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // element 0 of each is used
     float* to = out + h * dim;
-    start_row(step.sinks, m.kv_head * heads + h, top, sum);
     fill(to, dim, 0);
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {
       for (std::uint32_t i = first; i < first + count; ++i) {
@@ -296,6 +295,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
     fold(m.encoded_first, m.encoded_count);
     if (m.encoded_count > 0) step.kernels->finish(step.values, 1, to);
     fold(m.rows_first, m.rows_count);
+    if (step.sinks != nullptr) add_sinks(step.sinks + m.kv_head * heads + h, 1, dim, top, sum, to);
     finish(to, sum, 1, dim, to);
   }
 }

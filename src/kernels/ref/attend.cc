@@ -179,7 +179,7 @@ void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t k
       for (std::uint32_t index = task.split; !whole && index < task.split + task.split_count;
            ++index)
         partial_of(index)[heads + head] = 0;
-      row.start(dim, step.sinks, kv_head * heads + head);
+      row.clear(dim);
       for (const KvRun& run :
            {lane_run(sequence, number), table_run(sequence, number, s.page_bytes, begin, end)}) {
         const Lane lane{step, run};
@@ -197,6 +197,7 @@ void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t k
           from = to;
         }
       }
+      if (whole && step.sinks != nullptr) row.add_sink(step.sinks[kv_head * heads + head], dim);
       if (whole) finish(row, dim, step.out + at);
     }
   }
@@ -214,12 +215,13 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
     float* out = step.out + (step.kv.sequences[m.sequence].first_row + m.row) * step.row_stride +
                  std::size_t{m.kv_head * heads + head} * dim;
     Partial row{.out = out};
-    row.start(dim, step.sinks, m.kv_head * heads + head);
+    row.clear(dim);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {
       float* partial = step.partials + (m.first_partial + i) * partial_floats(s);
       if (partial[heads + head] == 0) continue;
       row.merge({partial[head], partial[heads + head], partial + 2 * heads + head * dim}, dim);
     }
+    if (step.sinks != nullptr) row.add_sink(step.sinks[m.kv_head * heads + head], dim);
     finish(row, dim, out);
   }
 }

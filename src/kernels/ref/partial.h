@@ -20,11 +20,6 @@ struct Partial {
     max = -std::numeric_limits<float>::infinity(), sum = 0;
     std::fill_n(out, dim, 0.0f);
   }
-  // As a row of this query head, whose sink it begins with.
-  void start(std::uint32_t dim, const float* sinks, std::uint32_t head) {
-    clear(dim);
-    if (sinks != nullptr) max = sinks[head], sum = 1;
-  }
   void merge_sum(float other_max, float other_sum, float& keep, float& take) {
     const float most = std::max(max, other_max);
     keep = ref::exp(max - most), take = ref::exp(other_max - most);
@@ -35,6 +30,12 @@ struct Partial {
     float keep, take;
     merge_sum(o.max, o.sum, keep, take);
     for (std::uint32_t d = 0; d < dim; ++d) out[d] = std::fma(o.out[d], take, out[d] * keep);
+  }
+  // A row's sink, which has no value.
+  void add_sink(float sink, std::uint32_t dim) {
+    float keep, take;
+    merge_sum(sink, 1, keep, take);
+    for (std::uint32_t d = 0; d < dim; ++d) out[d] *= keep;
   }
   // As partial `h` of `heads` query heads.
   void leave(float* partial, std::uint32_t h, std::uint32_t heads, std::uint32_t dim) const {

@@ -109,7 +109,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
   for (std::uint32_t h = 0; h < heads; ++h) {
     float* out = step.out + m.row * step.row_stride + std::size_t{m.kv_head * heads + h} * dim;
     Partial row{.out = out};
-    row.start(dim, step.sinks, m.kv_head * heads + h);
+    row.clear(dim);
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {
       for (std::uint32_t i = first; i < first + count; ++i) {
         float* partial = step.partials + i * partial_floats(s);
@@ -120,6 +120,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
     fold(m.encoded_first, m.encoded_count);
     if (m.encoded_count > 0) step.kernels->finish(step.values, 1, out);
     fold(m.rows_first, m.rows_count);
+    if (step.sinks != nullptr) row.add_sink(step.sinks[m.kv_head * heads + h], dim);
     for (std::uint32_t d = 0; d < dim; ++d) out[d] = out[d] / row.sum;
   }
 }
