@@ -168,6 +168,19 @@ void Asks::draw_answers(Random& random, Request& r) const {
   if (random.chance(0.1)) r.tokens_min = std::min(r.tokens_max, 4u);
   if (random.chance(0.1) && !r.kv.blend)
     r.prompt_logprobs = static_cast<std::int32_t>(random.below(3));
+  if (r.prompt_logprobs >= 0 && random.chance(0.5))
+    r.prompt_logprobs_from = 1 + static_cast<std::uint32_t>(random.below(r.prompt.size()));
+}
+
+// An embedding instead of an answer.
+void Asks::draw_pooling(Random& random, Request& r) const {
+  constexpr Pooling kWays[] = {Pooling::last, Pooling::mean, Pooling::cls};
+  if (r.tokens_max > 0 || r.kv.retain || r.kv.select || r.kv.blend || r.kv.convert ||
+      random.chance(0.3))
+    return;
+  r.pooling = kWays[random.below(3)];
+  r.choices = 1;
+  r.beams = 0;
 }
 
 Request Asks::make(std::uint64_t ask) const {
@@ -175,7 +188,7 @@ Request Asks::make(std::uint64_t ask) const {
   const Policy& policy = policies_[random.below(policies_.size())];
   Request r;
   r.prompt = draw_prompt(random);
-  r.tokens_max = random.chance(0.04) ? 0 : 1 + static_cast<std::uint32_t>(random.below(40));
+  r.tokens_max = random.chance(0.08) ? 0 : 1 + static_cast<std::uint32_t>(random.below(40));
   if (random.chance(0.15)) r.tokens_max += 60;
   r.cut_tokens_max = random.chance(0.3);
   r.ignore_end = random.chance(0.5);
@@ -185,6 +198,7 @@ Request Asks::make(std::uint64_t ask) const {
   r.kv.blend = policy.blend;
   r.kv.convert = policy.convert;
   draw_answers(random, r);
+  draw_pooling(random, r);
   if (random.chance(0.1)) r.stop_tokens = {'q', 'z'};
   if (random.chance(0.15)) r.chunk = 1 + static_cast<std::uint32_t>(random.below(40));
   if (random.chance(0.2)) r.priority = static_cast<std::int32_t>(random.below(201)) - 100;
@@ -199,7 +213,9 @@ Request Asks::make(std::uint64_t ask) const {
   if (random.chance(0.1)) r.kv.ttl = 1'000'000 * static_cast<Nanoseconds>(1 + random.below(100));
   if (random.chance(0.1)) r.kv.below = false;
   if (pins_ && random.chance(0.3))
-    r.kv.leases.push_back({.ttl = random.chance(0.5) ? 50'000'000 : 0, .pin = random.chance(0.7)});
+    r.kv.leases.push_back({.ttl = random.chance(0.5) ? 50'000'000 : 0,
+                           .pin = random.chance(0.7),
+                           .breakpoint = random.chance(0.5)});
   return r;
 }
 

@@ -54,6 +54,7 @@ class Asks {
   std::vector<TokenId> draw_prompt(Random& random) const;
   static void draw_sampling(Random& random, Request& r);
   void draw_answers(Random& random, Request& r) const;
+  void draw_pooling(Random& random, Request& r) const;
 
   std::uint64_t seed_;
   Random random_;  // of what the world has

@@ -30,8 +30,8 @@ void draw_tier(Random& random, ToyEngineOptions& o) {
 ToyEngineOptions draw_opened(Random& random) {
   ToyEngineOptions o;
   o.model = random.chance(0.2) ? ToyModel::windows : ToyModel::full;
-  constexpr const char* kEvictors[] = {"cost", "lru"};
-  o.evictor = kEvictors[random.below(2)];
+  constexpr const char* kEvictors[] = {"odds", "cost", "lru"};
+  o.evictor = kEvictors[random.below(3)];
   o.cache_bytes = (random.chance(0.25) ? 1500 : 220 + random.below(300)) * 1024;
   if (random.chance(0.4)) {  // slabs of several blocks, which must be emptied by moving some
     o.page_bytes = 16384;

@@ -36,6 +36,7 @@ void EngineWorld::keep_leases(const Live& l) {
                      !r.kv.retain && !r.kv.select && !r.kv.blend && !r.kv.convert &&
                      r.kv.write != KvWrite::none && !windows;
   for (const LeaseId id : l.log->result->leases) {
+    if (id == LeaseId{}) continue;  // it could not be taken
     Lease lease{id, l.ask, 0};
     if (whole)
       lease.tokens = std::min(cached_tokens(l.ask) / kToyBlock * kToyBlock,

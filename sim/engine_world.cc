@@ -201,6 +201,8 @@ void EngineWorld::compare(const Live& l) {
       });
   if (!scored || (l.log->result && mine.size() != theirs.size()))
     wrong(l, "log-probabilities of its prompt are others than alone");
+  if (l.log->result && l.log->result->pooled != alone.result->pooled)
+    wrong(l, "its embedding is another than alone");
 }
 
 // As far as its tokens were reported.

@@ -16,10 +16,11 @@ constexpr std::string_view kFeatures[] = {
     "format skip_layers", "prompt xattention", "prompt vertical-slash", "select quest", "retain",
     "retain cut", "retain every", "retain merge", "retain ada-", "retain critical-",
     "retain with n", "retain in a lossy format", "approximate reuse", "convert", "n", "beams",
-    "sampled", "penalties", "logit bias", "logprobs", "prompt_logprobs", "mask", "stop tokens",
-    "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt", "no reuse",
-    "write none", "write prompt", "memory only", "ttl", "lease", "pin", "model with windows",
-    "drawn by the executor",
+    "sampled", "penalties", "logit bias", "logprobs", "prompt_logprobs",
+    "prompt_logprobs of a part", "pooling last", "pooling mean", "pooling cls", "mask",
+    "stop tokens", "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt",
+    "no reuse", "write none", "write prompt", "memory only", "ttl", "lease", "pin", "breakpoint",
+    "model with windows", "drawn by the executor",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",
@@ -85,6 +86,10 @@ void Asks::count(const Request& r, Features& features) {
   note(!r.sampling.logit_bias.empty(), "logit bias");
   note(r.sampling.logprobs > 0, "logprobs");
   note(r.prompt_logprobs >= 0, "prompt_logprobs");
+  note(r.prompt_logprobs >= 0 && r.prompt_logprobs_from > 1, "prompt_logprobs of a part");
+  note(r.pooling == Pooling::last, "pooling last");
+  note(r.pooling == Pooling::mean, "pooling mean");
+  note(r.pooling == Pooling::cls, "pooling cls");
   note(r.mask != nullptr, "mask");
   note(!r.stop_tokens.empty(), "stop tokens");
   note(r.tokens_min > 0, "tokens_min");
@@ -99,7 +104,8 @@ void Asks::count(const Request& r, Features& features) {
   note(kv.write == KvWrite::prompt, "write prompt");
   note(!kv.below, "memory only");
   note(kv.ttl > 0, "ttl");
-  for (const LeaseRequest& lease : kv.leases) note(true, lease.pin ? "pin" : "lease");
+  for (const LeaseRequest& lease : kv.leases)
+    note(true, !lease.pin ? "lease" : lease.breakpoint && lease.ttl > 0 ? "breakpoint" : "pin");
 }
 
 }  // namespace quire

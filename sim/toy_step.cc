@@ -17,7 +17,7 @@ float toy_number(std::uint64_t state, std::uint32_t layer, std::uint32_t kind, s
   return static_cast<float>(static_cast<std::int32_t>(bits >> 40) - (1 << 23)) * 0x1p-23f;
 }
 
-enum Kind : std::uint32_t { kKey, kValue, kQuery };
+enum Kind : std::uint32_t { kKey, kValue, kQuery, kState };
 
 }  // namespace
 
@@ -64,7 +64,21 @@ std::span<const std::uint64_t> ToyStep::run(const StepPlan& plan) {
     if (l == last && l + 1 < config_.layers) break;  // nobody asks what these layers read
     attend(at);
   }
+  if (last + 1 == config_.layers) keep_states();
   return states_;
+}
+
+// What taps want of the last states: numbers that depend on all that a row has read.
+void ToyStep::keep_states() {
+  const KvView& view = plan_->groups[0];
+  for (std::uint32_t s = 0; s < view.sequence_count && !plan_->taps.empty(); ++s) {
+    Tap* const tap = plan_->taps[s];
+    const KvSequenceView& v = view.sequences[s];
+    for (std::uint32_t i = 0; tap != nullptr && tap->wants_states() && i < v.row_count; ++i)
+      if (float* const to = tap->state(v.past + i))
+        for (std::uint32_t d = 0; d < config_.hidden; ++d)
+          to[d] = toy_number(states_[v.first_row + i], config_.layers, kState, 0, d);
+  }
 }
 
 // Waits on the virtual clock until the layer's keys and values have arrived, or for the deadline.

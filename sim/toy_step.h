@@ -39,6 +39,7 @@ class ToyStep {
   void open_gates(std::uint32_t layer);
   void store_rows(const Layer& at);
   void fill_taps(const Layer& at);
+  void keep_states();
   void seal(const Layer& at);
   void choose(const Layer& at);
   void attend(const Layer& at);

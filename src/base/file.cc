@@ -96,7 +96,7 @@ Result<std::vector<std::byte>> MappedFile::read(std::span<const std::byte> part)
     if (got > 0) done += static_cast<std::size_t>(got);
   }
   if (done < bytes.size() || !same())
-    return Error{Code::unavailable, path_ + ": has changed since it was opened; start again"};
+    return Error{Code::corrupt, path_ + ": has changed since it was opened; start again"};
   return bytes;
 }
 

@@ -21,7 +21,7 @@ class JsonBuilder {
   bool number_integer(Json::number_integer_t v) { return put(v); }
   bool number_unsigned(Json::number_unsigned_t v) { return put(v); }
   bool number_float(Json::number_float_t v, const std::string&) { return put(v); }
-  bool string(std::string& v) { return put(std::move(v)); }
+  bool string(std::string& v) { return large() && put(std::move(v)); }
   bool binary(Json::binary_t&) { return false; }  // not in text
 
   bool start_object(std::size_t) { return open(Json::object()); }
@@ -77,6 +77,11 @@ class JsonBuilder {
     return false;
   }
 
+  bool large() {
+    return ++large_ <= limits_.large_max ||
+           too_many("strings, lists and objects", limits_.large_max);
+  }
+
   template <class T>
   Json* place(T&& value) {
     if (++values_ > limits_.values_max) {
@@ -101,6 +106,7 @@ class JsonBuilder {
       problem_ = "JSON nested deeper than " + std::to_string(limits_.depth_max) + " levels";
       return false;
     }
+    if (!large()) return false;
     Json* const value = place(std::move(container));
     if (value == nullptr) return false;
     levels_.push_back({.value = value});
@@ -114,11 +120,21 @@ class JsonBuilder {
   const JsonLimits& limits_;
   Json root_;
   std::vector<Level> levels_;
-  std::size_t values_ = 0, keys_ = 0;
+  std::size_t values_ = 0, keys_ = 0, large_ = 0;
   std::string problem_;
 };
 
 }  // namespace
+
+std::size_t json_text_bytes(const Json& json) {
+  if (json.is_string()) return json.get_ref<const std::string&>().size();
+  std::size_t bytes = 0;
+  if (json.is_array())
+    for (const Json& item : json) bytes += json_text_bytes(item);
+  if (json.is_object())
+    for (const auto& [key, value] : json.items()) bytes += key.size() + json_text_bytes(value);
+  return bytes;
+}
 
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   JsonBuilder builder(limits);

@@ -40,6 +40,16 @@ TEST(Json, LimitsAreNamed) {
   EXPECT_NE(parse_json(object_of(4), few).error().message.find("3 keys in one"), std::string::npos);
   EXPECT_NE(parse_json(R"([{"a":1,"a":1,"a":1}])", {.keys_max = 2}).error().message.find("2 keys"),
             std::string::npos);
+  const JsonLimits small{.large_max = 3};
+  EXPECT_TRUE(parse_json(R"([1,2,3,4,"a","b"])", small).ok());
+  for (const char* text : {R"(["a","b","c"])", "[[],[],[]]", "[{},{},{}]"})
+    EXPECT_NE(parse_json(text, small).error().message.find("3 strings, lists and objects"),
+              std::string::npos);
+}
+
+TEST(Json, BytesOfTextAreCounted) {
+  EXPECT_EQ(json_text_bytes(parse_json(R"({"ab":["c",{"d":"efg"}],"h":1})").value()), 8u);
+  EXPECT_EQ(json_text_bytes(Json()), 0u);
 }
 
 // Quadratic insertion took 15 s for this one.

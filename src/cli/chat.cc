@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "cli/answer_printer.h"
+#include "cli/chat_session.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/prompt.h"
@@ -26,7 +27,7 @@ struct ChatOptions {
   TemplateOption chat_template;
   ModelOptionsCli model;
   SamplingOptionsCli sampling;
-  std::string system;
+  std::string system, session;
 };
 
 std::string history_file() {
@@ -42,7 +43,8 @@ constexpr const char* kHelp =
     "  /new          start over             /undo         take the last turn back\n"
     "  /system TEXT  set the system message /set NAME V   temperature, top_p, top_k, max_tokens, "
     "seed\n"
-    "  /save FILE    /load FILE             /kv           what the cache holds      /quit\n";
+    "  /save FILE    /load FILE             /kv           what the cache holds      /quit\n"
+    "  /fork NAME    go on in a copy of this session                              /sessions\n";
 
 class Chat {
  public:
@@ -53,7 +55,18 @@ class Chat {
         chat_template_(chat_template),
         options_(std::move(options)),
         sampling_(asked.sampling),
-        system_(asked.system) {}
+        system_(asked.system),
+        session_(runtime) {}
+
+  // Goes on where the session of this name was, or begins it.
+  Status open_session(const std::string& name) {
+    TRY(const Json said, session_.open(name));
+    if (!said.is_object() || !said.value("messages", Json()).is_array()) return {};
+    turns_ = said["messages"];
+    if (system_.empty()) system_ = said.value("system", "");
+    fmt::print("session {}: {} messages\n", name, turns_.size());
+    return {};
+  }
 
   int run() {
     for (std::string message; prompt_.read(message);) {
@@ -103,7 +116,15 @@ class Chat {
       printer.print(piece);
       return !prompt_.interrupted();
     };
+    auto turn = session_.begin(prompt.value());
+    if (!turn.ok()) {
+      turns_.erase(turns_.size() - 1);
+      fail(turn.error());
+      return;
+    }
+    options.session = std::move(turn.value());
     const auto result = client_.generate(prompt.value(), options, events);
+    options.session.reset();
     if (!result.ok()) {
       turns_.erase(turns_.size() - 1);
       fail(result.error());
@@ -114,6 +135,12 @@ class Chat {
     printer.end(cut || prompt_.interrupted());
     turns_.push_back({{"role", "assistant"}, {"content", printer.text()}});
     status(result.value(), cut ? why_cut(answer.tokens.size(), sampling_) : "");
+    keep_session();
+  }
+
+  void keep_session() {
+    if (const Status kept = session_.save({{"system", system_}, {"messages", turns_}}); !kept.ok())
+      fail(kept.error());
   }
 
   void status(const GenerateResult& r, const std::string& cut) const {
@@ -148,6 +175,10 @@ class Chat {
       save(rest);
     else if (name == "/load")
       load(rest);
+    else if (name == "/fork")
+      fork(rest);
+    else if (name == "/sessions")
+      session_.print();
     else
       fmt::print("{}", kHelp);
     return true;
@@ -155,6 +186,17 @@ class Chat {
 
   void undo() {
     for (int i = 0; i < 2 && !turns_.empty(); ++i) turns_.erase(turns_.size() - 1);
+    session_.undo();
+    keep_session();
+  }
+
+  void fork(const std::string& name) {
+    if (const Status done = session_.fork(name); !done.ok()) {
+      fail(done.error());
+      return;
+    }
+    keep_session();
+    fmt::print("this is session {} now\n", name);
   }
 
   void show_cache() const {
@@ -251,9 +293,13 @@ class Chat {
   SamplingOptionsCli sampling_;  // what of it was asked for
   std::string system_;
   Json turns_ = Json::array();
+  ChatSession session_;
 };
 
 int run_chat(ChatOptions& o) {
+  // Sessions are in a cache folder.
+  if (!o.session.empty() && o.model.tier.dir.empty() && o.model.tier.disk.empty())
+    o.model.tier.dir = "auto";
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
   const auto chat_template = o.chat_template.find(*runtime.value());
@@ -270,7 +316,11 @@ int run_chat(ChatOptions& o) {
   fmt::print("{} · context {} · {} · {} threads · /help\n",
              r.config().name.empty() ? r.source().path() : r.config().name, r.context(),
              drawn.text(), r.threads());
-  return Chat(*runtime.value(), std::move(options.value()), o, chat_template.value()).run();
+  Chat chat(*runtime.value(), std::move(options.value()), o, chat_template.value());
+  if (!o.session.empty())
+    if (const Status opened = chat.open_session(o.session); !opened.ok())
+      return fail(opened.error());
+  return chat.run();
 }
 
 std::function<int()> declare_chat(CLI::App& app) {
@@ -279,6 +329,7 @@ std::function<int()> declare_chat(CLI::App& app) {
   add_tier_options(app, o->model.tier);
   add_retention_options(app, o->model);
   app.add_option("--system", o->system, "system message");
+  app.add_option("--session", o->session, "go on with the conversation of this name, or begin it");
   o->chat_template.add(app);
   o->sampling.add(app, true);
   return [o] { return run_chat(*o); };
@@ -289,7 +340,8 @@ std::function<int()> declare_chat(CLI::App& app) {
 extern const Command kChat = {"chat", "talk to a model in the terminal",
                               "examples:\n"
                               "  quire chat model.gguf\n"
-                              "  quire chat --system \"Answer in one sentence.\" --temperature 0",
+                              "  quire chat --system \"Answer in one sentence.\" --temperature 0\n"
+                              "  quire chat --session work",
                               declare_chat};
 
 }  // namespace quire::cli

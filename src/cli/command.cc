@@ -17,6 +17,8 @@ QUIRE_COMMAND(BenchKv);
 QUIRE_COMMAND(BenchRetain);
 QUIRE_COMMAND(Show);
 QUIRE_COMMAND(Plan);
+QUIRE_COMMAND(Replay);
+QUIRE_COMMAND(Top);
 QUIRE_COMMAND(Eval);
 QUIRE_COMMAND(EvalFormats);
 QUIRE_COMMAND(Selftest);
@@ -38,10 +40,10 @@ QUIRE_COMMAND(Completion);
 
 std::span<const Command> commands() {
   static const Command all[] = {
-      kServe,       kRun,       kChat,      kBench,      kBenchServe, kBenchKv,    kBenchRetain,
-      kShow,        kPlan,      kSelftest,  kEval,       kTokenize,   kDetokenize, kTemplate,
-      kEvalFormats, kKvFormats, kKvMethods, kKvLs,       kKvStats,    kKvFsck,     kKvRm,
-      kLeaderboard, kProbe,     kCalibrate, kCompletion, kVersion};
+      kServe,      kRun,      kChat,        kBench,     kBenchServe, kBenchKv,    kBenchRetain,
+      kShow,       kPlan,     kReplay,      kTop,       kSelftest,   kEval,       kTokenize,
+      kDetokenize, kTemplate, kEvalFormats, kKvFormats, kKvMethods,  kKvLs,       kKvStats,
+      kKvFsck,     kKvRm,     kLeaderboard, kProbe,     kCalibrate,  kCompletion, kVersion};
   return all;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "cli/config_file.h"
 #include "cli/suggest.h"
 
 namespace quire::cli {
@@ -24,21 +25,6 @@ class HelpFormatter : public CLI::Formatter {
     return " " + type.substr(0, type.find(':'));
   }
 };
-
-// What the parser has to say, as a sentence: "Could not convert: --top-k = many".
-std::string parse_problem(const CLI::ParseError& error) {
-  std::string text = error.what();
-  constexpr std::string_view kConvert = "Could not convert: ", kMissing = " required ";
-  if (text.starts_with(kConvert)) {
-    text.erase(0, kConvert.size());
-    const std::size_t equals = text.find(" = ");
-    if (equals == text.npos) return text + ": cannot be read";
-    return fmt::format("{}: '{}' is not a number", text.substr(0, equals), text.substr(equals + 3));
-  }
-  if (error.get_name() == "ArgumentMismatch" && text.find(kMissing) != text.npos)
-    return text.substr(0, text.find(':')) + " needs a value behind it";
-  return text;
-}
 
 // Words that the command has no use for: an option that it does not have, or one word too many.
 int refuse_extras(const CLI::App& app, const std::string& name) {
@@ -66,9 +52,15 @@ int run_command(const Command& command, int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.set_help_flag("-h,--help", "this text");
   const std::function<int()> run = command.declare(app);
-  const auto rare = app.get_options([](const CLI::Option* o) { return o->get_group() == kRare; });
-  if (!rare.empty())
+  const auto is_rare = [](const CLI::Option* o) { return o->get_group() == kRare; };
+  const bool some_are_rare = !app.get_options(is_rare).empty();
+  if (some_are_rare)
     app.set_help_all_flag("--help-all", "this text with options that are rarely needed");
+  std::string config;
+  app.add_option("--config", config, "TOML file with options")
+      ->envname("QUIRE_CONFIG")
+      ->group(some_are_rare ? kRare : "");
+  const auto rare = app.get_options(is_rare);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForAllHelp&) {
@@ -83,6 +75,9 @@ int run_command(const Command& command, int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return fail(kUsage, parse_problem(e), "`" + name + " --help` shows how it is used");
   }
+  if (!config.empty())
+    if (const Status s = apply_config_file(app, command.name, config); !s.ok())
+      return fail(s.error());
   return run();
 }
 

@@ -11,6 +11,7 @@
 #include "cli/help.h"
 #include "cli/progress_line.h"
 #include "kernels/cuda/device.h"
+#include "kv/evict/evict.h"
 #include "lab/formats/probe.h"
 
 namespace quire::cli {
@@ -72,6 +73,9 @@ void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--pin-budget", o.pin_budget, "share of the cache that pins may hold (0.5)")
       ->group(kRare)
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--kv-evict", o.evictor,
+                 "which cached blocks leave first: odds, cost, lru, lfu, s3fifo, priority (odds)")
+      ->group(kRare);
   app.add_option("--block-size", o.block_size, "tokens per cache block: 16, 32 or 64")
       ->group(kRare)
       ->check(CLI::IsMember({16, 32, 64}));
@@ -202,8 +206,11 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
                    .tokens_per_block = o.block_size,
                    .context = o.context,
                    .rows_max = o.batch_rows,
+                   .evictor = o.evictor,
                    .pin_budget = o.pin_budget,
                    .tenant_pin_share = o.tenant_pin_share};
+  if (const auto known = find_evict_policy(o.evictor); !known.ok())
+    return Error{Code::invalid, "--kv-evict: " + known.error().message};
   if (o.threads > 1024) return Error{Code::invalid, "--threads must be at most 1024"};
   if (!o.isa.empty()) {
     const auto isa = find_isa(o.isa);

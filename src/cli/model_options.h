@@ -28,6 +28,7 @@ struct ModelOptionsCli {
   std::string path, named;  // MODEL, or -m; neither: the default model
   std::uint32_t threads = 0, context = 0, block_size = 32, batch_rows = 0;
   std::string device = "cpu", weights = "auto", random_weights;
+  std::string evictor = "odds";
   bool fast = false;
   std::string kv_format = "auto", activations = "int8", isa, kv_cache_memory;
   double pin_budget = 0.5, tenant_pin_share = 1;  // RuntimeOptions

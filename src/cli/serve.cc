@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/help.h"
 #include "cli/model_options.h"
+#include "engine/cache_trace.h"
 #include "server/server.h"
 
 #ifndef QUIRE_VERSION
@@ -27,10 +28,18 @@ struct ServeOptions {
   ServiceOptions service;
   std::vector<std::string> names, cors, hosts;
   std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB",
-              speculative;
+              speculative, trace, trace_max = "1GiB", pooling = "last", events_config,
+              events_form = "map";
+  KvEventsOptions events;
   std::uint16_t port = 8080;
   std::uint32_t connections = 8192, connections_per_address = 0;
-  double drain = 30;
+  double drain = 30, responses_ttl = 3600;
+  std::uint32_t responses_max = 1024;
+  std::string accounting = "exact";
+  std::optional<std::uint32_t> cache_min_tokens;
+  bool anthropic_strict = false;
+  std::uint32_t cached_tokens_min = 1;
+  ParserNames parsers;
   bool no_special = false, trust_templates = false;
   bool strict = false, no_text = false, no_metrics = false, metrics_auth = false, dry_run = false;
 };
@@ -74,7 +83,8 @@ int next_signal(const sigset_t& set, std::chrono::milliseconds limit) {
 }
 
 // A grammar that is being compiled cannot be interrupted. If there is one, the process just ends.
-int stop_now(Server& server, int code) {
+int stop_now(Server& server, std::unique_ptr<CacheTrace> trace, int code) {
+  trace.reset();  // while the engine can still be asked
   server.stop();
   if (server.quiet_within(std::chrono::milliseconds(500))) return code;
   std::fflush(nullptr);
@@ -82,7 +92,8 @@ int stop_now(Server& server, int code) {
 }
 
 // Runs until a signal asks it to end. Running requests may then finish.
-int watch(Server& server, const sigset_t& signals, double drain_seconds) {
+int watch(Server& server, std::unique_ptr<CacheTrace> trace, const sigset_t& signals,
+          double drain_seconds) {
   while (true) {
     const int signal = next_signal(signals, std::chrono::seconds(5));
     if (signal == 0) {
@@ -105,9 +116,49 @@ int watch(Server& server, const sigset_t& signals, double drain_seconds) {
                    std::chrono::milliseconds(static_cast<std::int64_t>(drain_seconds * 1000));
   while (!server.idle() && std::chrono::steady_clock::now() < end) {
     const int signal = next_signal(signals, std::chrono::milliseconds(20));
-    if (signal == SIGINT || signal == SIGTERM) return stop_now(server, kInterrupted);
+    if (signal == SIGINT || signal == SIGTERM)
+      return stop_now(server, std::move(trace), kInterrupted);
   }
-  return stop_now(server, kOk);
+  return stop_now(server, std::move(trace), kOk);
+}
+
+// Numbers of events are kept in the folder of cached blocks, or in the cache folder by address.
+void keep_event_numbers(KvEventsOptions& events, const std::string& kv_dir) {
+  if (events.endpoint.empty() || !events.state.empty()) return;
+  std::string name = "kv-events-" + events.endpoint;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.') c = '-';
+  const std::filesystem::path folder =
+      kv_dir.empty() || kv_dir == "auto" ? std::filesystem::path(model_cache_folder()).parent_path()
+                                         : std::filesystem::path(kv_dir);
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+  events.state = (folder / name).string();
+}
+
+void add_event_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--kv-events", o.events.endpoint,
+                 "publish KV events over ZeroMQ: tcp://*:5557 (off)");
+  app.add_option("--kv-events-replay", o.events.replay,
+                 "answer subscribers that missed some: tcp://*:5558 (off)")
+      ->group(kRare);
+  app.add_option("--kv-events-topic", o.events.topic, "their topic (kv@HOST:PORT@MODEL)")
+      ->group(kRare);
+  app.add_option("--kv-events-state", o.events.state,
+                 "file that keeps their numbers over restarts (in --kv-dir, or the cache folder)")
+      ->group(kRare);
+  app.add_option("--kv-events-format", o.events_form,
+                 "map, or array for subscribers from before 2026")
+      ->check(CLI::IsMember({"map", "array"}))
+      ->group(kRare);
+  app.add_option("--kv-events-config", o.events_config, "the same as JSON, as vLLM has it")
+      ->group(kRare);
+  app.add_option("--kv-events-curve", o.events.curve_file,
+                 "file with a CURVE secret key: events are encrypted")
+      ->group(kRare);
+  app.add_flag("--kv-events-public", o.events.open,
+               "other machines may subscribe; events hold the tokens of every tenant")
+      ->group(kRare);
 }
 
 int serve(const ServeOptions& o) {
@@ -118,11 +169,15 @@ int serve(const ServeOptions& o) {
   if (!path.ok()) return fail(path.error());
   const auto body = parse_size(o.max_body);
   if (!body.ok()) return fail(body.error());
+  const auto trace_max = parse_size(o.trace_max);
+  if (!trace_max.ok()) return fail(trace_max.error());
   auto traces = TracerOptions::from_environment(std::getenv, o.otlp);
   if (!traces.ok()) return fail(traces.error());
   const auto drafts = o.speculative.empty() ? Result<DraftOptions>(DraftOptions{})
                                             : parse_draft_options(o.speculative);
   if (!drafts.ok()) return fail(drafts.error());
+  if (const Status s = check_parser_names(o.parsers); !s.ok())
+    return fail(kUsage, s.error().message, "leave it out, and the model's template decides");
   const sigset_t signals = block_signals();  // before any thread is there
   allow_descriptors();
   return_memory();
@@ -145,7 +200,19 @@ int serve(const ServeOptions& o) {
   options.strict_fields = o.strict;
   options.parse_special = !o.no_special;
   options.trust_templates = o.trust_templates;
+  options.vendor_accounting = o.accounting == "vendor";
+  options.cache_min_tokens = o.cache_min_tokens;
+  options.anthropic_strict = o.anthropic_strict;
+  options.cached_tokens_min = o.cached_tokens_min;
+  options.parsers = o.parsers;
   options.show_text = !o.no_text;
+  options.pooling = *find_pooling(o.pooling);
+  options.kv_events = o.events;
+  if (o.events_form == "array") options.kv_events.form = EventForm::array;
+  if (const Status s =
+          o.events_config.empty() ? Status() : options.kv_events.take_config(o.events_config);
+      !s.ok())
+    return fail(s.error());
   options.metrics = !o.no_metrics;
   options.metrics_auth = o.metrics_auth;
   options.traces = std::move(traces.value());
@@ -168,6 +235,7 @@ int serve(const ServeOptions& o) {
   if (!o.api_key_file.empty()) model.tenant_pin_share = 0.5;
   auto runtime = open_runtime(model);
   if (!runtime.ok()) return fail(runtime.error());
+  keep_event_numbers(options.kv_events, model.tier.dir);
   ServiceOptions service_options = o.service;
   service_options.drafts = drafts.value();
   if (service_options.queue_max_per_tenant == 0 && !o.api_key_file.empty())
@@ -187,6 +255,9 @@ int serve(const ServeOptions& o) {
           ? fmt::format(" weights={}, {}", r.executor().weights().packed ? "packed" : "bf16",
                         human_bytes(static_cast<double>(r.executor().weights().bytes)))
           : "";
+  options.folder = r.kv_dir();
+  options.responses_max = o.responses_max;
+  options.responses_ttl = static_cast<Nanoseconds>(o.responses_ttl * 1e9);
   if (o.dry_run) {
     fmt::print(stderr, "would serve model={} kv={}{}\n", name, kv, weights);
     service.value()->stop();
@@ -194,6 +265,14 @@ int serve(const ServeOptions& o) {
   }
   auto server = Server::start(std::move(service.value()), std::move(options), std::move(door));
   if (!server.ok()) return fail(server.error());
+  std::unique_ptr<CacheTrace> trace;
+  if (!o.trace.empty()) {
+    auto begun = CacheTrace::start(
+        server.value()->service(),
+        {.path = o.trace, .bytes_max = trace_max.value(), .evictor = o.model.evictor});
+    if (!begun.ok()) return fail(kFailed, begun.error().message);
+    trace = std::move(begun.value());
+  }
   const std::string url = fmt::format("http://{}:{}", o.host, server.value()->port());
   fmt::print(stderr, "listening on {} model={} kv={}{}\n", url, name, kv, weights);
   if (isatty(STDERR_FILENO)) {
@@ -206,7 +285,7 @@ int serve(const ServeOptions& o) {
                "Ctrl-C ends it.\n",
                seconds, url, url);
   }
-  return watch(*server.value(), signals, o.drain);
+  return watch(*server.value(), std::move(trace), signals, o.drain);
 }
 
 std::function<int()> declare_serve(CLI::App& app) {
@@ -241,7 +320,15 @@ std::function<int()> declare_serve(CLI::App& app) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--speculative-config", o->speculative,
                  "drafts, as JSON: {\"method\": \"auto\"} (none)");
+  add_event_options(app, *o);
+  app.add_option("--pooling", o->pooling,
+                 "what embeddings are made of: last (default), mean or cls")
+      ->check(CLI::IsMember({"last", "mean", "cls"}))
+      ->group(kRare);
   app.add_option("--access-log", o->access_log, "one JSON line per request; - for stderr");
+  app.add_option("--trace", o->trace, "a file for what the cache saw, without text: quire replay")
+      ->group(kRare);
+  app.add_option("--trace-max", o->trace_max, "bytes of that file (1GiB)")->group(kRare);
   app.add_option("--otlp", o->otlp,
                  "URL of an OpenTelemetry collector for traces (OTEL_EXPORTER_OTLP_ENDPOINT)")
       ->group(kRare);
@@ -262,13 +349,41 @@ std::function<int()> declare_serve(CLI::App& app) {
                  "connections of one client address (three quarters of all)")
       ->check(CLI::Range(1, 1'000'000))
       ->group(kRare);
+  app.add_option("--responses-max", o->responses_max,
+                 "responses that are stored (1024), in at most 64 MiB; 0: none")
+      ->check(CLI::Range(0, 1'000'000))
+      ->group(kRare);
+  app.add_option("--responses-ttl", o->responses_ttl, "seconds that a response stays stored (3600)")
+      ->check(CLI::Range(1.0, 366 * 86400.0))
+      ->group(kRare);
   app.add_flag("--trust-request-templates", o->trust_templates,
                "requests may bring a chat_template")
+      ->group(kRare);
+  app.add_option("--tool-call-parser", o->parsers.calls,
+                 "how the model writes tool calls: hermes, mistral, llama3, none (auto)")
+      ->group(kRare);
+  app.add_option("--reasoning-parser", o->parsers.reasoning,
+                 "how the model writes its reasoning: think, mistral, openai, none (auto)")
       ->group(kRare);
   app.add_flag("--no-parse-special", o->no_special,
                "text of /v1/completions never becomes control tokens")
       ->group(kRare);
   app.add_option("--explain-keep", o->service.requests_kept, "requests that explain remembers")
+      ->group(kRare);
+  app.add_option("--cache-accounting", o->accounting,
+                 "cached tokens in answers: exact, or as the dialect's vendor counts (exact)")
+      ->check(CLI::IsMember({"exact", "vendor"}))
+      ->group(kRare);
+  app.add_option("--cache-min-tokens", o->cache_min_tokens,
+                 "cache breakpoints after fewer tokens are ignored (one block; vendor: 1024)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(kRare);
+  app.add_flag("--anthropic-strict", o->anthropic_strict,
+               "refuse what Anthropic's version 2026-10-21 refuses")
+      ->group(kRare);
+  app.add_option("--gemini-min-cached-tokens", o->cached_tokens_min,
+                 "fewest tokens of a cachedContents (1)")
+      ->check(CLI::Range(1, 1 << 20))
       ->group(kRare);
   app.add_flag("--strict-fields", o->strict, "refuse JSON fields that are not known")->group(kRare);
   app.add_flag("--kv-no-text", o->no_text, "show no text of cached prompts")->group(kRare);

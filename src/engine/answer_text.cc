@@ -19,7 +19,8 @@ bool AnswerText::add(const Choice& token, std::string& out) {
     settle();
     return false;
   }
-  const std::string text = detokenizer_.add(token.token);
+  const bool visible = std::ranges::find(options_.visible, token.token) != options_.visible.end();
+  const std::string text = detokenizer_.add(token.token, visible);
   bytes_ += static_cast<std::uint32_t>(text.size());
   ends_.push_back(bytes_);
   const std::size_t before = out.size();

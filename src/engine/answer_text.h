@@ -24,6 +24,7 @@ namespace quire {
 
 struct AnswerTextOptions {
   bool skip_special = true;              // leave control tokens out of the text
+  std::vector<TokenId> visible = {};     // but for these
   bool include_stop = false;             // the stop string stays at the end of the text
   std::uint32_t tokens_min = 0;          // stop strings that begin earlier are text
   std::vector<std::string> stop = {};    // as given to StopStrings::create

@@ -208,9 +208,12 @@ void Blending::attached(Stepper& stepper, Sequence& s, const SequenceOptions& op
   laid_ = blend_.has_value();
 }
 
-Program::Work Blending::work(Stepper& stepper, Sequence&, std::uint32_t rows) {
+Program::Work Blending::work(Stepper& stepper, Sequence&, double& rows) {
   if (!blend_) return Work::none;
-  failed_ = blend_->advance(stepper, rows);
+  if (rows <= 0) return Work::unfinished;
+  const auto now = static_cast<std::uint32_t>(std::min(std::max(rows, 1.0), 1e9));
+  failed_ = blend_->advance(stepper, now);
+  rows -= now;
   if (failed_.ok() && !blend_->done()) return Work::unfinished;
   reused_ = blend_->reused();
   blend_.reset();

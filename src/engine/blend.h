@@ -75,7 +75,7 @@ class Blending final : public Program {
 
   std::unique_ptr<Program> fork() const override;
   void attached(Stepper& stepper, Sequence& s, const SequenceOptions& options) override;
-  Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
+  Work work(Stepper& stepper, Sequence& s, double& rows) override;
   Status before_step(Stepper&, Sequence&) override { return failed_; }
   // A blended prompt cannot be computed again, so the cache must not drop it while it is parked.
   void open(SequenceOptions& options) const override { options.recomputable = false; }

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "engine/explain.h"
 #include "engine/job.h"
+#include "engine/sessions.h"
 
 namespace quire {
 namespace {
@@ -22,6 +23,7 @@ Error error_of(const Failure& failure) {
     case FailureKind::cancelled:
       return {Code::cancelled, failure.message};
     case FailureKind::device:
+    case FailureKind::model_file:
       return {Code::unavailable, failure.message};
     case FailureKind::numeric:
       return {Code::corrupt, failure.message};
@@ -130,6 +132,8 @@ Result<GenerateResult> Client::generate(std::span<const TokenId> prompt,
                   .chunk = options.chunk};
   request.kv.retain = options.retain ? options.retain : s.runtime.retain();
   request.kv.select = options.select ? options.select : s.runtime.select();
+  request.session = options.session;
+  if (options.session) request.kv.producer = options.session->producer();
   auto sink = std::make_shared<TextSink>(s.runtime, options, events, stops);
   PreparedJob prepared = prepare_job(s.runtime, s.options, std::move(request), sink);
   if (!prepared.job) return error_of(prepared.failure);

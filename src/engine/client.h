@@ -33,6 +33,7 @@ struct GenerateOptions {
   std::uint32_t chunk = 0;                          // rows per prefill step; 0: as many as fit
   std::shared_ptr<const RetainPolicy> retain = {};  // null: the runtime's, if it has one
   std::shared_ptr<const SelectPolicy> select = {};  // of answers; null: the runtime's, if any
+  std::shared_ptr<SessionTurn> session = {};        // that it goes on with
 };
 
 struct Generated {

@@ -31,6 +31,9 @@ bool outgrows(const Combination& c) {
              c.context;
 }
 
+bool blends_texts(const Combination& c) { return c.blends; }
+bool converts_blocks(const Combination& c) { return c.converts; }
+
 bool answers_drop(const Combination& c) { return c.select->answers() && c.retain; }
 bool answers_have_beams(const Combination& c) { return c.select->answers() && c.beams > 0; }
 
@@ -154,6 +157,20 @@ constexpr CombineRule kRules[] = {
     {Part::draft, "preemption",
      "no sequence is preempted for a draft: without room there is no draft"},
     {Part::draft, "prefix sharing", "only tokens that were accepted are left for others"},
+
+    {Part::pooling, "formats", "any: states are those of the prompt as it was stored"},
+    {Part::pooling, "prefix sharing",
+     "the last token's state reads cached blocks; mean and cls read the whole prompt, because a "
+     "hit "
+     "computes no states"},
+    {Part::pooling, "preemption", "states that were pooled stay; tokens are computed again"},
+    {Part::pooling, "kv.budget", "an embedding has no answer that could read less: refused", drops},
+    {Part::pooling, "kv.select", "an embedding has no answer that could choose: refused",
+     answers_select},
+    {Part::pooling, "approximate reuse", "not every token of the prompt is computed: refused",
+     blends_texts},
+    {Part::pooling, "kv.convert", "encoding blocks computes no states: refused", converts_blocks},
+    {Part::pooling, "GPU", "states are kept on the CPU only: refused", no_page_work},
 };
 
 std::string text_of(const Combination& c, Part part) {
@@ -168,6 +185,8 @@ std::string text_of(const Combination& c, Part part) {
       return "convert";
     case Part::draft:
       return "drafts";
+    case Part::pooling:
+      return "an embedding";
   }
   return {};
 }
@@ -188,13 +207,15 @@ bool asks_for(const Combination& c, Part part) {
       return c.converts;
     case Part::draft:
       return false;
+    case Part::pooling:
+      return c.pools;
   }
   return false;
 }
 
 std::string_view field_of(Part part) {
-  constexpr std::string_view kFields[] = {"kv.budget", "kv.select", "kv.reuse", "kv.convert",
-                                          "speculative_config"};
+  constexpr std::string_view kFields[] = {"kv.budget",  "kv.select",          "kv.reuse",
+                                          "kv.convert", "speculative_config", "pooling"};
   return kFields[static_cast<std::size_t>(part)];
 }
 

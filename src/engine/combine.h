@@ -26,12 +26,13 @@ struct Combination {
   bool blends = false, converts = false;
   std::uint32_t choices = 1, beams = 0;
   bool scores = false;                  // prompt_logprobs
+  bool pools = false;                   // an embedding is wanted
   bool page_work = true;                // what the executor can do: ExecutorTraits
   std::uint32_t context = 0xffffffffu;  // positions that the model knows
 };
 
 // A part of a request that has rules.
-enum class Part : std::uint8_t { budget, select, approximate, convert, draft };
+enum class Part : std::uint8_t { budget, select, approximate, convert, draft, pooling };
 
 struct CombineRule {
   Part part;

@@ -71,38 +71,66 @@ Compaction::Compaction(const Runtime& runtime, const Sequence& s,
   }
 }
 
-void Compaction::merge(Runtime& runtime, const Sequence& s, const Merger& merger,
-                       const Observer& observer, std::span<MergeState> states) {
+bool Compaction::merge_some(Runtime& runtime, const Sequence& s, const Merger& merger,
+                            const Observer& observer, std::span<MergeState> states,
+                            double& operations) {
   const std::uint32_t kv_heads = runtime.config().kv_heads, dim = runtime.config().head_dim;
   merged_.resize(tokens_.size());
-  std::atomic<std::uint32_t> next{0};
+  for (; merge_lane_ < tokens_.size() && operations > 0; ++merge_lane_) {
+    const std::uint32_t lane = merge_lane_;
+    LaneRows rows = lane_rows(runtime, s, layers_[lane / kv_heads], lane % kv_heads,
+                              {.values = true}, {0, end_});
+    std::vector<std::uint32_t> keep;
+    for (const std::uint32_t t : tokens_[lane])
+      keep.push_back(static_cast<std::uint32_t>(std::ranges::lower_bound(rows.tokens, t) -
+                                                rows.tokens.begin()));
+    std::vector<float> mass = observer.mass(lane);
+    mass.resize(rows.tokens.size());
+    MergeInput in{.slots = static_cast<std::uint32_t>(rows.tokens.size()),
+                  .key_dim = dim,
+                  .value_dim = dim,
+                  .keep = keep,
+                  .mass = mass,
+                  .seed = 1,
+                  .lane = lane,
+                  .first_token = 0};
+    if (merger.by_nearest && !search_some(runtime, in, rows.keys, operations)) return false;
+    in.nearest = nearest_;
+    merger.merge(in, states[lane], rows.keys, rows.values);
+    operations -= 16.0 * dim * in.slots;
+    nearest_.clear();
+    Rows& to = merged_[lane];
+    for (const std::uint32_t slot : keep) {
+      const auto at = static_cast<std::ptrdiff_t>(std::size_t{slot} * dim);
+      to.keys.insert(to.keys.end(), rows.keys.begin() + at, rows.keys.begin() + at + dim);
+      to.values.insert(to.values.end(), rows.values.begin() + at, rows.values.begin() + at + dim);
+    }
+  }
+  return merge_lane_ == tokens_.size();
+}
+
+// Searches for the nearest kept keys of more tokens of the lane, on all threads. True: of all.
+bool Compaction::search_some(Runtime& runtime, const MergeInput& in, std::span<const float> keys,
+                             double& operations) {
+  constexpr std::uint32_t kAtOnce = 16;  // for one thread
+  const std::vector<std::uint32_t> slots = leaving_slots(in);
+  // A product and a sum that waits for the one before.
+  const double cost = std::max(1.0, 4.0 * in.key_dim * static_cast<double>(in.keep.size()));
+  const std::size_t first = nearest_.size();
+  const double wanted = std::max(operations / cost, double{kAtOnce} * runtime.pool().size());
+  const auto count =
+      static_cast<std::size_t>(std::min(wanted, static_cast<double>(slots.size() - first)));
+  nearest_.resize(first + count);
+  std::atomic<std::size_t> next{first};
   runtime.pool().run([&](ThreadPool::Worker) {
-    for (std::uint32_t lane; (lane = next.fetch_add(1)) < tokens_.size();) {
-      LaneRows rows = lane_rows(runtime, s, layers_[lane / kv_heads], lane % kv_heads,
-                                {.values = true}, {0, end_});
-      std::vector<std::uint32_t> keep;
-      for (const std::uint32_t t : tokens_[lane])
-        keep.push_back(static_cast<std::uint32_t>(std::ranges::lower_bound(rows.tokens, t) -
-                                                  rows.tokens.begin()));
-      std::vector<float> mass = observer.mass(lane);
-      mass.resize(rows.tokens.size());
-      merger.merge({.slots = static_cast<std::uint32_t>(rows.tokens.size()),
-                    .key_dim = dim,
-                    .value_dim = dim,
-                    .keep = keep,
-                    .mass = mass,
-                    .seed = 1,
-                    .lane = lane,
-                    .first_token = 0},
-                   states[lane], rows.keys, rows.values);
-      Rows& to = merged_[lane];
-      for (const std::uint32_t slot : keep) {
-        const auto at = static_cast<std::ptrdiff_t>(std::size_t{slot} * dim);
-        to.keys.insert(to.keys.end(), rows.keys.begin() + at, rows.keys.begin() + at + dim);
-        to.values.insert(to.values.end(), rows.values.begin() + at, rows.values.begin() + at + dim);
-      }
+    for (std::size_t i; (i = next.fetch_add(kAtOnce)) < first + count;) {
+      const std::size_t n = std::min<std::size_t>(kAtOnce, first + count - i);
+      find_nearest_kept(in, keys, std::span(slots).subspan(i, n),
+                        std::span(nearest_).subspan(i, n));
     }
   });
+  operations -= cost * static_cast<double>(count);
+  return nearest_.size() == slots.size();
 }
 
 Status Compaction::carry_out(Runtime& runtime, Sequence& s) {

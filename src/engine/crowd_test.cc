@@ -101,11 +101,15 @@ TEST(Crowd, AForkReadsThePromptAgainByItself) {
   Sequence s = std::move(r->cache().open(options).value());
   r->cache().attach(s, prompt);
   ASSERT_TRUE(stepper.prefill(s, 300, 0, {}, &first).ok());
-  ASSERT_EQ(first.work(stepper, s, 50), Program::Work::unfinished);
+  const auto work = [&](Program& program, Sequence& of) {
+    double rows = 50;
+    return program.work(stepper, of, rows);
+  };
+  ASSERT_EQ(work(first, s), Program::Work::unfinished);
   const std::unique_ptr<Program> second = first.fork();
   Sequence other = std::move(r->cache().fork(s).value());
   const auto kept = [&](Program& program, Sequence& of) {
-    while (program.work(stepper, of, 50) == Program::Work::unfinished) continue;
+    while (work(program, of) == Program::Work::unfinished) continue;
     EXPECT_TRUE(program.before_step(stepper, of).ok());
     std::vector<std::uint32_t> all;
     for (std::uint32_t layer = 0; layer < r->config().layers; ++layer)

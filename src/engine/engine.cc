@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "engine/plan.h"
+#include "engine/sessions.h"
 
 namespace quire {
 namespace {
@@ -70,7 +72,7 @@ void Engine::submit(std::unique_ptr<Job> owned) {
     job.root = root.value();
     job.root_hold = RootHold(runtime_.cache(), job.root);
   }
-  job.entry = {line_.tenant(job.request.kv.tenant), job.request.priority, job.submitted};
+  job.entry = {line_.tenant(job.request.shares_as()), job.request.priority, job.submitted};
   job.record.number = static_cast<std::uint64_t>(job.id);
   job.record.submitted = job.submitted;
   job.record.journal_first = runtime_.cache().journal().next();
@@ -185,12 +187,16 @@ void Engine::tell_admission(Job& job) {
     record->waited_tokens = job.waited;
     record->reason = job.reason;
   }
-  job.sink->admitted({.prompt_tokens = prompt,
-                      .cached_tokens = job.cached,
-                      .waited_tokens = job.waited,
-                      .loaded_tokens = job.loaded,
-                      .reason = job.reason,
-                      .queue_seconds = static_cast<double>(job.admitted - job.submitted) * 1e-9});
+  Admitted told{.prompt_tokens = prompt,
+                .cached_tokens = job.cached,
+                .waited_tokens = job.waited,
+                .loaded_tokens = job.loaded,
+                .reason = job.reason,
+                .queue_seconds = static_cast<double>(job.admitted - job.submitted) * 1e-9};
+  if (job.request.explain)
+    if (auto e = log_.explain_now(static_cast<std::uint64_t>(job.id), job.request.compare_to))
+      told.explanation = std::make_shared<const Explanation>(std::move(*e));
+  job.sink->admitted(told);
 }
 
 // The whole prompt is in the cache. Takes the leases that the request asks for.
@@ -203,12 +209,10 @@ void Engine::prompt_read(Job& job) {
                   std::min(s.published_blocks() * per_block, job.cached / per_block * per_block);
   for (const LeaseRequest& asked : job.request.kv.leases) {
     Result<LeaseId> lease = runtime_.cache().lease(s, asked);
-    if (lease.ok())
-      job.leases.push_back(lease.value());
-    else
-      job.lease_problem = lease.error().message;
+    job.leases.push_back(lease.ok() ? lease.value() : LeaseId{});
+    if (!lease.ok()) job.lease_problem = lease.error().message;
   }
-  settle(job, job.width() > 1);
+  settle(job);
   if (!job.prompt_logprobs.empty()) {
     job.sink->prompt_logprobs(std::move(job.prompt_logprobs));
     job.prompt_logprobs.clear();
@@ -216,11 +220,45 @@ void Engine::prompt_read(Job& job) {
 }
 
 // Programs do now what they can. States that other requests may start from are kept.
-void Engine::settle(Job& job, bool forks) {
+void Engine::settle(Job& job) {
   Answer& a = job.answers[0];
   if (a.programs.empty() || job.beams) return;
-  a.programs.settle(stepper_, a.sequence, forks);
+  a.programs.settle(stepper_, a.sequence);
   snapshots_.keep(job);
+}
+
+// What the first answer's programs did with the prompt holds for the others, too: they go on as
+// forks of it.
+void Engine::share_kept(Job& job) {
+  Answer& first = job.answers[0];
+  const auto ends_with_prompt = [&](const Answer& a) {  // not so after a preemption
+    return a.sequence.length() == job.request.prompt.size() &&
+           a.sequence.tokens().size() == job.request.prompt.size();
+  };
+  if (!ends_with_prompt(first) || first.programs.due(first.sequence)) return;
+  for (std::uint32_t i = 1; i < job.attached; ++i) {
+    Answer& a = job.answers[i];
+    if (a.done || !ends_with_prompt(a) || !a.programs.due(a.sequence)) continue;
+    Result<Sequence> fork = runtime_.cache().fork(first.sequence);
+    if (!fork.ok()) return;  // they do it by themselves
+    a.sequence = std::move(fork.value());
+    a.programs = first.programs.fork_list();
+  }
+}
+
+// The prompt was all that was asked for.
+void Engine::end_unanswered(Job& job) {
+  ProgramReport report;
+  job.answers[0].programs.report(report);
+  if (!std::ranges::all_of(report.pooled, [](float x) { return std::isfinite(x); }) ||
+      report.pooled.empty() != (job.request.pooling == Pooling::none))
+    return fail(job, FailureKind::numeric, "the model's output is not finite");
+  job.programs.add(report);
+  for (std::uint32_t c = 0; c < job.request.choices; ++c) {
+    ++stats_.finished[static_cast<std::size_t>(Finish::length)];
+    job.sink->finished(c, Finish::length);
+  }
+  complete(job);
 }
 
 void Engine::fail(Job& job, FailureKind kind, std::string message) {
@@ -228,6 +266,7 @@ void Engine::fail(Job& job, FailureKind kind, std::string message) {
   ++stats_.failed[static_cast<std::size_t>(kind)];
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id)))
     record->failure = failure;
+  job.request.session.reset();  // it stays as it was, and is free
   job.sink->failed(failure);
   end(job, kind == FailureKind::cancelled ? Reason::cancelled : Reason::failed);
 }

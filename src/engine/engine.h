@@ -102,8 +102,11 @@ class Engine {
   void tell_admission(Job& job);
   bool run_step();
   void prompt_read(Job& job);
-  void settle(Job& job, bool forks);
+  void settle(Job& job);
+  void share_kept(Job& job);
+  void end_unanswered(Job& job);
   void end_answer(Job& job, std::uint32_t index, Finish how);
+  void keep_session(Job& job, TokenId next);
   void complete(Job& job);
   void fail(Job& job, FailureKind kind, std::string message);
   void end(Job& job, Reason reason);
@@ -118,6 +121,7 @@ class Engine {
   void choose_rows(bool admitting);
   void group_by_prefix();
   std::uint32_t prompt_tokens() const;
+  std::uint32_t unscored(const Job& job) const;
   void add_row(Job& job, std::uint32_t branch, std::uint32_t rows);
   void resume_branches(Job& job);
   bool shares_by_forks(Job& job, std::uint32_t branch);
@@ -130,6 +134,8 @@ class Engine {
   bool follows(Job& job, const Attached& seen);
   bool has_room(Job& job, std::uint32_t cached);
   bool has_its_share(const Job& job) const;  // its tenant, of those that decode together
+  std::uint32_t places_of(TenantId tenant) const;
+  void yield_place();
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
   bool restart_parked();
@@ -198,6 +204,7 @@ class Engine {
   Nanoseconds now_ = 0;
   std::uint32_t offered_ = 0;  // nodes before it were offered to the tiers in idle times
   bool worked_ = false;        // for a job that has no rows in the step yet
+  double work_rows_ = 0;       // what programs may still do before this step's rows
   ServiceStats stats_;
   PrefillCost prefill_cost_;
   double cost_reported_ = 0;  // to the cache, of a token
@@ -233,6 +240,8 @@ class Engine {
   SourceRates draft_rates_;
   std::vector<DraftOffer> offers_;
   std::vector<Running> candidates_;
+  std::vector<TenantId> waiting_;  // these two: of yield_place
+  std::vector<std::uint32_t> places_;
   std::vector<SamplingWorker> workers_;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt
   std::uint64_t room_bytes_ = 0;      // what admissions of this step may still take

@@ -27,7 +27,7 @@ void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
     item.logits = Logits::last;
   } else {
     item.tokens = b.sequence->tokens().subspan(past, rows);
-    if (job.state == Job::State::reading && job.request.prompt_logprobs >= 0)
+    if (job.state == Job::State::reading && past >= unscored(job))
       item.logits = Logits::all;
     else if (rows == unread && !b.next && job.request.tokens_max > 0)
       item.logits = Logits::last;
@@ -42,18 +42,32 @@ void Engine::add_row(Job& job, std::uint32_t branch, std::uint32_t rows) {
 // Does a little of the work that programs have before a job's next rows. False: the job has no rows
 // in this step.
 bool Engine::goes_on(Job& job) {
-  const std::uint32_t rows = running_.size() > 1 ? prompt_tokens() : options_.step_tokens;
-  if (job.state == Job::State::reading) settle(job, false);
+  if (job.state == Job::State::reading) settle(job);
   for (std::uint32_t i = 0; i < job.attached; ++i) {
     const Branch b = job.branch(i);
     if (b.done) continue;
-    const Program::Work work = b.program->work(stepper_, *b.sequence, rows);
-    if (work == Program::Work::none) continue;
+    const Program::Work work = b.program->work(stepper_, *b.sequence, work_rows_);
+    if (work == Program::Work::none) {
+      if (b.program->due(*b.sequence))
+        break;  // it found no room: the step says so, others make way
+      continue;
+    }
     worked_ = true;
     if (work == Program::Work::unfinished) return false;
-    if (!job.beams && i == 0) settle(job, false);
+    if (work == Program::Work::failed) {
+      fail(job, FailureKind::model_file, b.program->problem());
+      return false;
+    }
+    if (job.beams || i > 0) continue;
+    settle(job);
+    share_kept(job);
   }
-  return true;
+  if (job.state != Job::State::answering || job.request.tokens_max > 0 ||
+      job.branch(0).unread() > 0)
+    return true;
+  worked_ = true;
+  end_unanswered(job);
+  return false;
 }
 
 // Puts rows of answers into the step. Prompts are only noted: they share the rows that are left.
@@ -69,11 +83,14 @@ std::uint32_t Engine::collect(Job& job) {
     const bool sparse = geometry(job).sparse();
     const std::uint32_t together = sparse ? geometry(job).tokens_per_block : 1;
     const std::uint32_t prompt = b.sequence->prompt_length(), past = b.sequence->length();
-    const bool scored = job.state == Job::State::reading && job.request.prompt_logprobs >= 0;
+    const std::uint32_t unscored_rows =
+        job.state == Job::State::reading && job.request.prompt_logprobs >= 0
+            ? past < unscored(job) ? unscored(job) - past : kScoredRows
+            : 0xffffffffu;
     readings_.push_back(
         {.remaining = b.unread(),
          .rows_max =
-             std::min({scored ? kScoredRows : 0xffffffffu, b.program->rows_max(past),
+             std::min({unscored_rows, b.program->rows_max(past),
                        job.loading ? job.loading->rows(*b.sequence) : 0xffffffffu,
                        job.request.chunk ? std::max(job.request.chunk, together) : 0xffffffffu}),
          .steps = job.read_steps,
@@ -89,6 +106,15 @@ std::uint32_t Engine::collect(Job& job) {
     ++taken;
   }
   return taken;
+}
+
+// Tokens of the prompt before the first whose logits are wanted to score the prompt. A sparse prompt is
+// read in whole blocks.
+std::uint32_t Engine::unscored(const Job& job) const {
+  const Request& r = job.request;
+  if (r.prompt_logprobs < 0) return 0xffffffffu;
+  const std::uint32_t first = r.prompt_logprobs_from - 1, p = geometry(job).tokens_per_block;
+  return geometry(job).sparse() ? first / p * p : first;
 }
 
 std::uint32_t Engine::prompt_tokens() const {
@@ -136,6 +162,7 @@ void Engine::group_by_prefix() {
 
 void Engine::compose(bool admitting) {
   choose_rows(admitting);
+  sweep();  // jobs whose programs were all that was left
   if (options_.drafts.on()) add_drafts();
   if (rows_.size() > 1) group_by_prefix();
 }
@@ -146,7 +173,9 @@ void Engine::choose_rows(bool admitting) {
   readings_.clear();
   reading_of_.clear();
   worked_ = false;
+  work_rows_ = running_.size() > 1 ? prompt_tokens() : options_.step_tokens;
   std::uint32_t left = options_.step_tokens;
+  if (admitting && branches_ >= options_.sequences_max && line_.size() > 0) yield_place();
   for (Job* job : running_) {
     resume_branches(*job);
     left -= collect(*job);
@@ -234,10 +263,11 @@ SequenceOptions Engine::sequence_options(const Job& job) const {
           .reuse = r.kv.reuse,
           .publish = r.kv.write != KvWrite::none,
           .publish_generated = r.kv.write == KvWrite::all && !geometry(job).sparse(),
+          .serve_max = unscored(job),
           .goes_below = r.kv.below,
           .priority = r.kv.priority,
           .ttl = r.kv.ttl,
-          .changes = {&job.salt, r.kv.salt.empty() ? 0u : 1u},
+          .changes = job.changes,
           .request = static_cast<std::uint64_t>(job.id)};
 }
 

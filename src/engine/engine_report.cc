@@ -1,21 +1,24 @@
 // The end of an answer and of a request, with what they cost, reported to sink, log and statistics.
 #include <algorithm>
+#include <utility>
 
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/sessions.h"
 
 namespace quire {
 
 void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
   Answer& a = job.answers[index];
   a.done = true;
-  a.next = kNoToken;
+  const TokenId next = std::exchange(a.next, kNoToken);
   ProgramReport report;
   a.programs.report(report);
   job.kv_bytes = std::max(job.kv_bytes, runtime_.cache().bytes(a.sequence) + report.bytes_beside);
   job.programs.add(report);
   job.kv_bytes_whole =
       std::max(job.kv_bytes_whole, sequence_bytes(geometry(job), a.sequence.length()));
+  if (job.request.session) keep_session(job, next);
   a.sequence.close();
   ++stats_.finished[static_cast<std::size_t>(how)];
   if (RequestRecord* record = log_.find(static_cast<std::uint64_t>(job.id))) {
@@ -26,7 +29,29 @@ void Engine::end_answer(Job& job, std::uint32_t index, Finish how) {
   if (std::ranges::all_of(job.answers, &Answer::done)) complete(job);
 }
 
+// The session of a request that ended well stands behind its answer. `next` was told, not read.
+void Engine::keep_session(Job& job, TokenId next) {
+  KvCache& cache = runtime_.cache();
+  Answer& a = job.answers[0];
+  // What is due now would be done before the next rows: it depends on the length alone.
+  if (a.programs.before_step(stepper_, a.sequence).ok()) snapshots_.keep_session(job);
+  const auto known = a.sequence.tokens();
+  const std::uint32_t read = a.sequence.length();
+  std::vector<TokenId> tokens(known.begin(), known.end());
+  if (next != kNoToken) tokens.push_back(next);
+  std::optional<LeaseId> lease;
+  if (job.request.kv.write != KvWrite::none)
+    if (const Result<LeaseId> got =
+            cache.lease(a.sequence, {.label = kSessionLabel + job.request.session->id()});
+        got.ok())
+      lease = got.value();
+  if (const auto old = job.request.session->ended(std::move(tokens), read, lease))
+    (void)cache.release(*old);
+  job.request.session.reset();
+}
+
 void Engine::complete(Job& job) {
+  if (job.request.session && !job.answers.empty()) keep_session(job, kNoToken);
   const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
   const Nanoseconds read = job.first_token > 0 ? job.first_token : now_;
   const std::uint32_t approximate = job.programs.approximate_tokens;
@@ -76,6 +101,7 @@ void Engine::complete(Job& job) {
     record->first_token = job.first_token;
     record->done = done;
   }
+  done.pooled = std::move(job.programs.pooled);  // it is not kept in the log
   job.sink->done(done);
   end(job, Reason::finished);
 }

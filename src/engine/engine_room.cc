@@ -19,13 +19,41 @@ std::uint64_t Engine::full_bytes(const Job& job) const {
                        job.request.kv.retain.get());
 }
 
+std::uint32_t Engine::places_of(TenantId tenant) const {
+  std::uint32_t own = 0;
+  for (const Job* job : running_)
+    if (job->entry.tenant == tenant) own += job->width();
+  return own;
+}
+
 bool Engine::has_its_share(const Job& job) const {
   const std::uint32_t most = options_.sequences_max_per_tenant;
   if (most == 0) return false;
-  std::uint32_t own = 0;
-  for (const Job* other : running_)
-    if (other->entry.tenant == job.entry.tenant) own += other->width();
+  const std::uint32_t own = places_of(job.entry.tenant);
   return own > 0 && own + job.width() > most;
+}
+
+// Somebody may take all places while nobody else wants one. If then somebody comes who has none, the
+// last job of whoever has more than three quarters of them goes back into the line.
+void Engine::yield_place() {
+  places_.assign(line_.tenants(), 0);
+  for (const Job* job : running_)
+    places_[static_cast<std::size_t>(job->entry.tenant)] += job->width();
+  const auto most = std::ranges::max_element(places_);
+  if (most == places_.end() || *most <= 1) return;
+  if (std::uint64_t{*most} * 4 <= std::uint64_t{options_.sequences_max} * 3) return;
+  const auto large = static_cast<TenantId>(most - places_.begin());
+  line_.waiting(waiting_);
+  const auto has_none = [&](TenantId t) { return places_[static_cast<std::size_t>(t)] == 0; };
+  if (std::ranges::none_of(waiting_, has_none)) return;
+  for (std::size_t i = running_.size(); i-- > 0;) {
+    Job& job = *running_[i];
+    if (job.entry.tenant != large || job.reserved) continue;
+    const std::uint32_t before = job.preemptions;
+    preempt(job);
+    job.preemptions = before;  // it did not give way for lack of room
+    return;
+  }
 }
 
 bool Engine::has_room(Job& job, std::uint32_t cached) {
@@ -67,7 +95,8 @@ bool Engine::make_room() {
     preempt(*running_[*victim]);
     return true;
   }
-  if (restart_parked() || hold_back(*running_.back()) || runtime_.cache().waive_shares())
+  if (restart_parked() || hold_back(*running_.back()) || runtime_.cache().waive_shares() ||
+      runtime_.cache().soften_breakpoint(running_.back()->root))
     return true;
   // A tier still writes into memory of those who left; it ends soon.
   if (runtime_.cache().landings() > 0) return false;

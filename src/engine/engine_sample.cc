@@ -23,7 +23,8 @@ void Engine::use_logits(std::span<float> logits) {
     Job& job = *row.job;
     const Branch b = job.branch(row.branch);
     const bool reading = job.state == Job::State::reading;
-    if (reading && job.request.prompt_logprobs >= 0) score_prompt(row, logits);
+    if (reading && job.request.prompt_logprobs >= 0 && row.past >= unscored(job))
+      score_prompt(row, logits);
     if (b.unread() > 0) {
       ++job.read_steps;
       continue;
@@ -53,12 +54,14 @@ void Engine::score_prompt(const Row& row, std::span<const float> logits) {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   const auto alternatives = static_cast<std::uint32_t>(job.request.prompt_logprobs);
   job.prompt_logprobs.resize(prompt.size());
-  job.prompt_logprobs[0].token = prompt[0];
+  for (std::uint32_t i = 0; i < job.request.prompt_logprobs_from; ++i)
+    job.prompt_logprobs[i].token = prompt[i];
   runtime_.pool().run([&](ThreadPool::Worker worker) {
     Sampler& sampler = workers_[worker.index].sampler;
     for (std::uint32_t i = worker.index; i < row.logit_count; i += worker.count) {
       const std::size_t at = row.past + i + 1;
       if (at >= prompt.size()) return;
+      if (at < job.request.prompt_logprobs_from) continue;
       const std::span<const float> of =
           logits.subspan((row.first_logit + i) * vocabulary, vocabulary);
       PromptLogprob& p = job.prompt_logprobs[at];
@@ -74,11 +77,10 @@ void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const fl
   prompt_read(job);
   Request& r = job.request;
   if (r.tokens_max == 0) {
-    for (std::uint32_t c = 0; c < r.choices; ++c) {
-      ++stats_.finished[static_cast<std::size_t>(Finish::length)];
-      job.sink->finished(c, Finish::length);
-    }
-    return complete(job);
+    const Answer& a = job.answers[0];
+    if (!a.programs.due(a.sequence)) return end_unanswered(job);
+    job.state = Job::State::answering;  // it ends when its programs are done
+    return;
   }
   job.state = Job::State::answering;
   if (r.beams > 0) {

@@ -404,6 +404,31 @@ TEST(Engine, ATenantCannotTakeEveryPlace) {
   e.expect_empty();
 }
 
+TEST(Engine, WhoHasNoPlaceGetsOneFromWhoHasAll) {
+  TinyEngine e(tiny(), {}, {.sequences_max = 8});
+  const auto ask = [&](const char* client, std::uint64_t seed, std::uint32_t tokens) {
+    Request r = request(text_of(40, seed), tokens);
+    r.client = client;
+    return r;
+  };
+  std::vector<std::shared_ptr<MemorySink>> greedy;
+  for (std::uint64_t i = 0; i < 12; ++i) greedy.push_back(e.submit(ask("greedy", i, 200)));
+  for (int i = 0; i < 20; ++i) e.engine->step();
+  EXPECT_EQ(e.engine->stats().preemptions_parked + e.engine->stats().preemptions_recompute, 0u);
+  const auto other = e.submit(ask("other", 99, 1));
+  for (int i = 0; i < 5; ++i) e.engine->step();
+  EXPECT_TRUE(other->result);
+  EXPECT_FALSE(greedy[0]->result);
+  e.run();
+  for (std::uint64_t i = 0; i < greedy.size(); ++i) {
+    TinyEngine alone(tiny());
+    const auto answer = alone.submit(ask("greedy", i, 200));
+    alone.run();
+    EXPECT_EQ(greedy[i]->answers[0].ids(), answer->answers[0].ids());
+  }
+  e.expect_empty();
+}
+
 TEST(PrepareJob, RefusesWhatCanNeverRun) {
   TinyEngine e(tiny(), {.kv_cache_bytes = 2 << 20, .context = 3000}, {.sequences_max = 8});
   EXPECT_EQ(refusal(e, request({}, 5)).kind, FailureKind::invalid);
@@ -517,12 +542,66 @@ TEST(Engine, ExplainsWhereAPromptParted) {
   };
   EXPECT_TRUE(said(Reason::admitted) && said(Reason::hit_partial) && said(Reason::finished));
 
+  EXPECT_EQ(changed.alternatives[0].kind, Explanation::Alternative::Kind::move_text);
+  EXPECT_EQ(changed.alternatives[0].token, 299u);  // where the text that did not change would end
+  EXPECT_EQ(changed.changed_segment, "system[0]");
+  EXPECT_TRUE(changed.reused_all);
+  const std::vector<std::string> nobody{"x", "y"}, first_one{"x", "a"};
+  EXPECT_TRUE(e.log.explain("c", e.runtime->cache().journal(), nobody)->compare_missing);
+  EXPECT_EQ(e.log.explain("c", e.runtime->cache().journal(), first_one)->compared_to, "a");
+
   e.runtime->cache().clear();
   const Explanation cleared = submit("d");
   EXPECT_EQ(cleared.outcome, Outcome::miss);
   EXPECT_EQ(cleared.reason, Reason::cleared);
+  ASSERT_EQ(cleared.alternatives.size(), 1u);
+  EXPECT_EQ(cleared.alternatives[0].kind, Explanation::Alternative::Kind::pin);
+  EXPECT_FALSE(cleared.reused_all);
   EXPECT_EQ(e.log.find("a")->done.prompt_tokens, 300u);
   EXPECT_FALSE(e.log.explain("nobody", e.runtime->cache().journal()));
+}
+
+TEST(Engine, TellsAnExplanationWhenItAdmits) {
+  TinyEngine e(tiny());
+  std::vector<TokenId> prompt = text_of(300, 41);
+  const auto submit = [&](const std::string& id, const std::string& salt) {
+    Request r = request(prompt, 1);
+    r.id = id;
+    r.segments = {{"system[0]", 0, 120}, {"messages[0]", 120, 300}};
+    r.kv.salt = salt;
+    r.explain = true;
+    if (id != "a") r.compare_to = {"nobody", "a"};
+    const auto sink = e.submit(std::move(r));
+    e.run();
+    return *sink->admission.explanation;
+  };
+  submit("a", "");
+  EXPECT_EQ(submit("b", "").outcome, Outcome::hit);
+  const Explanation salted = submit("c", "s");
+  EXPECT_EQ(salted.reason, Reason::salt_mismatch);
+  EXPECT_TRUE(salted.other_salt);
+  ASSERT_EQ(salted.alternatives.size(), 1u);
+  EXPECT_EQ(salted.alternatives[0].kind, Explanation::Alternative::Kind::same_salt);
+  EXPECT_EQ(salted.alternatives[0].would_cache, 288u);
+  prompt[200] = '!';
+  const Explanation other = submit("d", "t");  // words of another salt are not shown
+  EXPECT_TRUE(other.was.empty() && other.now.empty());
+  EXPECT_EQ(submit("e", "").changed_segment, "messages[0]");
+}
+
+// A prompt of many short messages has as many segments.
+TEST(RequestLog, WhatItHoldsIsBounded) {
+  RequestLog log(1000, 100'000);
+  for (std::uint64_t n = 1; n <= 500; ++n) {
+    RequestRecord r{.number = n, .id = std::to_string(n)};
+    r.prompt.resize(100);
+    r.segments.resize(4000, {"messages[1000]", 0, 1});
+    r.keys.resize(1000);
+    log.add(std::move(r));
+  }
+  EXPECT_LE(log.held(), 100'000u);
+  EXPECT_EQ(log.find(500)->segments.size(), 4000u);
+  EXPECT_TRUE(log.find(1)->segments.empty());
 }
 
 TEST(RequestLog, ForgetsTheOldest) {

@@ -4,6 +4,7 @@ namespace quire {
 namespace {
 
 constexpr std::size_t kEventsMax = 64;
+constexpr std::uint64_t kFewRecords = 64;                     // compared while the engine waits
 constexpr std::uint32_t kTokensBefore = 4, kTokensAfter = 8;  // shown around a divergence
 
 std::uint32_t shared_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
@@ -15,6 +16,12 @@ std::vector<TokenId> around(std::span<const TokenId> tokens, std::uint32_t at) {
   const std::size_t end = std::min<std::size_t>(tokens.size(), at + kTokensAfter);
   return {tokens.begin() + static_cast<std::ptrdiff_t>(std::min(begin, end)),
           tokens.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+std::string segment_at(std::span<const PromptSegment> segments, std::uint32_t token) {
+  for (const PromptSegment& s : segments)
+    if (s.begin <= token && token < s.end) return s.name;
+  return {};
 }
 
 // Reasons that mean: the block was cached once and is gone.
@@ -34,8 +41,10 @@ RequestRecord make_record(const Request& r) {
   RequestRecord record;
   record.id = r.id;
   record.family = r.family;
+  record.model = r.model;
   record.tenant = r.kv.tenant;
   record.salt = r.kv.salt;
+  if (r.kv.storage) record.format = r.kv.storage->name();
   record.prompt = r.prompt;
   record.prompt_tokens = static_cast<std::uint32_t>(r.prompt.size());
   record.segments = r.segments;
@@ -48,7 +57,7 @@ RequestLog::RequestLog(std::uint32_t records_max, std::uint64_t prompt_tokens_ma
 
 void RequestLog::add(RequestRecord record) {
   const std::uint64_t at = next_++;
-  prompt_tokens_ += record.prompt.size();
+  held_ += weight(record);
   by_id_[record.id] = at;
   by_number_[record.number] = at;
   if (ring_.size() < records_max_) {
@@ -58,15 +67,23 @@ void RequestLog::add(RequestRecord record) {
     if (const auto it = by_id_.find(old.id); it != by_id_.end() && it->second == at - records_max_)
       by_id_.erase(it);
     by_number_.erase(old.number);
-    prompt_tokens_ -= old.prompt.size();
+    held_ -= weight(old);
     old = std::move(record);
   }
   prompts_from_ = std::max(prompts_from_, first());
-  for (; prompt_tokens_ > prompt_tokens_max_ && prompts_from_ < next_; ++prompts_from_) {
-    std::vector<TokenId>& prompt = ring_[prompts_from_ % records_max_].prompt;
-    prompt_tokens_ -= prompt.size();
-    prompt = {};
+  for (; held_ > prompt_tokens_max_ && prompts_from_ < next_; ++prompts_from_) {
+    RequestRecord& r = ring_[prompts_from_ % records_max_];
+    held_ -= weight(r);
+    r.prompt = {};
+    r.segments = {};
+    r.keys = {};
   }
+}
+
+// What a record holds of its prompt, in tokens' worth of memory.
+std::uint64_t RequestLog::weight(const RequestRecord& r) {
+  return r.prompt.size() + r.keys.size() * (sizeof(r.keys[0]) / sizeof(TokenId)) +
+         r.segments.size() * (sizeof(PromptSegment) / sizeof(TokenId));
 }
 
 RequestRecord* RequestLog::find(std::uint64_t number) {
@@ -86,10 +103,12 @@ std::vector<const RequestRecord*> RequestLog::latest(std::size_t count) const {
   return out;
 }
 
-const RequestRecord* RequestLog::most_similar(const RequestRecord& to, std::uint64_t before) const {
+const RequestRecord* RequestLog::most_similar(const RequestRecord& to, std::uint64_t before,
+                                              std::uint64_t count) const {
   const RequestRecord* best = nullptr;
   std::pair<std::uint32_t, bool> best_shared{0, false};
-  for (std::uint64_t n = before; n > first(); --n) {
+  const std::uint64_t from = std::max(first(), before - std::min(before, count));
+  for (std::uint64_t n = before; n > from; --n) {
     const RequestRecord& r = ring_[(n - 1) % records_max_];
     if (r.tenant != to.tenant || r.prompt.empty()) continue;
     const std::pair shared{shared_prefix(to.prompt, r.prompt),
@@ -102,7 +121,55 @@ const RequestRecord* RequestLog::most_similar(const RequestRecord& to, std::uint
   return best;
 }
 
-Explanation RequestLog::explain(const RequestRecord& record, const RequestRecord* other) const {
+// Where two prompts part, and what would have served more. The texts of requests with another salt are
+// not shown.
+void RequestLog::compare(const RequestRecord& record, const RequestRecord& other,
+                         Explanation& e) const {
+  using Kind = Explanation::Alternative::Kind;
+  e.compared_to = other.id;
+  e.other_model = other.model != record.model;
+  e.other_family = other.family != record.family;
+  e.other_salt = other.salt != record.salt;
+  if (record.prompt.empty() || other.prompt.empty()) return;
+  const std::uint32_t prompt = record.prompt_tokens, cached = record.cached_tokens;
+  const std::uint32_t shared = e.shared_prefix_tokens = shared_prefix(record.prompt, other.prompt);
+  if (shared < other.prompt.size()) {
+    e.changed_segment = segment_at(record.segments, shared);
+    if (e.changed_segment.empty()) e.changed_segment = segment_at(other.segments, shared);
+  }
+  const std::uint32_t whole = shared / tokens_per_block * tokens_per_block;
+  // The last token of a prompt is computed in any case.
+  const bool more = std::min(shared, prompt - 1) / tokens_per_block > cached / tokens_per_block;
+  e.reused_all = !more;
+  if (more && e.other_salt && !about_residency(e.reason)) {
+    e.reason = Reason::salt_mismatch;
+    e.alternatives.push_back({Kind::same_salt, 0, whole});
+  } else if (more && other.format != record.format && !about_residency(e.reason)) {
+    e.reason = Reason::format_mismatch;
+    e.alternatives.push_back({Kind::same_format, 0, whole});
+  } else if (shared < prompt && (e.reason == Reason::tokens_diverged ||
+                                 (e.reason == Reason::never_seen && shared > 0))) {
+    e.reason = Reason::tokens_diverged;
+    e.at_token = std::max(shared, e.at_token);
+    if (e.other_salt) return;
+    e.was = around(other.prompt, shared);
+    e.now = around(record.prompt, shared);
+    // The text after the change did not change: it could come before it.
+    const std::size_t room = std::min(record.prompt.size(), other.prompt.size()) - shared;
+    std::size_t tail = 0;
+    while (tail < room &&
+           record.prompt[prompt - 1 - tail] == other.prompt[other.prompt.size() - 1 - tail])
+      ++tail;
+    const auto end = static_cast<std::uint32_t>(shared + tail);
+    const std::uint32_t would = end / tokens_per_block * tokens_per_block;
+    if (would > cached) e.alternatives.push_back({Kind::move_text, end, would});
+  } else if (more && about_residency(e.reason) && e.reason != Reason::in_flight) {
+    e.alternatives.push_back({Kind::pin, whole, whole});
+  }
+}
+
+Explanation RequestLog::explain(const RequestRecord& record, std::uint64_t before,
+                                std::uint64_t count, Ids compare_to) const {
   const std::uint32_t cached = record.cached_tokens, prompt = record.prompt_tokens;
   Explanation e;
   e.request_id = record.id;
@@ -116,41 +183,24 @@ Explanation RequestLog::explain(const RequestRecord& record, const RequestRecord
               : cached > 0 ? Outcome::partial_hit
                            : Outcome::miss;
   e.at_token = std::min(cached, prompt - 1);
-  if (other && !record.prompt.empty() && !other->prompt.empty()) {
-    e.compared_to = other->id;
-    const std::uint32_t shared = e.shared_prefix_tokens =
-        shared_prefix(record.prompt, other->prompt);
-    const bool more = shared / tokens_per_block > cached / tokens_per_block;
-    if (more && other->salt != record.salt && !about_residency(e.reason)) {
-      e.reason = Reason::salt_mismatch;
-    } else if (shared < prompt && (e.reason == Reason::tokens_diverged ||
-                                   (e.reason == Reason::never_seen && shared > 0))) {
-      e.reason = Reason::tokens_diverged;
-      e.at_token = std::max(shared, e.at_token);
-      e.was = around(other->prompt, shared);
-      e.now = around(record.prompt, shared);
-      // The text after the change did not change: it could come before it.
-      const std::size_t room = std::min(record.prompt.size(), other->prompt.size()) - shared;
-      std::size_t tail = 0;
-      while (tail < room &&
-             record.prompt[prompt - 1 - tail] == other->prompt[other->prompt.size() - 1 - tail])
-        ++tail;
-      const auto would =
-          static_cast<std::uint32_t>(shared + tail) / tokens_per_block * tokens_per_block;
-      if (would > cached)
-        e.alternatives.push_back({static_cast<std::uint32_t>(shared + tail), would});
-    }
+  const RequestRecord* other = nullptr;
+  if (compare_to.empty()) {
+    other = most_similar(record, before, count);
+  } else {
+    for (const std::string& id : compare_to)
+      if (const RequestRecord* r = find(id); r && r->tenant == record.tenant && !other) other = r;
+    e.compare_missing = other == nullptr;
   }
+  if (other) compare(record, *other, e);
   e.block = e.at_token / tokens_per_block;
-  for (const PromptSegment& s : record.segments) {
+  e.segment = segment_at(record.segments, e.at_token);
+  for (const PromptSegment& s : record.segments)
     e.segments.push_back({s.name, s.begin, s.end, std::clamp(cached, s.begin, s.end) - s.begin});
-    if (s.begin <= e.at_token && e.at_token < s.end) e.segment = s.name;
-  }
   e.prefill_ms = record.done.prefill_seconds * 1e3;
   std::uint32_t could = cached;
-  if (about_residency(e.reason) || e.reason == Reason::salt_mismatch)
-    could = std::max(could, e.shared_prefix_tokens / tokens_per_block * tokens_per_block);
   for (const Explanation::Alternative& a : e.alternatives) could = std::max(could, a.would_cache);
+  if (e.reason == Reason::in_flight)
+    could = std::max(could, e.shared_prefix_tokens / tokens_per_block * tokens_per_block);
   e.avoidable_ms = (could - cached) * token_seconds * 1e3;
   return e;
 }
@@ -159,36 +209,39 @@ void RequestLog::add_events(const RequestRecord& record, const Journal& journal,
                             Explanation& e) const {
   const std::uint64_t end =
       record.journal_end > 0 ? std::min(record.journal_end, journal.next()) : journal.next();
+  std::vector<std::uint64_t> keys = record.keys;
+  std::ranges::sort(keys);
   for (std::uint64_t n = journal.first(); n < end && e.events.size() < kEventsMax; ++n) {
     const JournalRecord& j = journal.at(n);
     const bool own = n >= record.journal_first && j.request == record.number;
     const bool lost = n < record.journal_first && reason_kind(j.reason) == ReasonKind::eviction &&
-                      std::ranges::find(record.keys, j.key) != record.keys.end();
+                      std::ranges::binary_search(keys, j.key);
     if (own || lost) e.events.push_back(j);
   }
 }
 
 std::optional<Explanation> RequestLog::explain(std::string_view id, const Journal& journal,
-                                               std::string_view compare_to) const {
+                                               Ids compare_to) const {
   const auto it = by_id_.find(std::string(id));
   if (it == by_id_.end()) return {};
   const RequestRecord& record = ring_[it->second % records_max_];
-  const RequestRecord* other =
-      compare_to.empty() ? most_similar(record, it->second) : find(compare_to);
-  if (other && other->tenant != record.tenant) other = nullptr;
-  Explanation e = explain(record, other);
+  Explanation e = explain(record, it->second, records_max_, compare_to);
   add_events(record, journal, e);
   return e;
 }
 
 Explanation RequestLog::explain(const Request& request, const Attached& attached,
-                                std::string_view compare_to) const {
+                                Ids compare_to) const {
   RequestRecord record = make_record(request);
   record.cached_tokens = attached.tokens;
   record.reason = request.kv.reuse ? attached.reason : Reason::reuse_disabled;
-  const RequestRecord* other = compare_to.empty() ? most_similar(record, next_) : find(compare_to);
-  if (other && other->tenant != record.tenant) other = nullptr;
-  return explain(record, other);
+  return explain(record, next_, records_max_, compare_to);
+}
+
+std::optional<Explanation> RequestLog::explain_now(std::uint64_t number, Ids compare_to) const {
+  const auto it = by_number_.find(number);
+  if (it == by_number_.end()) return {};
+  return explain(ring_[it->second % records_max_], it->second, kFewRecords, compare_to);
 }
 
 }  // namespace quire

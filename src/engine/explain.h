@@ -32,7 +32,8 @@ std::string_view outcome_name(Outcome outcome);
 // What is remembered of a request. Times are those of the engine's clock.
 struct RequestRecord {
   std::uint64_t number = 0;  // in the cache's journal, too: JournalRecord::request
-  std::string id, family, tenant, salt;
+  std::string id, family, model, tenant, salt;
+  std::string format;           // of its blocks, where it is not the server's
   std::vector<TokenId> prompt;  // empty where the log had to forget it: old, and very long
   std::uint32_t prompt_tokens = 0;
   std::vector<PromptSegment> segments;
@@ -66,11 +67,25 @@ struct Explanation {
   std::uint32_t shared_prefix_tokens = 0;  // with that one
   std::vector<TokenId> was, now;           // a few tokens around where they part
 
+  // What else differs from `compared_to`.
+  bool compare_missing = false;  // none of the requests to compare with is remembered
+  bool other_model = false, other_family = false, other_salt = false;
+  // The part of the prompt in which they part; empty: all that the other one had is there.
+  std::string changed_segment;
+  bool reused_all = false;  // every whole block that both begin with was served
+
   std::vector<SegmentHit> segments;
   struct Alternative {
-    std::uint32_t move_after_token = 0, would_cache = 0;
+    enum class Kind : std::uint8_t {
+      move_text,    // what changes early could come after `token`
+      same_salt,    // as `compared_to`
+      same_format,  // as `compared_to`
+      pin,          // the first `token` tokens were cached once
+    };
+    Kind kind = Kind::move_text;
+    std::uint32_t token = 0, would_cache = 0;
   };
-  std::vector<Alternative> alternatives;  // what changes early and could come later
+  std::vector<Alternative> alternatives;  // what would have hit more
   std::vector<JournalRecord> events;      // of this request, and evictions of its prefix
   double prefill_ms = 0, avoidable_ms = 0;
 };
@@ -84,25 +99,36 @@ class RequestLog {
   const RequestRecord* find(std::string_view id) const;  // the latest of that id, or null
   std::vector<const RequestRecord*> latest(std::size_t count) const;  // latest first
 
-  // Compares with `compare_to`, or with the most similar earlier request of the same tenant.
-  // Nothing when the log has no such request.
+  // Compares with the first of `compare_to` that is remembered, or, where nobody is named, with the
+  // most similar earlier request. Only requests of the same tenant are compared. Nothing when the log
+  // has no such request.
+  using Ids = std::span<const std::string>;
   std::optional<Explanation> explain(std::string_view id, const Journal& journal,
-                                     std::string_view compare_to = {}) const;
+                                     Ids compare_to = {}) const;
   // Explains a prompt that was not run; `attached` is the result of KvCache::lookup.
-  Explanation explain(const Request& request, const Attached& attached,
-                      std::string_view compare_to = {}) const;
+  Explanation explain(const Request& request, const Attached& attached, Ids compare_to = {}) const;
+  // The same for a request that was just admitted. It looks at few earlier requests, as the engine
+  // waits.
+  std::optional<Explanation> explain_now(std::uint64_t number, Ids compare_to) const;
 
   std::uint32_t tokens_per_block = 32;
   double token_seconds = 0;  // what computing a prompt token takes, as measured lately
 
+  // Of all records: tokens of prompts, and what else is as long as a prompt, in tokens.
+  std::uint64_t held() const { return held_; }
+
  private:
+  static std::uint64_t weight(const RequestRecord& r);
   std::uint64_t first() const { return next_ - std::min<std::uint64_t>(next_, ring_.size()); }
-  const RequestRecord* most_similar(const RequestRecord& to, std::uint64_t before) const;
-  Explanation explain(const RequestRecord& record, const RequestRecord* other) const;
+  const RequestRecord* most_similar(const RequestRecord& to, std::uint64_t before,
+                                    std::uint64_t count) const;
+  Explanation explain(const RequestRecord& record, std::uint64_t before, std::uint64_t count,
+                      Ids compare_to) const;
+  void compare(const RequestRecord& record, const RequestRecord& other, Explanation& e) const;
   void add_events(const RequestRecord& record, const Journal& journal, Explanation& e) const;
 
   std::uint32_t records_max_;
-  std::uint64_t prompt_tokens_max_, prompt_tokens_ = 0;
+  std::uint64_t prompt_tokens_max_, held_ = 0;
   std::vector<RequestRecord> ring_;  // the n-th ever added lies at n % records_max
   std::uint64_t next_ = 0;
   std::uint64_t prompts_from_ = 0;  // records before it have lost their prompts

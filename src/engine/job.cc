@@ -31,6 +31,13 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
     return invalid(fmt::format("min_tokens {} is above max_tokens {}", r.tokens_min, r.tokens_max));
   if (r.sampling.logprobs > vocabulary || r.prompt_logprobs > 1000)
     return invalid("logprobs must be at most 1000");
+  if (r.session && width > 1)
+    return invalid("kv.session: goes with one answer; leave out n, best_of and beams");
+  if (r.prompt_logprobs >= 0 &&
+      (r.prompt_logprobs_from == 0 || r.prompt_logprobs_from > r.prompt.size()))
+    return invalid("log-probabilities start at one of the prompt's tokens but the first");
+  if (r.pooling != Pooling::none && (r.tokens_max > 0 || r.choices > 1 || r.beams > 0))
+    return invalid("an embedding has no answer: leave out max_tokens, n and beams");
   if (r.kv.priority > 100) return invalid("kv.priority must be 0 to 100");
   if (r.kv.storage)
     if (const Status ok = runtime.check_storage(*r.kv.storage); !ok.ok())
@@ -49,6 +56,7 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
                     .choices = r.choices,
                     .beams = r.beams,
                     .scores = r.prompt_logprobs >= 0,
+                    .pools = r.pooling != Pooling::none,
                     .page_work = runtime.executor().traits().page_work,
                     .context = runtime.context()};
   std::optional<Refusal> refused = refusal(asked);
@@ -128,11 +136,19 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
 
 }  // namespace
 
+std::vector<KeyChange> key_changes(const KvPolicy& policy) {
+  std::vector<KeyChange> changes;
+  if (!policy.salt.empty()) changes.push_back({.kind = ChangeKind::salt, .value = policy.salt});
+  if (!policy.producer.empty())
+    changes.push_back({.kind = ChangeKind::producer, .value = policy.producer});
+  return changes;
+}
+
 std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
                                   const KvPolicy& policy) {
   KeyChain chain(runtime.secret(), runtime.tenant_key(policy.tenant, policy.storage.get()),
                  runtime.geometry().tokens_per_block);
-  if (!policy.salt.empty()) chain.change({.kind = ChangeKind::salt, .value = policy.salt});
+  for (KeyChange& change : key_changes(policy)) chain.change(std::move(change));
   chain.extend(prompt);
   return {chain.keys().begin(), chain.keys().end()};
 }
@@ -146,7 +162,9 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
     return {nullptr, std::move(f)};
   request.tokens_min = std::min(request.tokens_min, request.tokens_max);
   // Logits of the prompt are not cached: it has to be computed.
-  if (request.prompt_logprobs >= 0) request.kv.reuse = false;
+  // What a budget left of an earlier prompt has no logits of its last token.
+  if (request.prompt_logprobs >= 0 && (request.prompt_logprobs_from <= 1 || request.kv.retain))
+    request.kv.reuse = false;
   auto job = std::make_unique<Job>();
   job->keys = prompt_keys(runtime, request.prompt, request.kv);
   const KvPolicy& kv = request.kv;
@@ -160,7 +178,7 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
   job->drafts = drafts;
   job->record = make_record(request);
   for (const BlockKey& key : job->keys) job->record.keys.push_back(key.prefix());
-  job->salt.value = request.kv.salt;
+  job->changes = key_changes(request.kv);
   job->request = std::move(request);
   job->sink = std::move(sink);
   return {std::move(job), {}};

@@ -73,6 +73,15 @@ std::vector<std::uint32_t> lane_tokens(const Runtime& runtime, const Sequence& s
   return tokens;
 }
 
+std::uint32_t lane_slots(const Runtime& runtime, const Sequence& s, std::uint32_t layer,
+                         std::uint32_t head) {
+  const Geometry& geometry = runtime.cache().geometry(s.root());
+  const Place at = place_of(geometry, geometry.places[layer], head);
+  const Span span = span_of(runtime, s, at, {});
+  return (span.with_kept ? runtime.cache().lane(s, at.number, at.lane).slots : 0) + span.end -
+         span.begin;
+}
+
 LaneRows lane_rows(const Runtime& runtime, const Sequence& s, std::uint32_t layer,
                    std::uint32_t head, const LaneParts& parts, LaneRange range) {
   const KvCache& cache = runtime.cache();

@@ -38,6 +38,10 @@ std::vector<std::uint32_t> lane_tokens(const Runtime& runtime, const Sequence& s
                                        std::uint32_t layer, std::uint32_t head,
                                        LaneRange range = {});
 
+// How many there are.
+std::uint32_t lane_slots(const Runtime& runtime, const Sequence& s, std::uint32_t layer,
+                         std::uint32_t head);
+
 // Replaces the rows of the lane's own pages by as many others. No other sequence may read these
 // pages (KvCache::own_lane). A lossy format rounds the rows once more.
 void write_lane(Runtime& runtime, Sequence& s, std::uint32_t layer, std::uint32_t head,

@@ -1,11 +1,12 @@
 #include "engine/observer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
+#include <limits>
 
 #include "base/check.h"
 #include "engine/lane_rows.h"
+#include "engine/scoring.h"
 #include "kv/retain/policy.h"
 
 namespace quire {
@@ -16,14 +17,6 @@ constexpr std::uint32_t kAhead = 512;      // positions that expected queries ar
 constexpr Signal kLastQueries = Signal::window_mass | Signal::below_counts;
 
 }  // namespace
-
-struct Observer::Gathered {
-  std::vector<std::uint32_t> tokens;
-  std::vector<float> keys, values, window, below, total, peak, mean, covariance, norms;
-  std::vector<double> cosines, sines;
-  std::vector<std::uint8_t> marks;
-  RetainInput in;
-};
 
 Observer::Observer(const Runtime& runtime, RootId root, Signal needs, std::uint32_t window,
                    std::uint32_t prompt_length)
@@ -91,9 +84,24 @@ void Observer::add_mass(Runtime& runtime, const Sequence& s, Tap& tap, MassAsk a
   runtime.executor().page_work()->add_mass(geometry, {cache.arena(), views}, tap, ask, out);
 }
 
-std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
-                                         std::span<const RetainMethod> methods) {
-  if (layers_.empty()) return {};
+Result<std::vector<LaneScoring>> Observer::score(Runtime& runtime, const Sequence& s,
+                                                 std::span<const RetainMethod> methods) {
+  Scoring scoring(methods);
+  double operations = std::numeric_limits<double>::infinity();
+  for (bool done = false; !done;) {
+    TRY(done, scoring.some(runtime, s, *this, operations));
+  }
+  return scoring.take();
+}
+
+double Observer::slot_operations(Signal needs) const {
+  constexpr double kPlain = 16;  // of reading and scoring a slot, by dimension
+  return head_dim_ *
+         (kPlain + (asks(needs, Signal::query_moments) ? 2.0 * group() * head_dim_ : 0));
+}
+
+void Observer::sum_last_queries(Runtime& runtime, const Sequence& s,
+                                std::span<const RetainMethod> methods) {
   Signal needs = Signal::none;
   for (const RetainMethod& m : methods) needs = needs | m.needs;
   if (asks(needs, kLastQueries)) {
@@ -118,55 +126,11 @@ std::vector<LaneScoring> Observer::score(Runtime& runtime, const Sequence& s,
       moments_[i].add(tap_->moment_count(), tap_->sums(i / query_heads_, i % query_heads_),
                       tap_->products(i / query_heads_, i % query_heads_));
   }
-  struct Piece {
-    std::vector<float> scores, weights;
-    std::vector<std::uint32_t> slots;  // by head
-  };
-  std::vector<Piece> parts(methods.size() * layers_.size());
-  lane_tokens(runtime, s, layers_[0], 0);  // tables are right from here on: threads only read
-  std::atomic<std::uint32_t> next{0};
-  runtime.pool().run([&](ThreadPool::Worker) {
-    Gathered gathered;
-    for (std::uint32_t index; (index = next.fetch_add(1)) < layers_.size();) {
-      std::vector<std::size_t> slots;
-      for (std::uint32_t h = 0; h < kv_heads_; ++h)
-        slots.push_back(lane_tokens(runtime, s, layers_[index], h).size());
-      const bool alike = std::ranges::all_of(slots, [&](std::size_t n) { return n == slots[0]; });
-      const std::uint32_t heads = alike ? kv_heads_ : 1;
-      for (std::uint32_t h = 0; h < kv_heads_; h += heads) {
-        gather(runtime, s, needs, index, h, heads, gathered);
-        const std::size_t count = std::size_t{heads} * gathered.in.slots;
-        for (std::size_t m = 0; m < methods.size(); ++m) {
-          Piece& part = parts[m * layers_.size() + index];
-          const std::size_t at = part.scores.size();
-          part.scores.resize(at + count);
-          methods[m].score(methods[m], gathered.in, std::span(part.scores).subspan(at));
-          if (methods[m].weigh) {
-            part.weights.resize(at + count);
-            methods[m].weigh(methods[m], gathered.in, std::span(part.weights).subspan(at));
-          }
-          part.slots.insert(part.slots.end(), heads, gathered.in.slots);
-        }
-      }
-    }
-  });
-  std::vector<LaneScoring> all(methods.size());
-  for (std::size_t m = 0; m < methods.size(); ++m) {
-    all[m].kv_heads = kv_heads_;
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const Piece& part = parts[m * layers_.size() + i];
-      all[m].scores.insert(all[m].scores.end(), part.scores.begin(), part.scores.end());
-      all[m].weights.insert(all[m].weights.end(), part.weights.begin(), part.weights.end());
-      for (const std::uint32_t n : part.slots) all[m].begin.push_back(all[m].begin.back() + n);
-    }
-  }
-  return all;
 }
 
 void Observer::gather(const Runtime& runtime, const Sequence& s, Signal needs, std::uint32_t index,
                       std::uint32_t first_head, std::uint32_t heads, Gathered& to) const {
-  const LaneParts parts{.keys = asks(needs, Signal::keys),
-                        .values = asks(needs, Signal::values | Signal::output_norms)};
+  const LaneParts parts{.keys = asks(needs, Signal::keys), .values = asks(needs, Signal::values)};
   to = {};
   for (std::uint32_t head = first_head; head < first_head + heads; ++head) {
     LaneRows rows = lane_rows(runtime, s, layers_[index], head, parts);
@@ -185,10 +149,6 @@ void Observer::gather(const Runtime& runtime, const Sequence& s, Signal needs, s
       take(Signal::peak_mass, peak_, to.peak);
       if (asks(needs, Signal::query_moments)) gather_moments(runtime, index, q, to);
     }
-    std::vector<float> scratch;
-    for (std::size_t i = 0; asks(needs, Signal::output_norms) && i < slots; ++i)
-      to.norms.push_back(output_->norm(
-          layers_[index], head, std::span(rows.values).subspan(i * head_dim_, head_dim_), scratch));
     if (parts.keys) to.keys.insert(to.keys.end(), rows.keys.begin(), rows.keys.end());
     if (asks(needs, Signal::values))
       to.values.insert(to.values.end(), rows.values.begin(), rows.values.end());
@@ -210,7 +170,7 @@ void Observer::gather(const Runtime& runtime, const Sequence& s, Signal needs, s
            .below_counts = to.below,
            .query_mean = to.mean,
            .query_covariance = to.covariance,
-           .output_norms = to.norms,
+           .output_norms = {},
            .gates = {},
            .marks = to.marks};
 }

@@ -3,13 +3,12 @@
 //
 // Gathers only the signals that a method asks for (Signal). Queries come from the model's pass
 // (model/tap.h). Attention is summed when a block is sealed, so the sums do not depend on how a
-// prompt was cut into steps. score() then computes scores layer by layer, on all threads, for
-// several methods.
+// prompt was cut into steps. engine/scoring.h then computes scores for several methods.
 //
 //   Observer observer(runtime, root, method.needs, method.window, prompt.size());
 //   ... each step: its tap is observer.before_step(past, rows); then observer.after_step(runtime, s)
 //   observer.finish(runtime, s);
-//   std::vector<LaneScoring> scored = observer.score(runtime, s, {&method, 1});
+//   TRY(const auto scored, observer.score(runtime, s, {&method, 1}));
 //   KeepSets keep = choose(method, scored[0].view(), budget);
 //
 // A copy is the observer of a fork.
@@ -39,24 +38,12 @@ struct LaneScoring {
   LaneScores view() const { return {kv_heads, scores, weights, begin}; }
 };
 
-// The projection behind attention, as floats by layer: what a value adds to a layer's output.
-class OutputWeights {
- public:
-  static Result<std::shared_ptr<const OutputWeights>> read(const Runtime& runtime);
-  // Mean over the query heads of one KV head of the sum of magnitudes that a value adds.
-  float norm(std::uint32_t layer, std::uint32_t kv_head, std::span<const float> value,
-             std::vector<float>& scratch) const;
-
- private:
-  std::uint32_t hidden_ = 0, head_dim_ = 0, group_ = 1;
-  std::vector<std::vector<float>> by_layer_;  // [input][output]
-};
-
 class Observer {
  public:
   Observer(const Runtime& runtime, RootId root, Signal needs, std::uint32_t window,
            std::uint32_t prompt_length);
 
+  std::uint32_t kv_heads() const { return kv_heads_; }
   // Layers whose lanes are compacted, in order: lane = index here * kv_heads + head.
   const std::vector<std::uint32_t>& layers() const { return layers_; }
 
@@ -72,11 +59,10 @@ class Observer {
   Status read_again(Stepper& stepper, const Sequence& s);  // all at once
   bool has_read_again() const { return has_read_again_; }
   void set_marks(std::vector<std::uint8_t> by_token) { marks_ = std::move(by_token); }
-  void set_output_weights(std::shared_ptr<const OutputWeights> w) { output_ = std::move(w); }
 
-  // The methods must look at the same number of last queries.
-  std::vector<LaneScoring> score(Runtime& runtime, const Sequence& s,
-                                 std::span<const RetainMethod> methods);
+  // All at once. The methods must look at the same number of last queries.
+  Result<std::vector<LaneScoring>> score(Runtime& runtime, const Sequence& s,
+                                         std::span<const RetainMethod> methods);
   double seconds() const { return seconds_; }  // spent on summing attention while tokens were read
   // Attention that a lane's slots got so far, averaged over its query heads; empty if not gathered.
   std::vector<float> mass(std::uint32_t lane) const;
@@ -85,15 +71,25 @@ class Observer {
   void kept(const KeepSets& keep);
 
  private:
+  friend class Scoring;
   struct Rereading;                                     // where it stands
   using ByQueryHead = std::vector<std::vector<float>>;  // [layer index * query heads + head][slot]
-  struct Gathered;  // one layer's RetainInput and what it points to
+  struct Gathered {  // one layer's RetainInput and what it points to
+    std::vector<std::uint32_t> tokens;
+    std::vector<float> keys, values, window, below, total, peak, mean, covariance, norms;
+    std::vector<double> cosines, sines;
+    std::vector<std::uint8_t> marks;
+    RetainInput in;
+  };
 
   bool asked(Signal s) const { return asks(needs_, s); }
   std::uint32_t group() const { return query_heads_ / kv_heads_; }
   void work(Runtime& runtime, const Sequence& s, std::uint32_t end);
   // Adds the attention of these tokens' queries; `to` gets a number for every slot there is.
   void add_mass(Runtime& runtime, const Sequence& s, Tap& tap, MassAsk ask, ByQueryHead& to) const;
+  // Sums over the last queries and all queries, which scores of these methods need.
+  void sum_last_queries(Runtime& runtime, const Sequence& s, std::span<const RetainMethod> methods);
+  double slot_operations(Signal needs) const;  // of scoring a slot of a lane, about
   void gather(const Runtime& runtime, const Sequence& s, Signal needs, std::uint32_t index,
               std::uint32_t head, std::uint32_t heads, Gathered& to) const;
   void gather_moments(const Runtime& runtime, std::uint32_t index, std::uint32_t query_head,
@@ -109,7 +105,6 @@ class Observer {
   ByQueryHead mass_, peak_, window_mass_, below_;
   std::vector<QueryMoments> moments_;  // [layer index * query heads + head]
   std::vector<std::uint8_t> marks_;    // by token
-  std::shared_ptr<const OutputWeights> output_;
   // A copy does not inherit it: a fork reads again from the beginning.
   struct OwnRereading {
     OwnRereading() = default;

@@ -1,12 +1,9 @@
-// Signals that need more than watching: what the model looks at when it reads the context again, and
-// what values add to a layer's output.
+// A signal that needs more than watching: what the model looks at when it reads the context again.
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "engine/observer.h"
 #include "engine/stepper.h"
-#include "tensor/dequantize.h"
 
 namespace quire {
 namespace {
@@ -108,42 +105,6 @@ Status Observer::read_again(Stepper& stepper, const Sequence& s) {
     TRY(done, read_some(stepper, s, 0xffffffffu));
   }
   return {};
-}
-
-Result<std::shared_ptr<const OutputWeights>> OutputWeights::read(const Runtime& runtime) {
-  const ModelConfig& c = runtime.config();
-  auto made = std::make_shared<OutputWeights>();
-  made->hidden_ = c.hidden;
-  made->head_dim_ = c.head_dim;
-  made->group_ = c.query_heads / c.kv_heads;
-  const std::size_t inputs = std::size_t{c.query_heads} * c.head_dim;
-  std::vector<float> row(inputs);
-  for (std::uint32_t l = 0; l < c.layers; ++l) {
-    TRY(TensorView w, runtime.source().tensor("blk." + std::to_string(l) + ".attn_output.weight"));
-    TRY(const std::vector<std::byte> bytes, runtime.source().read_tensor(w));
-    w.data = bytes;
-    std::vector<float>& columns = made->by_layer_.emplace_back(inputs * c.hidden);
-    for (std::uint32_t o = 0; o < c.hidden; ++o) {
-      dequantize_row(w.type, w.row(o), inputs, row.data());
-      for (std::size_t i = 0; i < inputs; ++i) columns[i * c.hidden + o] = row[i];
-    }
-  }
-  return std::shared_ptr<const OutputWeights>(std::move(made));
-}
-
-float OutputWeights::norm(std::uint32_t layer, std::uint32_t kv_head, std::span<const float> value,
-                          std::vector<float>& scratch) const {
-  float sum = 0;
-  for (std::uint32_t g = 0; g < group_; ++g) {
-    scratch.assign(hidden_, 0.0f);
-    const std::size_t first = (std::size_t{kv_head} * group_ + g) * head_dim_;
-    for (std::uint32_t i = 0; i < head_dim_; ++i) {
-      const float* const column = &by_layer_[layer][(first + i) * hidden_];
-      for (std::uint32_t o = 0; o < hidden_; ++o) scratch[o] += value[i] * column[o];
-    }
-    for (const float x : scratch) sum += std::fabs(x);
-  }
-  return sum / static_cast<float>(group_);
 }
 
 }  // namespace quire

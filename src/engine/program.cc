@@ -29,18 +29,28 @@ void ProgramList::attached(Stepper& stepper, Sequence& s, const SequenceOptions&
   for (const auto& p : list_) p->attached(stepper, s, options);
 }
 
-Program::Work ProgramList::work(Stepper& stepper, Sequence& s, std::uint32_t rows) {
+Program::Work ProgramList::work(Stepper& stepper, Sequence& s, double& rows) {
   Work all = Work::none;
   for (const auto& p : list_) {
     const Work one = p->work(stepper, s, rows);
-    if (one == Work::unfinished) return one;
+    if (one >= Work::unfinished) return one;
     all = std::max(all, one);
   }
   return all;
 }
 
-void ProgramList::settle(Stepper& stepper, Sequence& s, bool forks) {
-  for (const auto& p : list_) p->settle(stepper, s, forks);
+std::string ProgramList::problem() const {
+  for (const auto& p : list_)
+    if (std::string why = p->problem(); !why.empty()) return why;
+  return {};
+}
+
+void ProgramList::settle(Stepper& stepper, Sequence& s) {
+  for (const auto& p : list_) p->settle(stepper, s);
+}
+
+bool ProgramList::due(const Sequence& s) const {
+  return std::ranges::any_of(list_, [&](const auto& p) { return p->due(s); });
 }
 
 Status ProgramList::before_step(Stepper& stepper, Sequence& s) {

@@ -2,8 +2,8 @@
 //
 // A program belongs to one answer and takes part in every step of its sequence (StepItem::program).
 // The engine calls its hooks and knows no policy by name. Programs: Retaining (kv.budget),
-// Selecting (kv.select), Blending (kv.reuse: approximate), Converting (kv.convert). A request with
-// several has a ProgramList. engine/combine.h says which may be combined.
+// Selecting (kv.select), Blending (kv.reuse: approximate), Converting (kv.convert), Pooler (pooling).
+// A request with several has a ProgramList. engine/combine.h says which may be combined.
 //
 //   ProgramList programs = make_programs(runtime, request, root);
 //   programs.open(options);                            // before the sequence is opened
@@ -37,7 +37,8 @@ struct ProgramReport {
   std::uint64_t bytes_beside = 0;                    // held besides the cache
   std::uint64_t bytes_read = 0, bytes_readable = 0;  // by answers that choose what they read
   std::uint32_t approximate_tokens = 0;              // reused without being computed
-  bool converted = false;  // the sequence began with blocks encoded from others
+  bool converted = false;     // the sequence began with blocks encoded from others
+  std::vector<float> pooled;  // states of the prompt (Request::pooling)
 
   void add(const ProgramReport& o) {
     bytes_beside += o.bytes_beside;
@@ -45,6 +46,7 @@ struct ProgramReport {
     bytes_readable += o.bytes_readable;
     approximate_tokens += o.approximate_tokens;
     converted |= o.converted;
+    if (pooled.empty()) pooled = o.pooled;
   }
 };
 
@@ -61,16 +63,22 @@ class Program {
   // It has been attached.
   virtual void attached(Stepper&, Sequence&, const SequenceOptions&) {}
 
-  // Does work that must be done before the sequence's next rows, about `rows` rows of it per call.
+  // Does work that must be done before the sequence's next rows, about as much as computing `rows`
+  // rows would be, and takes what it used from `rows`. With none left it does nothing.
   enum class Work : std::uint8_t {
     none,        // nothing to do
     done,        // did the last of it now
     unfinished,  // there is more: no rows of the sequence in this step
+    failed,      // it cannot be done: problem() says why, and the request ends
   };
-  virtual Work work(Stepper&, Sequence&, [[maybe_unused]] std::uint32_t rows) { return Work::none; }
-  // The prompt has been read as far as the program looks at it. The program does now what it can.
-  // `forks`: other answers will share the sequence's blocks.
-  virtual void settle(Stepper&, Sequence&, [[maybe_unused]] bool forks) {}
+  virtual Work work(Stepper&, Sequence&, [[maybe_unused]] double& rows) { return Work::none; }
+  virtual std::string problem() const { return {}; }
+  // The prompt has been read as far as the program looks at it. The program does now what takes no
+  // long work.
+  virtual void settle(Stepper&, Sequence&) {}
+  // Whether something is to be done before the sequence's next rows. What forks of the sequence
+  // would do, too, is done by one of them for all.
+  virtual bool due(const Sequence&) const { return false; }
   // Does what is due before the sequence's next rows. Code::exhausted: no room now, try again
   // later.
   virtual Status before_step(Stepper&, Sequence&) { return {}; }
@@ -125,8 +133,10 @@ class ProgramList final : public Program {
   void open(SequenceOptions& options) const override;
   std::optional<Attached> attach(Stepper&, Sequence&, const SequenceOptions&) override;
   void attached(Stepper&, Sequence&, const SequenceOptions&) override;
-  Work work(Stepper&, Sequence&, std::uint32_t rows) override;
-  void settle(Stepper&, Sequence&, bool forks) override;
+  Work work(Stepper&, Sequence&, double& rows) override;
+  std::string problem() const override;
+  void settle(Stepper&, Sequence&) override;
+  bool due(const Sequence&) const override;
   Status before_step(Stepper&, Sequence&) override;
   std::uint32_t rows_max(std::uint32_t past) const override;
   std::uint32_t part_end(std::uint32_t first, std::uint32_t end) const override;

@@ -1,17 +1,25 @@
 #include "engine/programs.h"
 
+#include <algorithm>
+
 #include "engine/blend.h"
 #include "engine/converting.h"
+#include "engine/pooler.h"
 #include "engine/retain.h"
 #include "engine/runtime.h"
 #include "engine/selecting.h"
+#include "engine/sessions.h"
 
 namespace quire {
 namespace {
 
 using Made = std::unique_ptr<Program>;
 
-std::uint32_t prompt_of(const Request& r) { return static_cast<std::uint32_t>(r.prompt.size()); }
+// What comes after the first prompt of a session is read as an answer is.
+std::uint32_t prompt_of(const Request& r) {
+  const auto all = static_cast<std::uint32_t>(r.prompt.size());
+  return r.session ? std::min(r.session->first_prompt(), all) : all;
+}
 
 Made converting(const Runtime&, const Request& r, RootId) {
   const bool one = r.choices == 1 && r.beams <= 1;
@@ -32,9 +40,14 @@ Made selecting(const Runtime& runtime, const Request& r, RootId root) {
   return std::make_unique<Selecting>(runtime, *r.kv.select, prompt_of(r), root);
 }
 
+Made pooling(const Runtime& runtime, const Request& r, RootId root) {
+  if (r.pooling == Pooling::none) return nullptr;
+  return std::make_unique<Pooler>(runtime, r.pooling, prompt_of(r), root);
+}
+
 // All programs, in the order in which their hooks are called.
-constexpr Made (*kPrograms[])(const Runtime&, const Request&, RootId) = {converting, blending,
-                                                                         retaining, selecting};
+constexpr Made (*kPrograms[])(const Runtime&, const Request&, RootId) = {
+    converting, blending, retaining, selecting, pooling};
 
 }  // namespace
 

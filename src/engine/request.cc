@@ -14,13 +14,21 @@ std::string_view failure_name(FailureKind kind) {
                                         "numeric_error",
                                         "client_closed_request",
                                         "device_lost",
-                                        "kv_quota_exceeded"};
+                                        "kv_quota_exceeded",
+                                        "model_file_changed"};
   return names[static_cast<std::size_t>(kind)];
 }
 
 std::string_view finish_name(Finish finish) {
   constexpr std::string_view names[] = {"length", "stop", "stop", "stop", "cancelled"};
   return names[static_cast<std::size_t>(finish)];
+}
+
+std::optional<Pooling> find_pooling(std::string_view name) {
+  if (name == "last") return Pooling::last;
+  if (name == "mean") return Pooling::mean;
+  if (name == "cls") return Pooling::cls;
+  return std::nullopt;
 }
 
 }  // namespace quire

@@ -29,6 +29,8 @@
 
 namespace quire {
 
+class SessionTurn;  // engine/sessions.h
+
 // Which tokens may come next: a grammar, seen from the engine. One per choice, called by one
 // compute thread at a time, so it must answer quickly: work that takes long may start in accept()
 // and be waited for in fill(), which comes after the next forward pass.
@@ -49,8 +51,11 @@ enum class KvWrite : std::uint8_t { all, prompt, none };
 struct KvPolicy {
   bool reuse = true;
   KvWrite write = KvWrite::all;
-  std::string tenant = {};                            // part of the root: tenants never share
-  std::string salt = {};                              // part of every key, besides the tenant
+  std::string tenant = {};  // part of the root: tenants never share
+  std::string salt = {};    // part of every key, besides the tenant
+  // Part of every key, too: blocks that something else than this model's pass may have made, and
+  // that serve one session and its forks alone.
+  std::string producer = {};
   std::shared_ptr<const StoragePolicy> storage = {};  // part of the root; null: the server's
   std::shared_ptr<const RetainPolicy> retain = {};    // null: everything stays
   // What answers read of it; null: everything. What prompts read is in `storage`.
@@ -67,6 +72,11 @@ struct KvPolicy {
   std::vector<LeaseRequest> leases = {};
 };
 
+// What an embedding is made of (engine/pooler.h): the state of the last token, the mean of all states,
+// or the state of the first token.
+enum class Pooling : std::uint8_t { none, last, mean, cls };
+std::optional<Pooling> find_pooling(std::string_view name);  // "last", "mean" or "cls"
+
 // A named range of the prompt ("system[0]", "messages[3]"), for explain.
 struct PromptSegment {
   std::string name;
@@ -76,6 +86,10 @@ struct PromptSegment {
 struct Request {
   std::string id = {};      // as the client knows it; explain finds it by this
   std::string family = {};  // prompt_cache_key: requests that expect to share
+  // Whose it is when places and turns are shared out; empty: its tenant's. There must not be many
+  // different ones.
+  std::string client = {};
+  std::string model = {};  // as the client named it; explain compares it
   std::vector<TokenId> prompt = {};
   std::vector<PromptSegment> segments = {};
 
@@ -94,15 +108,25 @@ struct Request {
   float length_penalty = 1;
   std::uint32_t chunk = 0;  // most prompt tokens that one step reads; 0: as many as fit
 
-  // >= 0: log-probabilities of the prompt's own tokens, with this many alternatives. The whole
-  // prompt is computed, because the cache keeps no logits.
+  // >= 0: log-probabilities of the prompt's own tokens from `prompt_logprobs_from` on, with this many
+  // alternatives. The cache keeps no logits, so a prefix is reused only up to there.
   std::int32_t prompt_logprobs = -1;
+  std::uint32_t prompt_logprobs_from = 1;  // nothing is known of the first token
+  // Other than none: the prompt's states, pooled, are Done::pooled. With tokens_max 0.
+  Pooling pooling = Pooling::none;
 
   std::unique_ptr<TokenMask> mask = {};  // none: everything may come
   std::vector<TokenId> prediction = {};  // what the client expects: drafts are made of it
+  bool explain = false;                  // Admitted::explanation is wanted
+  // The explanation compares with the first of these requests that is remembered; empty: with the most
+  // similar one of late.
+  std::vector<std::string> compare_to = {};
   KvPolicy kv = {};
-  std::int32_t priority = 0;  // -100..100: higher goes first, and is preempted last
-  Nanoseconds deadline = 0;   // after submit: fails when it has not finished by then; 0: none
+  std::shared_ptr<SessionTurn> session = {};  // that it goes on with; none: it stands alone
+  std::int32_t priority = 0;                  // -100..100: higher goes first, and is preempted last
+  Nanoseconds deadline = 0;  // after submit: fails when it has not finished by then; 0: none
+
+  const std::string& shares_as() const { return client.empty() ? kv.tenant : client; }
 };
 
 // Why a request was refused or broken off. Names as in error bodies: failure_name().
@@ -119,8 +143,9 @@ enum class FailureKind : std::uint8_t {
   cancelled,       // by cancel()                                                        499
   device,          // the GPU does not answer any more                                   503
   quota,           // could not fit its tenant's quota even alone                        429
+  model_file,      // what its policy reads of the model's file is gone                  503
 };
-inline constexpr std::size_t kFailureKinds = 12;
+inline constexpr std::size_t kFailureKinds = 13;
 std::string_view failure_name(FailureKind kind);  // "kv_capacity_exceeded", "queue_full", ...
 
 struct Failure {
@@ -138,6 +163,8 @@ enum class Finish : std::uint8_t {
 };
 std::string_view finish_name(Finish finish);  // "length" or "stop", as clients know them
 
+struct Explanation;  // engine/explain.h
+
 struct Admitted {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t cached_tokens = 0;  // need not be computed; at most prompt_tokens - 1
@@ -145,11 +172,12 @@ struct Admitted {
   std::uint32_t loaded_tokens = 0;  // of the cached: they came from a tier
   Reason reason = Reason::none;     // why the next token was not served
   double queue_seconds = 0;
+  std::shared_ptr<const Explanation> explanation = {};  // where Request::explain asks for it
 };
 
 struct PromptLogprob {
   TokenId token = 0;
-  float logprob = 0;                       // of position 0: not there, 0
+  float logprob = 0;                       // before prompt_logprobs_from: not there, 0
   std::vector<TokenLogprob> alternatives;  // most likely first; empty at position 0
 };
 
@@ -176,8 +204,9 @@ struct Done {
   double load_seconds = 0;                        // waiting for blocks from a tier
   double token_gap_median = 0, token_gap_99 = 0;  // seconds between tokens of one choice
   double saved_prefill_seconds = 0;  // estimate: what the cached tokens would have cost
-  std::vector<LeaseId> leases;       // one per lease of KvPolicy::leases that could be taken
+  std::vector<LeaseId> leases;       // one per lease of KvPolicy::leases; 0: it could not be taken
   std::string lease_problem;         // why one could not
+  std::vector<float> pooled = {};    // as Request::pooling says, not normalized; else empty
 };
 
 // Where the engine reports what happens to a request. The engine thread calls and waits, so enqueue

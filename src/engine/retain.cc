@@ -1,6 +1,7 @@
 #include "engine/retain.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "engine/lane_rows.h"
@@ -52,7 +53,9 @@ std::uint32_t Retaining::rows_max(std::uint32_t past) const {
 
 void Retaining::reset(Sequence&) {
   observer_ = *fresh_;
+  scoring_.reset();
   compaction_.reset();
+  merges_ = false;
   prompt_done_ = dropped_ = false;
   last_ = shift_ = 0;
   for (MergeState& state : merge_states_) state = {};
@@ -70,17 +73,22 @@ bool Retaining::due(const Sequence& s) const {
          s.length() - last_ >= policy_->every;
 }
 
-// Reads the prompt again in pieces, so that other requests do not wait for it.
-Program::Work Retaining::work(Stepper& stepper, Sequence& s, std::uint32_t rows) {
-  if (!reads_again(stepper.runtime(), s)) return Work::none;
-  // If there is no room, the next step tries again, when other jobs may have been preempted.
-  if (!observer_.read_some(stepper, s, rows).ok()) return Work::none;
-  return reads_again(stepper.runtime(), s) ? Work::unfinished : Work::done;
+// In parts, so that other requests do not wait for it.
+Program::Work Retaining::work(Stepper& stepper, Sequence& s, double& rows) {
+  if (!due(s) || decided(stepper.runtime(), s)) return Work::none;
+  if (rows <= 0) return Work::unfinished;
+  const Result<bool> done = decide_some(stepper, s, rows);
+  if (done.ok()) return done.value() ? Work::done : Work::unfinished;
+  // If there is no room, the next step tries again, when other jobs may have been preempted. If the
+  // device does not answer, the step notices that, too, for all jobs.
+  if (done.error().code == Code::exhausted || done.error().code == Code::unavailable)
+    return Work::none;
+  problem_ = done.error().message;
+  return Work::failed;
 }
 
-// Forks share the tokens that stay, so everything is dropped before an answer forks.
-void Retaining::settle(Stepper& stepper, Sequence& s, bool forks) {
-  if (forks || !reads_again(stepper.runtime(), s)) (void)drop_due(stepper, s);
+void Retaining::settle(Stepper& stepper, Sequence& s) {
+  if (due(s) && decided(stepper.runtime(), s)) (void)drop_due(stepper, s);
 }
 
 void Retaining::after_step(Stepper& stepper, Sequence& s) {
@@ -103,7 +111,10 @@ std::optional<std::string> Retaining::snapshot_name(const Sequence& s) const {
 Status Retaining::drop_due(Stepper& stepper, Sequence& s) {
   Runtime& runtime = stepper.runtime();
   if (!due(s)) return {};
-  if (!compaction_) TRY_STATUS(decide(stepper, s));
+  for (bool done = decided(runtime, s); !done;) {
+    double rows = std::numeric_limits<double>::infinity();
+    TRY(done, decide_some(stepper, s, rows));
+  }
   if (compaction_) {
     const Status done = compaction_->carry_out(runtime, s);
     dropped_ |= compaction_->began();
@@ -121,32 +132,46 @@ bool Retaining::all_stay(const Runtime& runtime, const Sequence& s) const {
   const std::uint32_t kv_heads = runtime.config().kv_heads;
   std::uint64_t slots = 0, lanes = 0;
   for (const std::uint32_t layer : observer_.layers())
-    for (std::uint32_t h = 0; h < kv_heads; ++h, ++lanes)
-      slots += lane_tokens(runtime, s, layer, h).size();
+    for (std::uint32_t h = 0; h < kv_heads; ++h, ++lanes) slots += lane_slots(runtime, s, layer, h);
   return s.length() < runtime.geometry().tokens_per_block || slots <= budget_ * lanes;
 }
 
-bool Retaining::reads_again(const Runtime& runtime, const Sequence& s) const {
-  return asks(policy_->needs(), Signal::peak_mass) && !prompt_done_ && !compaction_ && due(s) &&
-         !observer_.has_read_again() && !all_stay(runtime, s);
+bool Retaining::decided(const Runtime& runtime, const Sequence& s) const {
+  if (compaction_) return !merges_;
+  return !scoring_ && all_stay(runtime, s);
 }
 
-Status Retaining::decide(Stepper& stepper, Sequence& s) {
+Result<bool> Retaining::decide_some(Stepper& stepper, Sequence& s, double& rows) {
   Runtime& runtime = stepper.runtime();
-  if (all_stay(runtime, s)) return {};
   const Signal needs = policy_->needs();
-  if (asks(needs, Signal::peak_mass)) TRY_STATUS(observer_.read_again(stepper, s));
-  if (asks(needs, Signal::marks)) observer_.set_marks(token_marks(runtime.tokenizer(), s.tokens()));
-  if (asks(needs, Signal::output_norms)) {
-    TRY(auto weights, OutputWeights::read(runtime));
-    observer_.set_output_weights(std::move(weights));
+  if (asks(needs, Signal::peak_mass) && !observer_.has_read_again()) {
+    const auto now = static_cast<std::uint32_t>(std::min(std::max(rows, 1.0), 1e9));
+    TRY([[maybe_unused]] const bool read, observer_.read_some(stepper, s, now));
+    rows -= now;
+    return false;
   }
-  observer_.finish(runtime, s);
-  const std::vector<LaneScoring> scored = observer_.score(runtime, s, {&policy_->method, 1});
-  observer_.set_output_weights(nullptr);  // as large as a layer's cache of many tokens
-  compaction_.emplace(runtime, s, observer_.layers(), policy_->method, scored[0], budget_);
-  if (policy_->merger) compaction_->merge(runtime, s, *policy_->merger, observer_, merge_states_);
-  return {};
+  if (!scoring_ && !compaction_) {
+    if (asks(needs, Signal::marks))
+      observer_.set_marks(token_marks(runtime.tokenizer(), s.tokens()));
+    observer_.finish(runtime, s);
+    scoring_.emplace(std::span(&policy_->method, 1));
+  }
+  const double row = row_operations(runtime.config());
+  double operations = rows * row;
+  if (scoring_) {
+    TRY(const bool scored, scoring_->some(runtime, s, observer_, operations));
+    rows = operations / row;
+    if (!scored) return false;
+    const std::vector<LaneScoring> all = scoring_->take();
+    compaction_.emplace(runtime, s, observer_.layers(), policy_->method, all[0], budget_);
+    scoring_.reset();
+    merges_ = policy_->merger != nullptr;
+    return !merges_;
+  }
+  merges_ =
+      !compaction_->merge_some(runtime, s, *policy_->merger, observer_, merge_states_, operations);
+  rows = operations / row;
+  return !merges_;
 }
 
 // Before positions leave the range that the model was trained on, all tokens but the first ones

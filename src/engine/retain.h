@@ -2,8 +2,9 @@
 // while tokens are read. It drops tokens when the prompt has been read and, while decoding,
 // whenever enough blocks were sealed.
 //
-// Tokens that are due are dropped before the sequence's next step, or at once by settle(). If there
-// is no room for that, the step fails like any other and can be tried again. Which tokens are
+// Tokens that are due are dropped before the sequence's next step, or at once by settle(). Deciding
+// which ones may take long: work() does it in parts, before other steps. If there is no room for
+// dropping them, the step fails like any other and can be tried again. Which tokens are
 // dropped, and when, depends only on tokens and policy, never on how steps were cut.
 //
 //   Retaining retaining(runtime, policy, prompt.size(), root);
@@ -19,6 +20,7 @@
 #include "engine/compaction.h"
 #include "engine/observer.h"
 #include "engine/program.h"
+#include "engine/scoring.h"
 #include "kv/retain/policy.h"
 
 namespace quire {
@@ -30,9 +32,11 @@ class Retaining final : public Program {
 
   std::unique_ptr<Program> fork() const override { return std::make_unique<Retaining>(*this); }
   void open(SequenceOptions& options) const override;
-  Work work(Stepper& stepper, Sequence& s, std::uint32_t rows) override;
+  Work work(Stepper& stepper, Sequence& s, double& rows) override;
   Status before_step(Stepper& stepper, Sequence& s) override { return drop_due(stepper, s); }
-  void settle(Stepper& stepper, Sequence& s, bool forks) override;
+  std::string problem() const override { return problem_; }
+  void settle(Stepper& stepper, Sequence& s) override;
+  bool due(const Sequence& s) const override;
   std::uint32_t rows_max(std::uint32_t past) const override;
   std::uint32_t position_shift() const override { return shift_; }
   Tap* tap(std::uint32_t past, std::uint32_t rows) override {
@@ -54,15 +58,14 @@ class Retaining final : public Program {
   // Tokens that the sequence needs room for besides its own: the context, if it is read again.
   std::uint32_t more_tokens() const;
 
-  // Whether the prompt must be read again before tokens can be dropped.
-  bool reads_again(const Runtime& runtime, const Sequence& s) const;
-  bool due(const Sequence& s) const;
   // Drops the tokens that are due. If there is no room, some or all of them wait for the next call.
   Status drop_due(Stepper& stepper, Sequence& s);
 
  private:
   bool all_stay(const Runtime& runtime, const Sequence& s) const;
-  Status decide(Stepper& stepper, Sequence& s);
+  bool decided(const Runtime& runtime, const Sequence& s) const;
+  // Decides what stays, as much as computing `rows` rows would be. True: decided.
+  Result<bool> decide_some(Stepper& stepper, Sequence& s, double& rows);
   Status rebase(Runtime& runtime, Sequence& s);
 
   std::shared_ptr<const RetainPolicy> policy_;
@@ -73,7 +76,10 @@ class Retaining final : public Program {
   std::uint32_t last_ = 0;                      // length when it last ran
   std::uint32_t shift_ = 0;                     // endless text: how far positions are behind
   std::vector<MergeState> merge_states_;        // by lane
-  std::optional<Compaction> compaction_;        // decided, not done
+  std::optional<Scoring> scoring_;              // under way
+  std::optional<Compaction> compaction_;        // decided but for merging, not done
+  bool merges_ = false;                         // it has yet to merge
+  std::string problem_;                         // why it cannot be decided
 };
 
 }  // namespace quire

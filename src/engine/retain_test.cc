@@ -23,10 +23,12 @@ TinyOptions llama() { return {.type = DType::q8_0, .layers = 3, .head_dim = 64};
 struct KeptRead {
   std::vector<std::vector<std::uint32_t>> kept;  // by lane
   std::vector<std::vector<float>> logits;
+  int parts = 0;  // in which it was decided
 };
 
+// `part` > 0: what is due is decided in parts of so many rows' work.
 KeptRead run(Runtime& r, std::shared_ptr<const RetainPolicy> p, std::span<const TokenId> prompt,
-             std::span<const TokenId> answer, std::uint32_t chunk) {
+             std::span<const TokenId> answer, std::uint32_t chunk, double part = 0) {
   KeptRead out;
   const RootId root = r.tenant_root("").value();
   std::optional<Retaining> retaining;
@@ -48,6 +50,8 @@ KeptRead run(Runtime& r, std::shared_ptr<const RetainPolicy> p, std::span<const 
   }
   if (retain) {
     Stepper stepper(r);
+    for (double rows = part; part > 0; rows = part, ++out.parts)
+      if (retain->work(stepper, s, rows) != Program::Work::unfinished) break;
     EXPECT_TRUE(retain->drop_due(stepper, s).ok());
   }
   for (std::uint32_t l = 0; l < r.config().layers; ++l)
@@ -73,6 +77,19 @@ std::vector<std::string> every_method() {
 }
 
 class EveryMethod : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EveryMethod, KeepsTheSameHoweverTheDecidingIsCut) {
+  TinyRuntime r(llama());
+  const auto prompt = printable_of(300, 1), answer = printable_of(4, 2);
+  for (const char* merge : {"", ",merge=d2o", ",merge=cam"}) {
+    const auto p = policy(GetParam() + ":30%" + merge);
+    const KeptRead whole = run(*r, p, prompt, answer, 300);
+    const KeptRead cut = run(*r, p, prompt, answer, 300, 20);
+    EXPECT_EQ(cut.kept, whole.kept);
+    EXPECT_EQ(cut.logits, whole.logits);
+    EXPECT_GE(cut.parts, GetParam().starts_with("critical-") ? 20 : 1);
+  }
+}
 
 TEST_P(EveryMethod, KeepsTheSameHoweverThePromptIsCut) {
   TinyRuntime r(llama());

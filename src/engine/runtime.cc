@@ -105,6 +105,8 @@ Status open_folder(const RuntimeOptions& options, RuntimeParts& parts) {
         return Result<std::unique_ptr<Tier>>(std::move(tier.value()));
       }));
   parts.cache.secret = secret->key_secret();
+  parts.sessions = {options.kv_dir + "/sessions", *secret,
+                    options.kv_disk_bytes ? options.kv_disk_bytes : 1ull << 30};
   return {};
 }
 
@@ -169,6 +171,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   r->tokenizer_ = std::move(parts.tokenizer);
   r->template_ = std::move(parts.chat_template);
   r->secret_ = parts.cache.secret;
+  r->sessions_ = std::move(parts.sessions);
   if (parts.clock) r->clock_ = parts.clock;
   r->isa_ = options.isa;
   r->vector_ = &vector_kernels(options.isa);
@@ -232,6 +235,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   cache.tenant_pin_share = options.tenant_pin_share;
   if (parts.tiers) {
     r->tiers_ = std::move(parts.tiers);
+    r->kv_dir_ = options.kv_dir;
     r->tiers_->set_secret(cache.secret);
     double token_bytes = 0;
     for (const LayerGroup& g : geometry.groups) token_bytes += geometry.bytes_per_token(g);

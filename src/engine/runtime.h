@@ -29,6 +29,7 @@
 #include "kv/memory.h"
 #include "kv/retain/policy.h"
 #include "kv/select/policy.h"
+#include "kv/tier/secret.h"
 #include "kv/tier/tier_link.h"
 #include "model/executor.h"
 #include "model/model.h"
@@ -60,7 +61,7 @@ struct RuntimeOptions {
                                      // may be resized to four times as much
   std::uint32_t context = 0;         // 0: the model's own
   std::uint32_t rows_max = 0;        // rows of one step; 0: 512, on a GPU 8,192
-  std::string evictor = "cost";
+  std::string evictor = "odds";
   double pin_budget = 0.5;          // share of the cache that pinned prefixes may hold
   double tenant_pin_share = 1;      // of that, what one tenant may
   std::string kv_dir = {};          // blocks are kept in this folder, too; none: nowhere
@@ -69,6 +70,13 @@ struct RuntimeOptions {
   TierWrite kv_disk_write = TierWrite::automatic;
   std::function<void(const std::string&)> log = {};  // lines about the folder, from any thread
   ModelSource::Progress loading = {};  // called with the bytes of weights that are loaded
+};
+
+// Where sessions are saved, and the secret that tells our own files.
+struct SessionFolder {
+  std::string path;
+  DeploymentSecret secret;
+  std::uint64_t bytes_max = 0;  // of all files together
 };
 
 // What a runtime is made of. Runtime::open loads them from files; the simulator brings its own.
@@ -83,6 +91,7 @@ struct RuntimeParts {
   const Clock* clock = nullptr;          // none: the machine's
   CacheOptions cache = {};               // budgets, block size and evictor are RuntimeOptions'
   std::unique_ptr<TierLink> tiers = {};  // what lies below memory; its secret is the cache's
+  std::optional<SessionFolder> sessions = {};
 };
 
 class Runtime {
@@ -116,7 +125,10 @@ class Runtime {
   std::size_t memory_page() const { return memory_page_; }  // that its memory comes in, in bytes
   const Clock& clock() const { return *clock_; }            // of the cache and of steps
   TierLink* tiers() { return tiers_.get(); }                // null: there are none
+  const std::string& kv_dir() const { return kv_dir_; }     // the folder in use; empty: none
   const TierLink* tiers() const { return tiers_.get(); }
+  // None: sessions cannot be saved. The digest of weights is that of their content if there is one.
+  const std::optional<SessionFolder>& sessions() const { return sessions_; }
 
   // Bytes from one block of the cache to another, wherever they lie.
   void copy_block(ArenaOffset to, ArenaOffset from, std::size_t bytes);
@@ -128,6 +140,7 @@ class Runtime {
   std::optional<RootId> find_root(std::string_view tenant,
                                   const StoragePolicy* storage = nullptr) const;
   BlockKey tenant_key(std::string_view tenant, const StoragePolicy* storage = nullptr) const;
+  RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;  // of roots
   Status check_storage(const StoragePolicy& storage) const;
   // Whether a sequence that is stored in this way can be compacted.
   Status check_retain(const RetainPolicy& policy, const StoragePolicy* storage = nullptr,
@@ -144,7 +157,6 @@ class Runtime {
 
  private:
   Runtime() = default;
-  RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;
 
   std::shared_ptr<const ModelSource> source_;
   SteadyClock steady_;
@@ -152,6 +164,7 @@ class Runtime {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<KvCache> cache_;
+  std::optional<SessionFolder> sessions_;
   std::unique_ptr<TierLink> tiers_;  // ends first: it may hold memory of the cache
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
@@ -171,6 +184,7 @@ class Runtime {
   RootHold root_hold_;
   Geometry geometry_;  // of that root
   std::uint32_t context_ = 0, tokens_per_block_ = 32;
+  std::string kv_dir_;
 };
 
 }  // namespace quire

@@ -45,6 +45,14 @@ void WaitingLine::charge(TenantId tenant, std::uint64_t tokens) {
   turns_.emplace(t.turn, tenant);
 }
 
+void WaitingLine::waiting(std::vector<TenantId>& tenants) const {
+  tenants.clear();
+  for (const auto& [turn, tenant] : turns_) {
+    if (tenants.size() >= options_.tenants_tried) return;
+    tenants.push_back(tenant);
+  }
+}
+
 std::optional<JobId> WaitingLine::pick(const std::function<Readiness(JobId)>& probe) {
   skipped_.clear();
   std::uint32_t tried = 0;

@@ -63,6 +63,7 @@ class WaitingLine {
   explicit WaitingLine(const SchedulerOptions& options) : options_(options) {}
 
   TenantId tenant(std::string_view name);  // interned
+  std::size_t tenants() const { return tenants_.size(); }
 
   struct Entry {
     TenantId tenant{};
@@ -80,6 +81,9 @@ class WaitingLine {
   // The job that runs next; it leaves the line. None: no job can run, or a job that may not be
   // passed any more has no room yet. `probe` is called for a bounded number of jobs.
   std::optional<JobId> pick(const std::function<Readiness(JobId)>& probe);
+
+  // Those whose jobs wait, in the order of their turns; not all if there are many.
+  void waiting(std::vector<TenantId>& tenants) const;
 
   void charge(TenantId tenant, std::uint64_t tokens);
   std::uint64_t served(TenantId tenant) const { return at(tenant).served; }

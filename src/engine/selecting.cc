@@ -28,6 +28,7 @@ Selecting::Selecting(const Runtime& runtime, const SelectPolicy& policy,
 
 void Selecting::open(SequenceOptions& options) const {
   options.recomputable = false;
+  options.serve_max = std::min(options.serve_max, prompt_length_);
   options.publish_generated = false;  // what answers compute from a part of it is theirs
 }
 

@@ -22,6 +22,10 @@ class Selecting final : public Program {
   std::uint32_t prompt_length() const { return prompt_length_; }
   std::unique_ptr<Program> fork() const override { return std::make_unique<Selecting>(*this); }
   void open(SequenceOptions& options) const override;
+  // Blocks behind the prompt are computed from a part of their chain.
+  void attached(Stepper&, Sequence& s, const SequenceOptions&) override {
+    s.limit_purity(prompt_length_);
+  }
   std::uint32_t rows_max(std::uint32_t past) const override;
   std::uint32_t part_end(std::uint32_t first, std::uint32_t end) const override {
     return first >= prompt_length_ ? first + 1 : std::min(end, prompt_length_);

@@ -13,7 +13,8 @@
 namespace quire {
 namespace {
 
-// What one request was answered: every token and its log-probability, choice by choice.
+// What one request was answered: every token and its log-probability, choice by choice, or its
+// embedding.
 class HashSink final : public RequestSink {
  public:
   explicit HashSink(std::uint32_t choices) : answers(choices) {}
@@ -23,7 +24,9 @@ class HashSink final : public RequestSink {
     answers[choice].push_back(std::uint64_t{bits} << 32 | static_cast<std::uint32_t>(token.token));
   }
   void finished(std::uint32_t, Finish) override {}
-  void done(const Done&) override {}
+  void done(const Done& d) override {
+    for (const float x : d.pooled) answers[0].push_back(std::bit_cast<std::uint32_t>(x));
+  }
   void failed(const Failure& f) override { failure = f.message; }
 
   std::vector<std::vector<std::uint64_t>> answers;
@@ -37,6 +40,7 @@ struct CrowdMember {
   float temperature = 0;
   std::uint32_t choices = 1, beams = 0;
   std::shared_ptr<const RetainPolicy> retain = {};
+  Pooling pooling = Pooling::none;
 
   Request request() const {
     Request made{
@@ -44,6 +48,8 @@ struct CrowdMember {
     made.sampling.temperature = temperature;
     made.sampling.seed = 7;
     made.kv.retain = retain;
+    made.pooling = pooling;
+    if (pooling != Pooling::none) made.tokens_max = 0;
     return made;
   }
 };
@@ -91,6 +97,11 @@ std::vector<CrowdMember> crowd_members(const Runtime& runtime, std::span<const T
       {.name = "beam search", .prompt = whole, .choices = 2, .beams = 4},
       {.name = "half of the prompt", .copies = 2, .prompt = half}};
   if (!runtime.executor().traits().page_work) return all;
+  all.push_back({.name = "embedding of the last token",
+                 .copies = 2,
+                 .prompt = whole,
+                 .pooling = Pooling::last});
+  all.push_back({.name = "mean embedding", .copies = 2, .prompt = whole, .pooling = Pooling::mean});
   for (const char* how : {"streaming:40%", "snapkv:50%"})
     if (auto policy = parse_retain_policy(how);
         policy.ok() && runtime.check_retain(policy.value(), nullptr, 1, 0).ok())

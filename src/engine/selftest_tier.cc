@@ -10,6 +10,8 @@
 
 #include "engine/client.h"
 #include "engine/selftest.h"
+#include "engine/session_store.h"
+#include "engine/sessions.h"
 
 namespace quire {
 namespace {
@@ -48,6 +50,49 @@ void damage(const std::string& folder) {
       f.put(byte);
     }
   }
+}
+
+// A session is saved, everything is forgotten, and it goes on as it did before.
+Result<SelftestCheck> check_session(Runtime& runtime, std::span<const TokenId> prompt) {
+  const auto sessions = std::make_shared<Sessions>();
+  KvPolicy kv;
+  kv.retain = runtime.retain();
+  kv.select = runtime.select();
+  SessionStore store(runtime, {.run = [&](const std::function<void(Runtime&)>& f) -> Status {
+                       f(runtime);
+                       return {};
+                     }});
+  const auto go_on = [&](std::span<const TokenId> with) -> Result<Generated> {
+    TRY(auto turn, sessions->begin("", "selftest", {.prompt = with, .kv = kv}));
+    Client client(runtime);
+    TRY(GenerateResult said,
+        client.generate(
+            with, {.tokens_max = kRestoredAnswer, .ignore_end = true, .session = std::move(turn)}));
+    return std::move(said.answers[0]);
+  };
+  TRY(const Generated first, go_on(prompt));
+  TRY(const Session session, sessions->find("", "selftest"));
+  TRY_STATUS(store.save(session, "selftest"));
+  std::vector<TokenId> longer = session.tokens;
+  longer.insert(longer.end(), prompt.begin(),
+                prompt.begin() + std::min<std::size_t>(8, prompt.size()));
+  TRY(const Generated wanted, go_on(longer));
+  TRY(const Session now, sessions->remove("", "selftest"));
+  if (now.lease) TRY_STATUS(runtime.cache().release(*now.lease));
+  runtime.cache().clear(true);
+  runtime.tiers()->clear();
+  TRY(LoadedSession loaded,
+      store.load("", "selftest", "", [&](const std::string&) -> Result<KvPolicy> { return kv; }));
+  const std::optional<LeaseId> lease = loaded.session.lease;
+  TRY_STATUS(sessions->create(std::move(loaded.session)));
+  TRY(const Generated got, go_on(longer));
+  SelftestCheck check{.name = "a session saved and restored",
+                      .ok = loaded.own && got.tokens == wanted.tokens};
+  check.compared = wanted.tokens.size();
+  for (std::size_t i = 0; check.ok && i < wanted.choices.size(); ++i)
+    check.ok = wanted.choices[i].logprob == got.choices[i].logprob;
+  if (lease) (void)runtime.cache().release(*lease);
+  return check;
 }
 
 }  // namespace
@@ -91,6 +136,9 @@ Status selftest_tier(const std::string& path, const RuntimeOptions& base,
   compare(fmt::format("a damaged folder: {} block{} refused", stats.corrupt,
                       stats.corrupt == 1 ? "" : "s"),
           again, stats.corrupt > 0);
+  TRY(SelftestCheck session, check_session(*runtime, prompt));
+  session.name = prefix + session.name;
+  report(session);
   return {};
 }
 

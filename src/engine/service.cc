@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "engine/explain.h"
 #include "engine/job.h"
+#include "engine/sessions.h"
 
 namespace quire {
 namespace {
@@ -59,6 +60,7 @@ struct Service::State {
   const ServiceOptions options;
   SteadyClock clock;
   RequestLog log;
+  const std::shared_ptr<Sessions> sessions = std::make_shared<Sessions>();
   Engine engine;  // the engine thread's, while it runs
 
   std::mutex mutex;  // of the inbox: held to push and to swap, never while anything is computed
@@ -181,7 +183,7 @@ Submitted Service::submit(Request request, std::shared_ptr<RequestSink> sink) {
   Job& job = *prepared.job;
   {
     const std::lock_guard lock(s.mutex);
-    std::shared_ptr<TenantQueue>& queue = s.queues[job.request.kv.tenant];
+    std::shared_ptr<TenantQueue>& queue = s.queues[job.request.shares_as()];
     if (!queue) queue = std::make_shared<TenantQueue>(&s.waiting);
     job.queue = queue;
   }
@@ -189,11 +191,13 @@ Submitted Service::submit(Request request, std::shared_ptr<RequestSink> sink) {
       s.options.queue_max_per_tenant ? s.options.queue_max_per_tenant : s.options.queue_max;
   const std::uint32_t all = s.waiting.waiting++, own = job.queue->waiting++;
   job.counted = true;
-  if (all >= s.options.queue_max || own >= own_max) {
+  // Whoever fills the queue does not keep others out: a few more requests of each may wait.
+  const std::uint32_t max = s.options.queue_max, sure = std::max(1u, max / 16);
+  const bool full = all >= max && (own >= sure || all >= 2 * max);
+  if (full || own >= own_max) {
     job.leave_queue();
     return refuse({FailureKind::queue_full,
-                   fmt::format("{} requests wait already; try again in a moment",
-                               all >= s.options.queue_max ? all : own),
+                   fmt::format("{} requests wait already; try again in a moment", full ? all : own),
                    1});
   }
   const std::uint64_t number = s.next_ticket++;
@@ -246,6 +250,7 @@ void Service::stop() {
   state_->thread.join();
 }
 
+Sessions& Service::sessions() const { return *state_->sessions; }
 const Runtime& Service::runtime() const { return *state_->runtime; }
 const ServiceOptions& Service::options() const { return state_->options; }
 

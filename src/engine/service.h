@@ -31,6 +31,7 @@
 
 namespace quire {
 
+class Sessions;    // engine/sessions.h: names of conversations
 class Engine;      // engine/engine.h: what runs on the engine thread
 class RequestLog;  // engine/explain.h: the last requests and why they hit or missed
 
@@ -116,6 +117,8 @@ class Service {
 
   // The keys of the prompt's whole blocks, for looking prefixes up.
   std::vector<BlockKey> block_keys(std::span<const TokenId> prompt, const KvPolicy& policy) const;
+
+  Sessions& sessions() const;
 
   ServiceStats snapshot() const;  // as of the last step; takes no lock the engine waits for
 

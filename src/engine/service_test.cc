@@ -178,6 +178,25 @@ TEST_F(ServiceTest, ATenantCannotFillTheQueueAlone) {
   EXPECT_EQ(submit("b"), FailureKind::none);
 }
 
+TEST_F(ServiceTest, AFullQueueKeepsNobodyElseOut) {
+  auto service = start({.sequences_max = 1, .queue_max = 4});
+  auto running = std::make_shared<WaitingSink>(1);
+  service->submit(request(1, 60, 3000), running);
+  running->wait_for_tokens(1);
+  const auto submit = [&](const char* client) {
+    Request r = request(2);
+    r.client = client;
+    return service->submit(std::move(r), std::make_shared<WaitingSink>(1)).failure.kind;
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(submit("a"), FailureKind::none);
+  EXPECT_EQ(submit("a"), FailureKind::queue_full);
+  for (const char* client : {"b", "c", "d", "e"}) {
+    EXPECT_EQ(submit(client), FailureKind::none);
+    EXPECT_EQ(submit(client), FailureKind::queue_full);
+  }
+  EXPECT_EQ(submit("f"), FailureKind::queue_full);  // twice as many: no more
+}
+
 TEST_F(ServiceTest, StopTellsEveryoneOnce) {
   auto service = start({.sequences_max = 2});
   std::vector<std::shared_ptr<WaitingSink>> sinks;

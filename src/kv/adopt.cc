@@ -83,6 +83,7 @@ std::uint64_t KvCache::landings() const { return core_->landings; }
 bool KvCache::offer_rest(std::uint32_t& place, Offer why) {
   return core_->store.offer_rest(place, why);
 }
+bool KvCache::offer(const BlockKey& key, Offer why) { return core_->store.offer(key, why); }
 void KvCache::not_below(const BlockKey& key, std::uint32_t group) {
   core_->store.not_below(key, group);
 }

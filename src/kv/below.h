@@ -20,6 +20,7 @@ enum class Offer : std::uint8_t {
   sealed,   // it has just become part of the cache
   hit,      // a prompt was served with it
   leaving,  // its memory is about to be used for something else
+  asked,    // somebody wants it there, whatever else is kept
 };
 
 struct OfferedBlock {

@@ -24,6 +24,13 @@ void PrefixStore::offer(NodeId n, std::uint32_t group, Offer why) {
   if (taken) set_below(n, group);
 }
 
+bool PrefixStore::offer(const BlockKey& key, Offer why) {
+  const NodeId n = index_.find(key);
+  if (n == kNoNode || !index_.live(n) || index_.is_root(n)) return true;
+  for (std::uint32_t g = 0; g < kGroupsMax; ++g) offer(n, g, why);
+  return nodes_[raw(n)].below == index_.present(n);
+}
+
 void PrefixStore::not_below(const BlockKey& key, std::uint32_t group) {
   const NodeId n = index_.find(key);
   if (n != kNoNode) nodes_[raw(n)].below &= static_cast<std::uint8_t>(~(1u << group));

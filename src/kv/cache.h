@@ -54,7 +54,7 @@ struct CacheOptions {
   std::uint64_t budget_bytes =
       0;  // --kv-cache-memory; may grow later to what `memory` has reserved
   std::uint32_t tokens_per_block = 32;  // P, of every layout in this cache
-  std::string evictor = "cost";
+  std::string evictor = "odds";
   KeySecret secret = KeySecret::random();
   double pin_budget = 0.5;      // share of the budget that pins may hold
   double tenant_pin_share = 1;  // of that, what one tenant may
@@ -135,7 +135,10 @@ struct LeaseRequest {
                 end_token = 0xffffffffu;  // of the sequence; cut to whole published blocks
   Nanoseconds ttl = 0;                    // 0: until released
   std::uint8_t priority = 50;             // 0-100
-  bool pin = false;        // never dropped while it lives; counted against the pin budget
+  bool pin = false;  // never dropped while it lives; counted against the pin budget
+  // Of a pin with a ttl: a cache breakpoint of a prompt. One that is asked for again is extended instead
+  // of taken twice. Before a running sequence would fail for lack of room, it becomes a plain lease.
+  bool breakpoint = false;
   std::string label = {};  // for people
 };
 
@@ -171,6 +174,8 @@ struct NodeInfo {
   Nanoseconds created, last_used, lease_until;
   std::uint8_t priority;
   bool pinned, in_flight;
+  bool below;  // a tier has it, too, or will soon
+  bool ready;  // can be part of a hit
 };
 
 // A cached block found by its tokens.
@@ -274,6 +279,8 @@ class KvCache {
   // Offers blocks that are not below yet, a few per call, from `place` on (0 at first). False: that
   // was all.
   bool offer_rest(std::uint32_t& place, Offer why);
+  // Offers a cached block. True: all of it is below, or on its way.
+  bool offer(const BlockKey& key, Offer why);
   void not_below(const BlockKey& key, std::uint32_t group);  // it was taken, and lost
 
   // A copy that shares every block. The first sequence that writes into a shared tail copies it;
@@ -315,6 +322,9 @@ class KvCache {
   Result<LeaseId> lease(const Sequence& s, const LeaseRequest& request);
   Status release(LeaseId id);
   Status extend(LeaseId id, Nanoseconds ttl);
+  // Of the pins that breakpoints took, one becomes a plain lease, for a request under this root that
+  // could not go on otherwise. False: there is none.
+  bool soften_breakpoint(RootId root);
   Result<LeaseInfo> lease_info(LeaseId id) const;
   // Of one tenant, or all: at most `limit`, those after the one named, in an order of their own.
   std::vector<LeaseInfo> leases(std::optional<std::string_view> tenant, LeaseId after,
@@ -343,7 +353,11 @@ class KvCache {
   // sequence's root and salt. Returns how many tokens before them are equal; 0: none.
   std::uint32_t continue_text(const Sequence& s, std::span<const TokenId> known,
                               std::uint32_t count, std::vector<TokenId>& tokens) const;
-  void tree(const std::function<void(const NodeInfo&)>& visit) const;  // parents before children
+  void tree(const std::function<void(const NodeInfo&)>& visit) const;
+  // The node of a block that the journal names by its number (JournalRecord::extra) and key, if it still
+  // is there and can be part of a hit.
+  std::optional<NodeInfo> cached(NodeId node,
+                                 std::uint64_t key_prefix) const;  // parents before children
   // Evicts the node and all below it; `force` evicts pinned nodes too. A dry run only counts.
   Result<Evicted> evict(const BlockKey& prefix, bool force = false, bool dry_run = false);
   Evicted clear(bool force = false, bool dry_run = false);

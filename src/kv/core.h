@@ -59,7 +59,7 @@ class CacheCore {
     std::uint32_t first_block = 0, end_block = 0, generation = 0;
     Nanoseconds expires = 0;
     std::uint8_t priority = 0;
-    bool pin = false, live = false;
+    bool pin = false, breakpoint = false, live = false;
     std::string label = {};
   };
 
@@ -155,6 +155,9 @@ class CacheCore {
   void for_each_node(const Lease& lease, F&& f) const;
   void end_lease(std::uint32_t slot);
   void expire_leases();
+  void keep_until(std::uint32_t slot, Nanoseconds expires);
+  bool soften_breakpoint(TenantSlot own);
+  void forget_breakpoint(std::uint32_t slot);
 
   // compact.cc
   Status check_keep(const SequenceState& s, std::uint32_t group, std::uint32_t end,
@@ -202,6 +205,7 @@ class CacheCore {
   std::vector<Lease> leases;
   std::vector<std::uint32_t> free_leases;
   Expiry lease_expiry;
+  std::unordered_map<std::uint32_t, std::uint32_t> breakpoints;  // leases by their node; pins only
 
   struct Counters {
     std::uint64_t requests, tokens_queried, tokens_hit, tokens_partial, tokens_in_flight,

@@ -30,7 +30,9 @@ NodeInfo CacheCore::node_info(NodeId n) const {
           .lease_until = node.lease_until,
           .priority = node.priority,
           .pinned = node.pins > 0,
-          .in_flight = node.computing > 0 && index.present(n) == 0};
+          .in_flight = node.computing > 0 && index.present(n) == 0,
+          .below = index.present(n) != 0 && node.below == index.present(n),
+          .ready = store.ready(n)};
 }
 
 std::uint64_t KvCache::bytes(const Sequence& s) const {
@@ -211,6 +213,14 @@ void KvCache::tree(const std::function<void(const NodeInfo&)>& visit) const {
     if (!index.is_root(n)) visit(core_->node_info(n));
     index.for_each_child(n, [&](NodeId child) { next.push_back(child); });
   }
+}
+
+std::optional<NodeInfo> KvCache::cached(NodeId node, std::uint64_t key_prefix) const {
+  const PrefixIndex& index = core_->store.index();
+  if (!index.live(node) || index.is_root(node) || index.key(node).prefix() != key_prefix ||
+      !core_->store.ready(node))
+    return std::nullopt;
+  return core_->node_info(node);
 }
 
 Result<Evicted> KvCache::evict(const BlockKey& prefix, bool force, bool dry_run) {

@@ -22,7 +22,9 @@ struct JournalRecord {
   std::uint64_t request = 0;  // or sequence; 0 when nobody's
   std::uint64_t key = 0;      // prefix of the block key concerned, or 0
   std::uint64_t bytes = 0;
-  std::uint64_t extra = 0;  // by reason: other request, offset moved from, block generation
+  // By reason: other request, offset moved from. Of stored and evicted blocks: the NodeId in the upper
+  // half; in the lower one, of stored blocks, the groups that the node has now.
+  std::uint64_t extra = 0;
   std::uint32_t block = 0;  // block index in the sequence, or in the pool
   std::uint32_t tokens = 0;
   std::uint16_t group = 0;

@@ -83,6 +83,13 @@ Result<LeaseId> CacheCore::lease(const SequenceState& s, const LeaseRequest& r) 
   l.pin = r.pin;
   l.expires = r.ttl > 0 ? tick() + r.ttl : 0;
   l.label = r.label;
+  l.breakpoint = r.breakpoint && l.pin && l.expires > 0;
+  if (const auto same = breakpoints.find(static_cast<std::uint32_t>(l.node));
+      l.breakpoint && same != breakpoints.end() &&
+      leases[same->second].first_block == l.first_block) {
+    keep_until(same->second, std::max(l.expires, leases[same->second].expires));
+    return make_id(same->second, leases[same->second].generation);
+  }
   const TenantSlot tenant = store.tenant(l.node);
   TRY_STATUS(may_lease(l, tenant, s.options.request));
   if (free_leases.empty()) {
@@ -103,6 +110,7 @@ Result<LeaseId> CacheCore::lease(const SequenceState& s, const LeaseRequest& r) 
   });
   store.anchor(l.node);
   if (l.expires) lease_expiry.add(slot, l.expires);
+  if (l.breakpoint) breakpoints.try_emplace(static_cast<std::uint32_t>(l.node), slot);
   journal.add({.time = tick(),
                .request = s.options.request,
                .key = store.index().key(l.node).prefix(),
@@ -118,6 +126,7 @@ void CacheCore::end_lease(std::uint32_t slot) {
     if (l.pin) store.unpin(n);
     store.end_lease(n);
   });
+  forget_breakpoint(slot);
   journal.add(
       {.time = tick(), .key = store.index().key(l.node).prefix(), .reason = Reason::unpinned});
   l.live = false;
@@ -130,6 +139,27 @@ void CacheCore::expire_leases() {
   while (const std::optional<std::uint32_t> slot = lease_expiry.due(tick())) end_lease(*slot);
 }
 
+void CacheCore::forget_breakpoint(std::uint32_t slot) {
+  const auto at = breakpoints.find(static_cast<std::uint32_t>(leases[slot].node));
+  if (at != breakpoints.end() && at->second == slot) breakpoints.erase(at);
+}
+
+// One breakpoint is a pin no longer: the tenant's own come first, then those that expire first.
+bool CacheCore::soften_breakpoint(TenantSlot own) {
+  const auto rank = [&](const Lease& l) {
+    return std::pair(store.tenant(l.node) != own, l.expires);
+  };
+  const Lease* first = nullptr;
+  for (const auto& [node, slot] : breakpoints)
+    if (!first || rank(leases[slot]) < rank(*first)) first = &leases[slot];
+  if (!first) return false;
+  const auto slot = static_cast<std::uint32_t>(first - leases.data());
+  for_each_node(*first, [&](NodeId n) { store.unpin(n); });
+  leases[slot].pin = false;
+  forget_breakpoint(slot);
+  return true;
+}
+
 Status CacheCore::release(LeaseId id) {
   if (!find_lease(id)) return no_lease();
   end_lease(slot_of(id));
@@ -138,15 +168,20 @@ Status CacheCore::release(LeaseId id) {
 
 Status CacheCore::extend(LeaseId id, Nanoseconds ttl) {
   if (!find_lease(id)) return no_lease();
-  Lease& l = leases[slot_of(id)];
-  if (l.expires) lease_expiry.remove(slot_of(id));
-  l.expires = ttl > 0 ? tick() + ttl : 0;
-  if (l.expires) lease_expiry.add(slot_of(id), l.expires);
+  if (ttl == 0) forget_breakpoint(slot_of(id));  // somebody wants it for good
+  keep_until(slot_of(id), ttl > 0 ? tick() + ttl : 0);
+  return {};
+}
+
+void CacheCore::keep_until(std::uint32_t slot, Nanoseconds expires) {
+  Lease& l = leases[slot];
+  if (l.expires) lease_expiry.remove(slot);
+  l.expires = expires;
+  if (l.expires) lease_expiry.add(slot, l.expires);
   for_each_node(l, [&](NodeId n) {
     store.lease(n, l.expires ? l.expires : std::numeric_limits<Nanoseconds>::max(), l.priority);
     store.end_lease(n);
   });
-  return {};
 }
 
 LeaseInfo CacheCore::lease_info(std::uint32_t slot) const {
@@ -170,6 +205,9 @@ Result<LeaseId> KvCache::lease(const Sequence& s, const LeaseRequest& request) {
 }
 Status KvCache::release(LeaseId id) { return core_->release(id); }
 Status KvCache::extend(LeaseId id, Nanoseconds ttl) { return core_->extend(id, ttl); }
+bool KvCache::soften_breakpoint(RootId root) {
+  return core_->soften_breakpoint(core_->store.tenant(core_->at(root).node));
+}
 Result<LeaseInfo> KvCache::lease_info(LeaseId id) const {
   if (!core_->find_lease(id)) return no_lease();
   return core_->lease_info(slot_of(id));

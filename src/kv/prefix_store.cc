@@ -109,7 +109,9 @@ void PrefixStore::put(NodeId n, std::uint32_t group, BlockId b) {
   pool_.set_owner(b, owner_of(n, group));
   block(n, group) = pool_.cache(b);
   ++stats_.blocks;
-  root_bytes_[nodes_[raw(n)].root] += pool_.bytes(b);
+  CacheNode& node = nodes_[raw(n)];
+  node.hits = std::max(node.hits, evictor(b).stored(index_.key(n).prefix(), now_));
+  root_bytes_[node.root] += pool_.bytes(b);
   tenants_.add_bytes(tenant(n), pool_.bytes(b));
   if (index_.present(n) == 0) {
     nodes_[raw(n)].created = now_;  // the node may be older: announced, or emptied before
@@ -148,8 +150,10 @@ void PrefixStore::unanchor(NodeId n) {
 
 void PrefixStore::touch(NodeId n, std::uint8_t priority, Nanoseconds lease_until, bool hit) {
   CacheNode& node = nodes_[raw(n)];
-  node.hits += hit;
-  if (hit) stats_.times.reuse_gap.add(seconds(now_ - node.last_used));
+  if (hit) {
+    stats_.times.reuse_gap.add(seconds(now_ - node.last_used));
+    ++node.hits;
+  }
   if (hit && below_ && node.below != index_.present(n))
     for (std::uint32_t g = 0; g < kGroupsMax; ++g) offer(n, g, Offer::hit);
   node.last_used = now_;
@@ -287,7 +291,8 @@ EvictEntry PrefixStore::entry(NodeId n, std::uint32_t group) const {
           .recompute_ns = cost_.block_ns(tokens, (index_.depth(n) - 1) * tokens),
           .expires = node.lease_until,
           .hits = node.hits,
-          .priority = node.priority};
+          .priority = node.priority,
+          .end = node.end};
 }
 
 double PrefixStore::value(BlockId b) const {
@@ -336,13 +341,18 @@ void PrefixStore::refresh(NodeId n) {
 void PrefixStore::block_idle(BlockId b, std::uint64_t owner) {
   if (owner == 0) return;
   tenants_.add_idle(tenant(node_of(owner)), pool_.bytes(b));
-  nodes_[raw(node_of(owner))].last_used = now_;
+  CacheNode& node = nodes_[raw(node_of(owner))];
+  node.last_used = now_;
+  node.end = node.stocked == 0;
+  evictor(b).idle({node.hits, node.end}, now_);
   refresh(node_of(owner), group_of(owner));
 }
 
 void PrefixStore::block_busy(BlockId b, std::uint64_t owner) {
   if (owner == 0) return;
   tenants_.remove_idle(tenant(node_of(owner)), pool_.bytes(b));
+  const CacheNode& node = nodes_[raw(node_of(owner))];
+  evictor(b).used({node.hits, node.end}, now_ - node.last_used, now_);
   withdraw(b);
 }
 
@@ -372,6 +382,7 @@ void PrefixStore::drop_block(NodeId n, std::uint32_t group, Reason reason) {
   journal_.add({.time = now_,
                 .key = index_.key(n).prefix(),
                 .bytes = freed,
+                .extra = std::uint64_t{raw(n)} << 32,
                 .block = index_.depth(n) - 1,
                 .tokens = index_.tokens_per_block(),
                 .group = static_cast<std::uint16_t>(group),

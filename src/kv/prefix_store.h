@@ -66,6 +66,7 @@ struct CacheNode {
   std::uint32_t hits = 0, pins = 0, leases = 0;
   std::uint8_t priority = kDefaultPriority;
   std::uint8_t below = 0;  // groups whose block is kept below memory, too
+  bool end = false;        // when it lost its last reader, no block followed it
 };
 static_assert(kGroupsMax <= 8);
 
@@ -136,6 +137,7 @@ class PrefixStore final : public PoolListener {
     nodes_[raw(n)].below |= static_cast<std::uint8_t>(1u << group);
   }
   void not_below(const BlockKey& key, std::uint32_t group);
+  bool offer(const BlockKey& key, Offer why);  // all its groups; false: one was not taken
   bool offer_rest(std::uint32_t& place, Offer why);
 
   // The realm of blocks after `n` whose key has this change.

@@ -343,7 +343,7 @@ bool CacheCore::publish_block(SequenceState& s, std::uint32_t i, bool from_below
                .request = s.options.request,
                .key = s.keys[i].prefix(),
                .bytes = store.bytes(n),
-               .extra = store.index().present(n),
+               .extra = static_cast<std::uint64_t>(n) << 32 | store.index().present(n),
                .block = i,
                .tokens = s.tokens_per_block(),
                .reason = stored ? Reason::stored : Reason::stored_duplicate});
@@ -370,7 +370,7 @@ void CacheCore::snapshot(SequenceState& s) {
                .request = s.options.request,
                .key = store.index().key(n).prefix(),
                .bytes = store.bytes(n),
-               .extra = store.index().present(n),
+               .extra = static_cast<std::uint64_t>(n) << 32 | store.index().present(n),
                .block = s.published - 1,
                .tokens = s.tokens_per_block(),
                .reason = Reason::stored});

@@ -193,6 +193,64 @@ TEST_F(TenantsTest, OneTenantHasNotAllOfThePinBudget) {
   EXPECT_FALSE(cache->lease(run_as("modest", 9'000, 40), {.pin = true}).ok());
 }
 
+TEST_F(TenantsTest, ABreakpointIsExtendedAndNotTakenTwice) {
+  constexpr Nanoseconds kSecond = 1'000'000'000;
+  const LeaseRequest mark{.end_token = 32, .ttl = kSecond, .pin = true, .breakpoint = true};
+  Sequence a = run_as("a", 1, 40);
+  const LeaseId first = cache->lease(a, mark).value();
+  const Nanoseconds before = cache->lease_info(first).value().expires;
+  clock.advance(kSecond / 2);
+  Sequence again = run_as("a", 1, 60);  // begins with the same tokens
+  EXPECT_EQ(cache->lease(again, mark).value(), first);
+  EXPECT_EQ(cache->lease_info(first).value().expires, before + kSecond / 2);
+  EXPECT_EQ(cache->tenant("a").leases, 1u);
+  // A shorter time takes nothing away.
+  LeaseRequest brief = mark;
+  brief.ttl = kSecond / 10;
+  EXPECT_EQ(cache->lease(again, brief).value(), first);
+  EXPECT_EQ(cache->lease_info(first).value().expires, before + kSecond / 2);
+  // Another place is another lease, and a pin is none of them.
+  EXPECT_NE(cache->lease(again, {.end_token = 56, .ttl = kSecond, .pin = true, .breakpoint = true})
+                .value(),
+            first);
+  EXPECT_NE(cache->lease(again, {.end_token = 32, .ttl = kSecond, .pin = true}).value(), first);
+  again.close();
+  a.close();
+  clock.advance(2 * kSecond);
+  cache->poll();
+  EXPECT_EQ(cache->stats().pinned_bytes, 0u);
+  EXPECT_TRUE(cache->core().breakpoints.empty());
+  cache->check();
+}
+
+TEST_F(TenantsTest, ABreakpointStaysUnderPressureUntilARequestCouldNotGoOn) {
+  const LeaseRequest mark{.ttl = 1'000'000'000'000, .pin = true, .breakpoint = true};
+  run_as("a", 1, 40).close();
+  {
+    Sequence s = run_as("a", 1, 40);
+    ASSERT_TRUE(cache->lease(s, mark).ok());
+    Sequence other = run_as("b", 500, 40);
+    ASSERT_TRUE(cache->lease(other, mark).ok());
+  }
+  const auto cached = [&](const char* tenant, TokenId first) {
+    root = of(tenant);
+    Sequence s = open();
+    return cache->attach(s, tokens_from(first, 41)).tokens;
+  };
+  flood("a", 2000);
+  EXPECT_EQ(cached("a", 1), 40u);
+  // The tenant's own breakpoints yield before those of others.
+  EXPECT_TRUE(cache->soften_breakpoint(of("a")));
+  flood("a", 2000);
+  EXPECT_EQ(cached("a", 1), 40u) << "it is a lease still, and others can go";
+  EXPECT_GT(cache->tenant("b").pinned_bytes, 0u);
+  EXPECT_EQ(cache->tenant("a").pinned_bytes, 0u);
+  EXPECT_TRUE(cache->soften_breakpoint(of("a")));
+  EXPECT_FALSE(cache->soften_breakpoint(of("a")));
+  EXPECT_EQ(cache->stats().pinned_bytes, 0u);
+  cache->check();
+}
+
 TEST_F(TenantsTest, LeasedBlocksOfAGreedyTenantGoBeforeTheShareOfAnother) {
   for (TokenId i = 0; i < 10; ++i) {
     Sequence s = run_as("modest", 1000 * i, 40);

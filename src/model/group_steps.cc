@@ -194,9 +194,9 @@ void GroupSteps::prepare_tail(const Geometry& geometry, const StepRows& step) {
   tail_sequences_.clear();
   tail.row_blocks.clear();
   tail.plan.partial_count = tail.sealed_plan.partial_count = 0;
-  if (step.logit_rows.size() == step.tokens.size()) return;  // decoding: nobody stays behind
+  if (step.finished.size() == step.tokens.size()) return;  // decoding: nobody stays behind
   std::uint32_t s = 0;
-  for (const std::uint32_t row : step.logit_rows) {  // ascending
+  for (const std::uint32_t row : step.finished) {  // ascending
     while (row >= last.view.sequences[s].first_row + last.view.sequences[s].row_count) ++s;
     KvSequenceView one = last.view.sequences[s];
     one.past += row - one.first_row;

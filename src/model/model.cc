@@ -65,10 +65,12 @@ std::uint64_t Model::numerics_id() const {
   return id;
 }
 
-void Model::forward(const Geometry& geometry, const StepRows& step, float* logits) {
-  CHECK(step.tokens.size() <= options().rows_max && step.tokens.size() == step.positions.size());
-  CHECK(step.groups.size() == geometry.groups.size());
-  if (step.tokens.empty()) return;
+void Model::forward(const Geometry& geometry, const StepRows& asked, float* logits) {
+  CHECK(asked.tokens.size() <= options().rows_max && asked.tokens.size() == asked.positions.size());
+  CHECK(asked.groups.size() == geometry.groups.size());
+  if (asked.tokens.empty()) return;
+  StepRows step = asked;
+  step.finished = state_->find_finished(asked);
   state_->prepare(geometry, step);
   state_->pool.run(
       [&](ThreadPool::Worker worker) { Pass(*state_, geometry, step, logits, worker).run(); });

@@ -53,8 +53,11 @@ struct StepRows {
   std::span<const std::uint32_t> positions;
   std::span<const KvView> groups;
   std::span<const std::uint32_t> logit_rows;  // rows whose logits are wanted
-  std::uint32_t last_layer = 0xffffffffu;     // keys and values up to this one; all others stay
-  bool logprobs = true;                       // of the best tokens
+  // Rows that go through the last layer. Model::forward() finds them: those of `logit_rows`, and those
+  // whose state a tap wants.
+  std::span<const std::uint32_t> finished = {};
+  std::uint32_t last_layer = 0xffffffffu;  // keys and values up to this one; all others stay
+  bool logprobs = true;                    // of the best tokens
   BestToken* greedy = nullptr;  // where the best token of each such row goes, instead of its logits
   // On a device, with `greedy`: the step is queued and this names it; DeviceModel::finish() waits for it.
   std::uint32_t* ticket = nullptr;

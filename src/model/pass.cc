@@ -27,7 +27,7 @@ Pass::Pass(Model::State& state, const Geometry& geometry, const StepRows& step, 
       worker_(worker),
       own_(state.scratch.workers[worker.index]),
       is_tail_(is_tail),
-      row_count_(static_cast<std::uint32_t>(is_tail ? step.logit_rows.size() : step.tokens.size())),
+      row_count_(static_cast<std::uint32_t>(is_tail ? step.finished.size() : step.tokens.size())),
       sharing_(sharing_for(row_count_, worker.count)),
       row_phase_(sharing_ == Sharing::few ? Range{0, row_count_}
                                           : share(row_count_, sharing_ == Sharing::rows ? 8 : 1)),
@@ -63,8 +63,8 @@ void Pass::run() {
   }
   keys_and_values(layer(last));
   if (last + 1 < c_.layers) return;
-  if (sharing_ != Sharing::few && step_.logit_rows.size() < row_count_) {
-    if (!step_.logit_rows.empty()) finish_tail(layer(last));
+  if (sharing_ != Sharing::few && step_.finished.size() < row_count_) {
+    if (!step_.finished.empty()) finish_tail(layer(last));
   } else {
     finish(layer(last));
   }
@@ -73,7 +73,7 @@ void Pass::run() {
 void Pass::finish_tail(const Layer& last) {
   Pass tail(s_, geometry_, step_, logits_, worker_, true);
   for (std::uint32_t r = tail.row_phase_.begin; r < tail.row_phase_.end; ++r)
-    std::memcpy(tail.x_row(r), x_row(step_.logit_rows[r]), c_.hidden * sizeof(float));
+    std::memcpy(tail.x_row(r), x_row(step_.finished[r]), c_.hidden * sizeof(float));
   tail.finish(last);
 }
 
@@ -219,12 +219,19 @@ void Pass::multiply_units(const FeedForward& ffn, const PackedPair& w, const flo
 void Pass::logits() {
   const Layer last = layer(c_.layers - 1);
   const auto wanted = static_cast<std::uint32_t>(step_.logit_rows.size());
-  const Range mine = sharing_ == Sharing::few ? share(wanted, 1) : Range{0, wanted};
+  const auto finished = static_cast<std::uint32_t>(step_.finished.size());
+  const Range mine = sharing_ == Sharing::few ? share(finished, 1) : Range{0, finished};
   for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
-    const std::uint32_t r = is_tail_ ? i : step_.logit_rows[i];
+    const std::uint32_t r = is_tail_ ? i : step_.finished[i];
     if (r < row_phase_.begin || r >= row_phase_.end) continue;
     absorb(r, last.spec.post_f, last.w.post_f);
-    enter(r, i, c_.output_norm, s_.weights.output_norm, scratch_.head.view);
+    const float* h =
+        normed(c_.output_norm, s_.weights.output_norm, x_row(r), c_.hidden, own_.row.data());
+    const Model::State::Finish to =
+        s_.finishes.empty() ? Model::State::Finish{.logit = i} : s_.finishes[i];
+    if (to.state) std::memcpy(to.state, h, c_.hidden * sizeof(float));
+    if (to.logit != Model::State::Finish::kNone)
+      encode(h, to.logit, 0, c_.hidden, scratch_.head.view);
   }
   worker_.barrier();
   const PackedMatrix& head = s_.weights.head;

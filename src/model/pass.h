@@ -7,8 +7,8 @@
 //                       meet in between
 //   rows     (prefill)  each thread takes its rows through whole layers; they meet only around
 //                       attention
-// When the last layer's keys and values are stored, only rows whose logits are wanted go on, in a
-// second Pass.
+// When the last layer's keys and values are stored, only rows whose logits or states are wanted go on,
+// in a second Pass.
 #pragma once
 
 #include "model/state.h"
@@ -43,7 +43,7 @@ class Pass {
   Layer layer(std::uint32_t index) const {
     return {index, c_.per_layer[index], s_.weights.layers[index]};
   }
-  std::uint32_t step_row(std::uint32_t row) const { return is_tail_ ? step_.logit_rows[row] : row; }
+  std::uint32_t step_row(std::uint32_t row) const { return is_tail_ ? step_.finished[row] : row; }
 
   // pass.cc: between the matrices, feed-forward and the ends.
   void embed();
@@ -61,7 +61,7 @@ class Pass {
   void multiply_units(const FeedForward& ffn, const PackedPair& w, const float* bias, Range rows,
                       Range units, const ActivationRows& in, const ActivationRows& inner);
   void finish(const Layer& last);       // attention and feed-forward of the last layer, logits
-  void finish_tail(const Layer& last);  // finish(), for rows whose logits are wanted
+  void finish_tail(const Layer& last);  // finish(), where not all rows are finished
   void logits();
 
   // pass_experts.cc

@@ -109,6 +109,28 @@ Model::State::State(ModelConfig c, ModelOptions o, ThreadPool& p, PackedWeights 
   for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope);
 }
 
+std::span<const std::uint32_t> Model::State::find_finished(const StepRows& step) {
+  finished_rows.clear();
+  finishes.clear();
+  const auto wants = [](const Tap* tap) { return tap != nullptr && tap->wants_states(); };
+  if (std::ranges::none_of(step.taps, wants)) return step.logit_rows;
+  const KvView& view = step.groups[0];
+  auto logit = step.logit_rows.begin();
+  for (std::uint32_t s = 0; s < view.sequence_count; ++s) {
+    const KvSequenceView& of = view.sequences[s];
+    for (std::uint32_t i = 0; i < of.row_count; ++i) {
+      const std::uint32_t row = of.first_row + i;
+      Finish f{.state = wants(step.taps[s]) ? step.taps[s]->state(of.past + i) : nullptr};
+      if (logit != step.logit_rows.end() && *logit == row)
+        f.logit = static_cast<std::uint32_t>(logit++ - step.logit_rows.begin());
+      if (f.logit == Finish::kNone && f.state == nullptr) continue;
+      finished_rows.push_back(row);
+      finishes.push_back(f);
+    }
+  }
+  return finished_rows;
+}
+
 void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
   for (auto& counter : next_task) counter.store(0, std::memory_order_relaxed);
   for (auto& counter : next_seal) counter.store(0, std::memory_order_relaxed);

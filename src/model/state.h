@@ -74,6 +74,8 @@ struct Model::State {
   State(ModelConfig c, ModelOptions o, ThreadPool& p, PackedWeights w);
 
   void prepare(const Geometry& geometry, const StepRows& step);
+  // StepRows::finished. If taps want states, it also fills `finishes`.
+  std::span<const std::uint32_t> find_finished(const StepRows& step);
   // The part of one layer and KV head, for calibrated codecs; others have one for all.
   EncodedPart lane_part(EncodedPart part, std::uint32_t layer, std::uint32_t kv_head,
                         std::uint32_t position) const;
@@ -92,6 +94,15 @@ struct Model::State {
   const EncodedKernels& encoded;
   const MassKernels& mass;
   std::vector<RopeTable> ropes;
+
+  // What becomes of each finished row; empty: they are the rows of logits.
+  struct Finish {
+    static constexpr std::uint32_t kNone = 0xffffffffu;
+    std::uint32_t logit = kNone;  // which of logit_rows it is
+    float* state = nullptr;       // where its state goes
+  };
+  std::vector<std::uint32_t> finished_rows;
+  std::vector<Finish> finishes;
 
   Scratch scratch;
   GroupSteps groups;

@@ -18,6 +18,13 @@ void Tap::watch(std::uint32_t first, std::uint32_t count) {
   queries_.assign(std::size_t{layers_} * count * query_heads_ * head_dim_, 0.0f);
 }
 
+void Tap::watch_states(std::uint32_t first, std::uint32_t count, std::uint32_t width) {
+  states_first_ = first;
+  states_count_ = count;
+  states_width_ = width;
+  states_.resize(std::max(states_.size(), std::size_t{count} * width));
+}
+
 void Tap::advance(std::uint32_t first) {
   CHECK(first >= first_);
   const std::size_t width = std::size_t{query_heads_} * head_dim_;

@@ -1,5 +1,6 @@
-// model/tap.h - records queries of a sequence during forward passes. Retention methods use them to
-// decide which tokens stay. Only what was asked for is recorded.
+// model/tap.h - records queries and last states of a sequence during forward passes. Retention methods
+// use queries to decide which tokens stay; embeddings are made of states. Only what was asked for is
+// recorded.
 //
 // A program owns a Tap and hands it to every step (StepPlan::taps). The tap collects, in the layers
 // of one group, the rotated queries of some rows, or sums over queries before rotation. Between
@@ -49,6 +50,17 @@ class Tap {
   // Tokens that are not asked for are left out.
   void add_moments(const MassKernels& kernels, std::uint32_t layer, std::uint32_t head,
                    std::uint32_t token, std::uint32_t count, const float* rows);
+  // The next steps keep the states of the tokens [first, first + count) after the output norm, instead
+  // of those kept before.
+  void watch_states(std::uint32_t first, std::uint32_t count, std::uint32_t width);
+  // Where a token's state is or goes, [width]; null: it is not watched.
+  float* state(std::uint32_t token) {
+    return token < states_first_ || token - states_first_ >= states_count_
+               ? nullptr
+               : states_.data() + std::size_t{token - states_first_} * states_width_;
+  }
+  bool wants_states() const { return states_count_ > 0; }
+
   std::uint64_t moment_count() const;                                         // tokens added
   std::span<const double> sums(std::uint32_t layer, std::uint32_t head);      // [head_dim]
   std::span<const double> products(std::uint32_t layer, std::uint32_t head);  // [head_dim]^2
@@ -71,6 +83,8 @@ class Tap {
   std::uint32_t group_, layers_, query_heads_, head_dim_;
   std::uint32_t first_ = 0, count_ = 0;
   std::uint32_t moments_first_ = 0, moments_end_ = 0;
+  std::uint32_t states_first_ = 0, states_count_ = 0, states_width_ = 0;
+  std::vector<float> states_;   // [states_count][states_width]
   std::vector<float> queries_;  // [layer][count][query_heads * head_dim]
   std::vector<Moments> moments_;
 };

@@ -3,7 +3,9 @@
 
 #include <cstdio>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -28,6 +30,8 @@ class AccessLog {
 };
 
 std::string rfc3339(std::int64_t unix_ns);  // "2026-11-15T02:00:00.123456Z"
+// Also with other offsets than Z. None where it is no such time between 1970 and 2200.
+std::optional<std::int64_t> parse_rfc3339(std::string_view text);
 std::int64_t unix_now_ns();
 
 }  // namespace quire

@@ -79,6 +79,7 @@ ApiError from_failure(const Failure& failure) {
     case FailureKind::draining:
     case FailureKind::no_room:
     case FailureKind::device:
+    case FailureKind::model_file:
       e.status = 503;
       e.type = "unavailable_error";
       break;

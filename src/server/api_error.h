@@ -22,6 +22,9 @@ struct ApiError {
   std::string code = {};   // empty: null
   std::string param = {};  // empty: null
   std::uint32_t retry_after_s = 0;
+  // For dialects that say it in other words: "tokens" and "tokens_max" of a prompt that is too long,
+  // the "model" that is not there.
+  Json details = nullptr;
 };
 
 ApiError bad_value(std::string param, std::string message, std::string code = "invalid_value");

@@ -13,7 +13,7 @@ namespace {
 using namespace quire;
 
 std::string fuzz_value(Chooser& pick, int depth) {
-  switch (pick.below(depth > 3 ? 8 : 10)) {
+  switch (pick.below(depth > 3 ? 9 : 11)) {
     case 0:
       return std::to_string(static_cast<int>(pick.below(256)) - 64);
     case 1:
@@ -31,7 +31,9 @@ std::string fuzz_value(Chooser& pick, int depth) {
       return R"({"type":"json_object"})";
     case 7:
       return R"({"type":"object","properties":{"a":{"type":"integer"}}})";
-    case 8: {
+    case 8:
+      return R"([{"role":"user","parts":[{"text":"hi"}]}])";
+    case 9: {
       std::string list = "[";
       for (std::uint32_t n = pick.below(5); n > 0; --n)
         list += fuzz_value(pick, depth + 1) + (n > 1 ? "," : "");
@@ -89,7 +91,20 @@ std::string fuzz_body(Chooser& pick) {
                      "min_tokens",
                      "length_penalty",
                      "stream_options",
-                     "return_token_ids"}) +
+                     "return_token_ids",
+                     "input",
+                     "instructions",
+                     "previous_response_id",
+                     "truncation",
+                     "text",
+                     "prompt_cache_options",
+                     "contents",
+                     "systemInstruction",
+                     "generationConfig",
+                     "cachedContent",
+                     "options",
+                     "format",
+                     "context"}) +
             "\":" + fuzz_value(pick, 0);
   return body + "}";
 }
@@ -100,6 +115,8 @@ std::string fuzz_request(Chooser& pick, bool last, bool& whole) {
   std::string out = std::string(method) + " " +
                     pick.of({"/v1/completions",
                              "/v1/chat/completions",
+                             "/v1/messages",
+                             "/v1/messages/count_tokens",
                              "/tokenize",
                              "/detokenize",
                              "/apply-template",
@@ -125,7 +142,26 @@ std::string fuzz_request(Chooser& pick, bool last, bool& whole) {
                              "/props",
                              "/reset_prefix_cache",
                              "/v1/embeddings",
+                             "/v1beta/models/m:generateContent",
+                             "/v1beta/models/m:streamGenerateContent?alt=sse",
+                             "/v1/models/m:streamGenerateContent",
+                             "/v1/models/m:countTokens",
+                             "/v1/models/a%2Fb:c:countTokens",
+                             "/v1beta/cachedContents?pageSize=1&pageToken=x",
+                             "/v1beta/cachedContents/x",
+                             "/api/chat",
+                             "/api/generate",
+                             "/api/show",
+                             "/api/tags",
                              "/%zz?x=%",
+                             "/v1/responses",
+                             "/v1/responses/input_tokens",
+                             "/v1/responses/resp_x",
+                             "/v1/responses/resp_x/input_items?limit=x",
+                             "/v1/responses/resp_x/cancel",
+                             "/abort_request",
+                             "/flush_cache",
+                             "/health_generate",
                              "*"}) +
                     pick.of({" HTTP/1.1", " HTTP/1.1", " HTTP/1.0", " HTTP/2.0", ""}) + "\r\n";
   out += pick.of({"Host: localhost\r\n", "Host: localhost\r\n", "", "Host: evil\r\n",

@@ -13,9 +13,20 @@ const Json kEmpty = Json::object();
 
 }  // namespace
 
-Fields::Fields(const Json& object, std::string prefix)
+std::string snake_case(std::string_view camel) {
+  std::string out;
+  for (const char c : camel)
+    if (c >= 'A' && c <= 'Z')
+      (out += '_') += static_cast<char>(c - 'A' + 'a');
+    else
+      out += c;
+  return out;
+}
+
+Fields::Fields(const Json& object, std::string prefix, Spelling spelling)
     : object_(&object),
       prefix_(std::move(prefix)),
+      spelling_(spelling),
       error_(std::make_shared<std::optional<ApiError>>()) {
   if (object.is_object()) return;
   refuse({.message = "the body must be a JSON object", .code = "invalid_json"});
@@ -24,7 +35,12 @@ Fields::Fields(const Json& object, std::string prefix)
 
 const Json* Fields::find(std::string_view name) {
   known_.emplace(name);
-  const auto at = object_->find(name);
+  auto at = object_->find(name);
+  if (spelling_ == Spelling::either && at == object_->end()) {
+    std::string other = snake_case(name);
+    at = object_->find(other);
+    known_.insert(std::move(other));
+  }
   return at == object_->end() || at->is_null() ? nullptr : &*at;
 }
 
@@ -105,7 +121,7 @@ std::optional<Fields> Fields::object(std::string_view name) {
     refuse(name, "must be an object");
     return std::nullopt;
   }
-  return Fields(*value, path(name), error_);
+  return Fields(*value, path(name), spelling_, error_);
 }
 
 std::optional<Nanoseconds> Fields::duration(std::string_view name) {

@@ -22,7 +22,11 @@ namespace quire {
 
 class Fields {
  public:
-  explicit Fields(const Json& object, std::string prefix = {});
+  // How the client may write a name that is asked for here. `either`: topLogprobs also as top_logprobs.
+  enum class Spelling : std::uint8_t { as_asked, either };
+
+  explicit Fields(const Json& object, std::string prefix = {},
+                  Spelling spelling = Spelling::as_asked);
 
   const Json* find(std::string_view name);     // null where absent or null
   const Json& require(std::string_view name);  // null value and an error where absent
@@ -44,14 +48,22 @@ class Fields {
   void refuse_unknown();
 
  private:
-  Fields(const Json& object, std::string prefix, std::shared_ptr<std::optional<ApiError>> error)
-      : object_(&object), prefix_(std::move(prefix)), error_(std::move(error)) {}
+  Fields(const Json& object, std::string prefix, Spelling spelling,
+         std::shared_ptr<std::optional<ApiError>> error)
+      : object_(&object),
+        prefix_(std::move(prefix)),
+        spelling_(spelling),
+        error_(std::move(error)) {}
 
   const Json* object_;  // outlives this
   std::string prefix_;
+  Spelling spelling_;
   std::shared_ptr<std::optional<ApiError>> error_;  // one for all that came from the same body
   std::set<std::string, std::less<>> known_;
 };
+
+// "topLogprobs" as "top_logprobs".
+std::string snake_case(std::string_view camel);
 
 std::optional<Nanoseconds> parse_duration(const Json& value);
 

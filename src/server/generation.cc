@@ -4,21 +4,15 @@
 
 #include <algorithm>
 
-#include "server/tools.h"
+#include "server/answer_format/answer_reader.h"
+#include "server/explain_json.h"
+#include "server/kv_report.h"
 
 namespace quire {
 namespace {
 
-Json format_json(const StoragePolicy& s) {
-  if (!s.by_layer.empty()) return s.name();
-  Json format{{"k", s.format->keys->name}, {"v", s.format->values->name}};
-  if (s.recent_exact > 0) format["recent_exact"] = s.recent_exact;
-  if (s.sinks > 0) format["sinks"] = s.sinks;
-  if (!s.skip_layers.empty()) format["skip_layers"] = s.skip_layers;
-  return format;
-}
-
 constexpr std::size_t kFlushBytes = 16 << 10;
+constexpr std::size_t kTogether = 64;  // prompts without answers that one request has in the engine
 constexpr std::size_t kLogprobsMax = 1 << 18;   // in one answer
 constexpr std::size_t kLogprobsMuch = 1 << 11;  // some milliseconds of work
 
@@ -57,18 +51,19 @@ void Doorbell::ring(std::shared_ptr<Generation> who) {
 
 struct Generation::ChoiceState {
   ChoiceState(std::uint32_t number, const Tokenizer& tokenizer, const StopStrings& stops,
-              AnswerTextOptions options)
-      : index(number), answer(tokenizer, stops, std::move(options)) {}
+              AnswerTextOptions options, AnswerReader parts)
+      : index(number), answer(tokenizer, stops, std::move(options)), reader(std::move(parts)) {}
 
   std::uint32_t index;  // over all prompts
   AnswerText answer;
   std::vector<Choice> unshown;  // tokens whose text is not out yet
   std::vector<TokenId> ids;
-  ToolCallReader tools;
+  AnswerReader reader;
+  std::uint64_t tokens_read = 0, reasoning_tokens = 0;
   std::optional<FinishReason> finish;
-  bool piece_sent = false;
+  bool piece_sent = false, spoke = false;  // spoke: content or calls were told
   // Of an answer that is sent whole.
-  std::string text;
+  std::string thought, text;
   std::vector<WholeAnswer::Call> calls;
   std::vector<Choice> shown;
 };
@@ -114,6 +109,7 @@ Generation::Generation(Service& service, Doorbell& doorbell, std::shared_ptr<Exc
   const GenerationRequest& asked = start_.asked;
   const Tokenizer& tokenizer = service_.runtime().tokenizer();
   AnswerTextOptions options{.skip_special = asked.skip_special,
+                            .visible = visible_tokens(start_.format, tokenizer),
                             .include_stop = asked.include_stop,
                             .tokens_min = asked.tokens_min,
                             .stop = asked.stop,
@@ -123,12 +119,14 @@ Generation::Generation(Service& service, Doorbell& doorbell, std::shared_ptr<Exc
                               tokenizer.end_of_generation().end());
   const std::uint32_t choices = std::max(asked.n, asked.best_of);
   for (std::uint32_t p = 0; p < start_.requests.size(); ++p) {
-    prompts_.push_back({start_.prompts[p].tokens, {}});
+    prompts_.push_back({.tokens = start_.prompts[p].tokens, .logprobs = {}, .pooled = {}});
     auto part = std::make_unique<Part>();
     part->number = p;
     part->admitted.prompt_tokens = static_cast<std::uint32_t>(start_.prompts[p].tokens.size());
     for (std::uint32_t c = 0; c < choices; ++c)
-      part->choices.emplace_back(p * choices + c, tokenizer, start_.stops, options);
+      part->choices.emplace_back(
+          p * choices + c, tokenizer, start_.stops, options,
+          AnswerReader(start_.format, {asked.tools, start_.prompts[p].tail}));
     parts_.push_back(std::move(part));
   }
 }
@@ -136,19 +134,48 @@ Generation::Generation(Service& service, Doorbell& doorbell, std::shared_ptr<Exc
 Generation::~Generation() = default;
 
 void Generation::submit() {
-  Failure failure;
-  for (std::uint32_t p = 0; p < parts_.size(); ++p) {
+  const bool answers = start_.asked.tokens_max != 0u;
+  parts_submitted_ = answers ? parts_.size() : std::min(kTogether, parts_.size());
+  exchange_->post(
+      [self = shared_from_this(), e = enter_queue(0, parts_submitted_)] { self->started(e); });
+}
+
+Generation::Entered Generation::enter_queue(std::size_t first, std::size_t end) {
+  Entered e{.first = first, .tickets = {}, .failure = {}};
+  for (std::size_t p = first; p < end; ++p) {
+    const auto part = static_cast<std::uint32_t>(p);
     const Submitted s = service_.submit(std::move(start_.requests[p]),
-                                        std::make_shared<Sink>(shared_from_this(), p));
+                                        std::make_shared<Sink>(shared_from_this(), part));
     if (!s.ok()) {
-      failure = s.failure;
+      e.failure = s.failure;
       break;
     }
-    parts_[p]->ticket = s.ticket;
+    e.tickets.push_back(s.ticket);
   }
-  exchange_->post([self = shared_from_this(), failure = std::move(failure)]() mutable {
-    self->started(std::move(failure));
-  });
+  return e;
+}
+
+void Generation::entered(const Entered& e) {
+  for (std::size_t i = 0; i < e.tickets.size(); ++i) parts_[e.first + i]->ticket = e.tickets[i];
+  if (over_) return cancel_all();
+  if (e.failure.kind == FailureKind::none) return;
+  ApiError error = from_failure(e.failure);
+  if (e.failure.kind == FailureKind::context_length) error.param = start_.asked.prompt_field;
+  fail(error);
+}
+
+// Some prompts were read, and others are not submitted yet.
+void Generation::submit_more() {
+  const std::size_t first = parts_submitted_;
+  parts_submitted_ = std::min(parts_.size(), parts_done_ + kTogether);
+  submitting_ = true;
+  auto work = [self = shared_from_this(), first, end = parts_submitted_] {
+    self->exchange_->post([self, e = self->enter_queue(first, end)] {
+      self->submitting_ = false;
+      self->entered(e);
+    });
+  };
+  start_.elsewhere ? start_.elsewhere(std::move(work)) : work();
 }
 
 void Generation::enqueue(Event event) {
@@ -160,14 +187,10 @@ void Generation::enqueue(Event event) {
   doorbell_.ring(shared_from_this());
 }
 
-void Generation::started(Failure failure) {
+void Generation::started(const Entered& e) {
   started_ = true;
-  if (failure.kind != FailureKind::none) {
-    ApiError error = from_failure(failure);
-    if (failure.kind == FailureKind::context_length) error.param = start_.asked.prompt_field;
-    cancel_all();
-    return fail(error);
-  }
+  entered(e);
+  if (over_) return;
   if (exchange_->over()) return client_gone();
   exchange_->gone = [self = shared_from_this()] { self->client_gone(); };
   exchange_->drained = [self = shared_from_this()] {
@@ -209,25 +232,35 @@ void Generation::handle(Event event) {
   if (auto* admitted = std::get_if<Admitted>(&event.what)) {
     admit(part, *admitted);
   } else if (auto* logprobs = std::get_if<std::vector<PromptLogprob>>(&event.what)) {
-    prompts_[event.part].logprobs = std::move(*logprobs);
+    const auto from = static_cast<std::ptrdiff_t>(start_.prompts[event.part].scored_from);
+    prompts_[event.part].logprobs.assign(std::make_move_iterator(logprobs->begin() + from),
+                                         std::make_move_iterator(logprobs->end()));
   } else if (auto* token = std::get_if<TokenEvent>(&event.what)) {
     handle_token(part, token->choice, std::move(token->token));
   } else if (auto* finish = std::get_if<FinishEvent>(&event.what)) {
     finish_choice(part, finish->choice, finish->how);
   } else if (auto* done = std::get_if<Done>(&event.what)) {
     part.done = std::move(*done);
+    prompts_[event.part].pooled = std::move(part.done->pooled);
     part.admitted.cached_tokens = part.done->cached_tokens;
     part.admitted.loaded_tokens = part.done->loaded_tokens;
     for (std::uint32_t c = 0; c < part.choices.size() && !over_; ++c)
       finish_choice(part, c, Finish::length);  // those that only scored their prompt
     if (++parts_done_ == parts_.size() && !over_) complete();
+    if (parts_submitted_ < parts_.size() && !over_ && !submitting_ &&
+        parts_submitted_ - parts_done_ <= kTogether / 2)
+      submit_more();
   } else if (auto* failure = std::get_if<Failure>(&event.what)) {
-    if (failure->kind != FailureKind::cancelled) fail(from_failure(*failure));
+    fail(failure->kind == FailureKind::cancelled
+             ? ApiError{.message = "the request was cancelled", .code = "request_aborted"}
+             : from_failure(*failure));
   }
 }
 
 void Generation::admit(Part& part, const Admitted& admitted) {
   part.admitted = admitted;
+  if (part.number == 0 && !part.was_admitted && admitted.explanation)
+    start_.writer->explained(*admitted.explanation);
   if (std::exchange(part.was_admitted, true) || ++parts_admitted_ < parts_.size() ||
       !start_.asked.stream || streaming_)
     return;
@@ -244,7 +277,7 @@ void Generation::handle_token(Part& part, std::uint32_t choice, Choice token) {
   std::string text;
   if (asked.return_token_ids) c.ids.push_back(token.token);
   const bool stopped = c.answer.add(token, text);
-  if (!asked.stream && asked.logprobs)
+  if ((!asked.stream || asked.whole_at_end) && asked.logprobs)
     if ((logprobs_held_ += 1 + token.alternatives.size()) > kLogprobsMax)
       return fail(
           {.message = fmt::format("an answer sent whole holds at most {} log-probabilities; "
@@ -276,22 +309,26 @@ void Generation::finish_choice(Part& part, std::uint32_t choice, Finish how) {
 void Generation::emit(Part& part, ChoiceState& c, std::string text, bool last) {
   const GenerationRequest& asked = start_.asked;
   AnswerPiece piece{.index = c.index, .prompt = part.number};
-  // Where another shape was asked for, an object with a name is no call.
-  const bool calls = asked.grammar.kind == AnswerGrammar::Kind::none ||
-                     asked.grammar.kind == AnswerGrammar::Kind::tool_calls;
-  if (asked.chat && calls && !asked.tools.is_null() &&
-      asked.tool_choice.kind != ToolChoice::Kind::none) {
-    piece.tools = c.tools.add(text);
-    if (last) std::ranges::move(c.tools.finish(), std::back_inserter(piece.tools));
-    std::erase_if(piece.tools, [&](ToolPiece& t) {
-      if (t.kind == ToolPiece::Kind::content) piece.text += t.text;
-      return t.kind == ToolPiece::Kind::content;
-    });
-    if (last && c.tools.calls() > 0 && c.finish == FinishReason::stop)
-      c.finish = FinishReason::tool_calls;
-  } else {
-    piece.text = std::move(text);
+  const bool reasoned = c.reader.reasoning();
+  std::vector<ToolPiece> parts = c.reader.add(text);
+  if (last) std::ranges::move(c.reader.finish(), std::back_inserter(parts));
+  if (reasoned || c.reader.reasoning()) {
+    // What comes before the first reasoning is its mark.
+    const bool first = c.reasoning_tokens == 0 && !c.spoke;
+    c.reasoning_tokens += c.answer.tokens() - (first ? 0 : c.tokens_read);
   }
+  c.tokens_read = c.answer.tokens();
+  for (ToolPiece& t : parts) {
+    if (t.kind == ToolPiece::Kind::reasoning)
+      piece.reasoning += t.text;
+    else if (t.kind == ToolPiece::Kind::content)
+      piece.text += t.text;
+    else
+      piece.tools.push_back(std::move(t));
+  }
+  c.spoke |= !piece.text.empty() || !piece.tools.empty();
+  if (last && c.reader.calls() > 0 && c.finish == FinishReason::stop)
+    c.finish = FinishReason::tool_calls;
   if (!c.unshown.empty()) {
     const std::size_t shown_before = c.shown.size();
     const std::size_t now = c.answer.tokens_shown() - shown_before;
@@ -303,7 +340,9 @@ void Generation::emit(Part& part, ChoiceState& c, std::string text, bool last) {
     c.unshown.erase(c.unshown.begin(), end);
   }
   if (last) piece.finish = c.finish;
+  if (last && c.answer.stopped()) piece.stop = *c.answer.stopped_by();
   if (!asked.stream) {
+    c.thought += piece.reasoning;
     c.text += piece.text;
     for (ToolPiece& t : piece.tools) {
       if (t.kind == ToolPiece::Kind::call)
@@ -313,8 +352,8 @@ void Generation::emit(Part& part, ChoiceState& c, std::string text, bool last) {
     }
     return;
   }
-  const bool news = !c.piece_sent || last || !piece.text.empty() || !piece.tools.empty() ||
-                    (asked.logprobs && !piece.tokens.empty());
+  const bool news = !c.piece_sent || last || !piece.reasoning.empty() || !piece.text.empty() ||
+                    !piece.tools.empty() || (asked.logprobs && !piece.tokens.empty());
   if (!news) return;
   c.piece_sent = true;
   if (!streaming_) begin_stream();
@@ -347,12 +386,18 @@ Usage Generation::usage() const {
     u.cached += cached;
     u.loaded += part->admitted.loaded_tokens;
     if (start_.asked.kv.policy.write != KvWrite::none) {
-      const auto& mark = start_.prompts[part->number].breakpoint;
-      const std::uint64_t kept = (mark ? *mark : prompt) / p * p;
+      const auto& marks = start_.prompts[part->number].breakpoints;
+      const std::uint64_t kept = (marks.empty() ? prompt : marks.back().tokens) / p * p;
       u.written += kept > cached ? kept - cached : 0;
     }
-    for (const ChoiceState& c : part->choices) u.completion += c.answer.tokens();
+    if (part->number == 0) u.kept = kept_prefixes(*part);
+    for (const ChoiceState& c : part->choices) {
+      u.completion += c.answer.tokens();
+      u.reasoning += c.reasoning_tokens;
+    }
     if (part->done) {
+      u.prefill_seconds += part->done->prefill_seconds;
+      u.decode_seconds += part->done->decode_seconds;
       u.predicted += part->done->predicted_accepted;
       u.mispredicted += part->done->predicted_wrong;
     }
@@ -360,77 +405,38 @@ Usage Generation::usage() const {
   return u;
 }
 
+// Until the prompt was read, all that was asked for counts as held.
+std::vector<KeptPrefix> Generation::kept_prefixes(const Part& part) const {
+  std::vector<KeptPrefix> kept;
+  const std::uint32_t p = service_.runtime().geometry().tokens_per_block;
+  std::size_t lease = start_.asked.kv.policy.leases.size();  // those of breakpoints come last
+  for (const Prompt::Breakpoint& b : start_.prompts[part.number].breakpoints) {
+    if (b.ttl == 0) continue;
+    const std::size_t mine = lease++;
+    const bool refused =
+        part.done && (mine >= part.done->leases.size() || part.done->leases[mine] == LeaseId{});
+    kept.push_back({.tokens = b.tokens,
+                    .whole = b.tokens / p * p,
+                    .ttl = b.ttl,
+                    .held = !refused && start_.asked.kv.policy.write != KvWrite::none});
+  }
+  return kept;
+}
+
 Json Generation::kv_report() const {
-  const KvRequest& asked = start_.asked.kv;
-  if (!asked.given) return nullptr;
-  const Runtime& runtime = service_.runtime();
-  const Usage u = usage();
-  Done sum;
-  for (const auto& part : parts_) {
-    const Done& d = *part->done;
-    sum.computed_tokens += d.computed_tokens;
-    sum.written_tokens += d.written_tokens;
-    sum.approximate_tokens += d.approximate_tokens;
-    sum.converted |= d.converted;
-    sum.kv_bytes += d.kv_bytes;
-    sum.preemptions += d.preemptions;
-    sum.saved_prefill_seconds += d.saved_prefill_seconds;
+  if (!start_.asked.kv.given) return nullptr;
+  std::vector<const Done*> prompts;
+  for (const auto& part : parts_) prompts.push_back(&*part->done);
+  Json kv = quire::kv_report(start_.asked, usage(), prompts, service_.runtime());
+  kv["request_id"] = start_.request_id;
+  if (const auto& told = parts_.front()->admitted.explanation;
+      told && start_.asked.kv.report_explain) {
+    Explanation e = *told;
+    e.prefill_ms = ms(parts_.front()->done->prefill_seconds);
+    kv["explain"] = explanation_json(e, service_.runtime().tokenizer(), start_.show_text);
   }
-  const Done& first = *parts_.front()->done;
-  const StoragePolicy& storage = asked.policy.storage ? *asked.policy.storage : runtime.storage();
-  Json kv{{"request_id", start_.request_id},
-          {"node", first.node == BlockKey{} ? Json() : Json(first.node.hex())},
-          {"prompt_tokens", u.prompt},
-          {"cached_tokens", u.cached},
-          {"cached_by_tier", cached_by_tier(u)},
-          {"computed_tokens", sum.computed_tokens},
-          {"written_tokens", sum.written_tokens},
-          {"format", format_json(storage)},
-          {"bytes", sum.kv_bytes},
-          {"lossy", storage.lossy() || storage.window > 0 || asked.policy.retain ||
-                        asked.policy.select || asked.policy.blend ||
-                        storage.prefill.way != SparsePrefill::Way::none},
-          {"preemptions", sum.preemptions}};
-  if (asked.policy.retain) {
-    std::uint64_t whole = 0;
-    for (const auto& part : parts_) whole += part->done->kv_bytes_whole;
-    kv["budget"] = {{"policy", asked.policy.retain->text()}, {"bytes_whole", whole}};
-  }
-  if (asked.policy.blend) kv["approximate_tokens"] = sum.approximate_tokens;
-  // The answer depends on what was cached: it may be another one next time.
-  if (asked.policy.blend || asked.policy.convert)
-    kv["approximate"] = sum.converted || sum.approximate_tokens > 0;
-  if (asked.policy.select) {
-    std::uint64_t read = 0, readable = 0;
-    for (const auto& part : parts_) {
-      read += part->done->kv_bytes_read;
-      readable += part->done->kv_bytes_readable;
-    }
-    kv["select"] = {
-        {"policy", asked.policy.select->text()}, {"bytes_read", read}, {"bytes_whole", readable}};
-  }
-  if (asked.report_seed) kv["seed"] = start_.asked.sampling.seed;
-  if (asked.report_blocks)
-    kv["blocks"] = {{"size", runtime.geometry().tokens_per_block},
-                    {"cached", u.cached / runtime.geometry().tokens_per_block}};
-  if (asked.report_timing)
-    kv["timing"] = {{"queue_ms", ms(first.queue_seconds)},
-                    {"load_ms", ms(first.load_seconds)},
-                    {"prefill_ms", ms(first.prefill_seconds)},
-                    {"ttft_ms", ms(first.first_token_seconds)},
-                    {"decode_ms", ms(first.decode_seconds)},
-                    {"saved_prefill_ms_est", ms(sum.saved_prefill_seconds)}};
-  if (asked.report_explain)
-    kv["explain"] = {{"outcome", outcome(asked.policy.reuse, u.prompt, u.cached,
-                                         runtime.geometry().tokens_per_block)},
-                     {"reason", reason_name(first.reason)},
-                     {"at_token", u.cached}};
-  if (!first.leases.empty()) {
-    kv["leases"] = Json::array();
-    for (const LeaseId id : first.leases)
-      kv["leases"].push_back("pin_" + std::to_string(static_cast<std::uint64_t>(id)));
-  }
-  if (!first.lease_problem.empty()) kv["lease_problem"] = first.lease_problem;
+  if (kv.contains("explain") && !start_.asked.kv.session.empty())
+    kv["explain"]["session"] = start_.asked.kv.session_how;
   return kv;
 }
 
@@ -447,11 +453,13 @@ std::vector<WholeAnswer> Generation::answers() {
     for (ChoiceState* c : best)
       out.push_back({.index = static_cast<std::uint32_t>(out.size()),
                      .prompt = part->number,
+                     .reasoning = std::move(c->thought),
                      .text = std::move(c->text),
                      .calls = std::move(c->calls),
                      .tokens = std::move(c->shown),
                      .token_ids = std::move(c->ids),
                      .finish = *c->finish,
+                     .stop = c->answer.stopped() ? *c->answer.stopped_by() : "",
                      .mean_logprob = c->answer.mean_logprob()});
   }
   return out;
@@ -473,6 +481,7 @@ void Generation::complete() {
 // A large body is made on a worker, away from the thread that all streams share.
 void Generation::respond_whole(std::vector<WholeAnswer> answers, Usage total, Json kv) {
   std::size_t logprobs = logprobs_held_;
+  for (const PromptInfo& p : prompts_) logprobs += p.pooled.size() / 16;
   for (const PromptInfo& p : prompts_)
     if (!p.logprobs.empty())
       logprobs += p.logprobs.size() * (1 + p.logprobs.back().alternatives.size()) * answers.size();

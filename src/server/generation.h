@@ -20,6 +20,7 @@
 #include "engine/answer_text.h"
 #include "engine/service.h"
 #include "net/http.h"
+#include "server/answer_format/answer_format.h"
 #include "server/dialect/dialect.h"
 #include "server/generation_request.h"
 #include "server/grammar.h"
@@ -63,9 +64,11 @@ struct GenerationStart {
   std::vector<Prompt> prompts = {};
   std::vector<Request> requests = {};  // one per prompt
   StopStrings stops = {};
+  AnswerFormat format = {};  // how answers are read
   const Dialect* dialect = nullptr;
   std::unique_ptr<AnswerWriter> writer = {};
   std::string request_id = {};
+  bool show_text = true;                       // of a change that kv.report explains
   std::shared_ptr<const MaskState> mask = {};  // where answers have a grammar
   // Runs what takes long on another thread than the connection's; none: there.
   std::function<void(std::function<void()>)> elsewhere = {};
@@ -78,7 +81,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
              GenerationStart start);
   ~Generation();
 
-  void submit();   // any thread but the engine's and the connection's
+  // Any thread but the engine's and the connection's. Prompts that have no answers enter the engine's
+  // queue some at a time.
+  void submit();
   void deliver();  // connection's thread: handles what came in
 
  private:
@@ -99,7 +104,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
   struct Part;  // one prompt
 
   void enqueue(Event event);  // engine thread
-  void started(Failure failure);
+  struct Entered {
+    std::size_t first;  // prompt
+    std::vector<Ticket> tickets;
+    Failure failure;
+  };
+  Entered enter_queue(std::size_t first, std::size_t end);
+  void entered(const Entered& e);
+  void started(const Entered& e);
+  void submit_more();
   void pump();
   void handle(Event event);
   void handle_token(Part& part, std::uint32_t choice, Choice token);
@@ -117,6 +130,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::vector<HttpHeader> headers() const;
   Usage usage() const;
+  std::vector<KeptPrefix> kept_prefixes(const Part& part) const;
   Json kv_report() const;
   std::vector<WholeAnswer> answers();
 
@@ -134,8 +148,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::deque<Event> backlog_;  // what a slow client made wait
   std::string pending_;        // bytes to be sent together
-  std::size_t parts_admitted_ = 0, parts_done_ = 0;
+  std::size_t parts_submitted_ = 0, parts_admitted_ = 0, parts_done_ = 0;
   std::size_t logprobs_held_ = 0;  // of an answer that is sent whole
+  bool submitting_ = false;        // a worker submits more prompts
   bool started_ = false, paused_ = false, streaming_ = false, over_ = false;
 };
 

@@ -12,6 +12,9 @@
 
 #include "base/result.h"
 #include "engine/request.h"
+#include "server/answer_format/answer_format.h"
+#include "server/answer_format/opened_mask.h"
+#include "server/answer_format/reasoning.h"
 #include "server/generation_request.h"
 
 namespace quire {
@@ -34,11 +37,17 @@ class GrammarMaker {
   virtual bool idle_within(std::chrono::milliseconds limit) = 0;
 };
 
-// The grammar of an answer to a request with tools, for a model with this chat template: forced
-// calls where they are required, otherwise text in which calls are well-formed (a hint: where it
-// cannot be made, the request goes on without). Kind::none where neither makes sense. A call is
-// written as server/tools.h reads it: between tags where the template knows none or these, else as
-// a bare object.
-AnswerGrammar tool_call_grammar(const GenerationRequest& asked, std::string_view chat_template);
+// The grammar of an answer to a request with tools, by the format of its model: forced calls where
+// they are required, otherwise text in which calls are well-formed (a hint: where it cannot be made,
+// the request goes on without). Kind::none where neither makes sense. Where the format's marks are
+// control tokens, which grammars cannot write, a call is a bare object.
+AnswerGrammar tool_call_grammar(const GenerationRequest& asked, const AnswerFormat& format,
+                                const Tokenizer& tokenizer);
+// How the answer is read: what of the model's format may be in it.
+AnswerFormat format_of_answer(const GenerationRequest& asked, AnswerFormat format,
+                              const Tokenizer& tokenizer);
+// What comes before the grammar's text.
+MaskOpening mask_opening(const AnswerGrammar& grammar, const AnswerFormat& format,
+                         std::string_view prompt_end, const Tokenizer& tokenizer);
 
 }  // namespace quire

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "server/tools.h"
-
 namespace quire {
 namespace {
 
@@ -56,22 +54,11 @@ class GrammarMask final : public TokenMask {
   double spent_;
 };
 
-Result<Grammar> of_tools(const Json& asked) {
+Result<Grammar> of_tools(const AnswerGrammar& asked) {
   std::vector<ToolShape> tools;
-  for (const Json& t : asked["tools"])
+  for (const Json& t : asked.schema)
     tools.push_back({t["name"].get<std::string>(), t["parameters"], t["strict"].get<bool>()});
-  ToolCallForm form;
-  form.arguments = asked["arguments"].get<std::string>();
-  form.required = asked["required"].get<bool>();
-  form.parallel = asked["parallel"].get<bool>();
-  form.trigger = kToolOpen;
-  if (asked["tags"].get<bool>()) {
-    form.open = std::string(kToolOpen) + "\n";
-    form.close = "\n" + std::string(kToolClose);
-  } else {
-    form.open = form.close = "";
-  }
-  return Grammar::tool_calls(tools, form);
+  return Grammar::tool_calls(tools, asked.form);
 }
 
 }  // namespace
@@ -89,7 +76,7 @@ Result<Grammar> grammar_of(const AnswerGrammar& asked) {
     case AnswerGrammar::Kind::ebnf:
       return Grammar::from_ebnf(asked.text);
     case AnswerGrammar::Kind::tool_calls:
-      return of_tools(asked.schema);
+      return of_tools(asked);
     case AnswerGrammar::Kind::none:
       break;
   }

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "engine/explain.h"
+#include "server/kv_jobs.h"
 #include "server/routes.h"
 
 namespace quire {
@@ -37,9 +38,9 @@ std::string event_text(const Batch::Item& item, Nanoseconds now) {
   if (r.key != 0) data["blocks"].push_back(fmt::format("{:016x}", __builtin_bswap64(r.key)));
   if (reason_kind(r.reason) == ReasonKind::eviction)
     data["cause"] = std::string(reason_name(r.reason)).substr(8);
-  if (r.reason == Reason::moved) {  // up: what goes down stays in memory, too
-    data["from"] = "disk";
-    data["to"] = "cpu";
+  if (r.reason == Reason::moved) {
+    data["from"] = r.extra == kMovedDown ? "cpu" : "disk";
+    data["to"] = r.extra == kMovedDown ? "disk" : "cpu";
   }
   return sse(dump(data), event_type(r.reason), std::to_string(item.number));
 }
@@ -185,6 +186,12 @@ void get_kv_events(Server& server, std::shared_ptr<Call> call) {
     stream->from_now = false;
   }
   server.events().add(std::move(stream));
+}
+
+void get_kv_event_sources(Server& server, std::shared_ptr<Call> call) {
+  Json sources = Json::array();
+  if (server.publisher()) sources.push_back(server.publisher()->sources());
+  call->respond({{"sources", std::move(sources)}});
 }
 
 }  // namespace quire

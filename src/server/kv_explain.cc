@@ -1,28 +1,15 @@
 // Why did this request miss? What the engine remembers, as JSON.
 #include <fmt/core.h>
 
-#include "engine/explain.h"
+#include "server/explain_json.h"
 #include "server/routes.h"
 
 namespace quire {
 namespace {
 
-// Ids a client may know a request by: the x-request-id, or that of the answer.
-std::vector<std::string> spellings(const std::string& id) {
-  std::vector<std::string> out{id};
-  for (const Dialect* dialect : dialects())
-    for (const std::string_view prefix : dialect->id_prefixes)
-      if (id.starts_with(prefix)) {
-        const std::string rest = id.substr(prefix.size());
-        out.push_back("req_" + rest);
-        out.push_back(rest);
-      }
-  return out;
-}
-
 const RequestRecord* find_record(const RequestLog& log, const std::string& id,
                                  const Caller& caller) {
-  for (const std::string& s : spellings(id))
+  for (const std::string& s : request_ids(id))
     if (const RequestRecord* r = log.find(s))
       return caller.admin || r->tenant == caller.tenant ? r : nullptr;
   return nullptr;
@@ -37,37 +24,21 @@ Json event_json(const JournalRecord& r, Nanoseconds now) {
           {"tier", "cpu"}};
 }
 
-Json explanation_json(const Explanation& e, const Tokenizer& tokenizer, bool text,
-                      Nanoseconds now) {
-  Json detail{{"at_token", e.at_token},
-              {"block", e.block},
-              {"segment", e.segment},
-              {"compared_to", e.compared_to.empty() ? Json() : Json(e.compared_to)},
-              {"shared_prefix_tokens", e.shared_prefix_tokens}};
-  if (text) {
-    detail["was"] = tokenizer.decode(e.was);
-    detail["now"] = tokenizer.decode(e.now);
-  }
-  Json segments = Json::array(), alternatives = Json::array(), events = Json::array();
-  for (const SegmentHit& s : e.segments)
-    segments.push_back(
-        {{"name", s.name}, {"start", s.begin}, {"end", s.end}, {"cached", s.cached}});
-  for (const Explanation::Alternative& a : e.alternatives)
-    alternatives.push_back(
-        {{"if", fmt::format("move the changing text after token {}", a.move_after_token)},
-         {"would_cache", a.would_cache}});
-  for (const JournalRecord& r : e.events) events.push_back(event_json(r, now));
-  return {{"request_id", e.request_id.empty() ? Json() : Json(e.request_id)},
-          {"outcome", outcome_name(e.outcome)},
-          {"prompt_tokens", e.prompt_tokens},
-          {"cached_tokens", e.cached_tokens},
-          {"missed_tokens", e.missed_tokens},
-          {"reason", reason_name(e.reason)},
-          {"detail", std::move(detail)},
-          {"segments", std::move(segments)},
-          {"alternatives", std::move(alternatives)},
-          {"events", std::move(events)},
-          {"cost", {{"prefill_ms", e.prefill_ms}, {"avoidable_ms", e.avoidable_ms}}}};
+Json whole_json(const Explanation& e, const Server& server, Nanoseconds now) {
+  Json body = explanation_json(e, server.runtime().tokenizer(), server.options().show_text);
+  body["request_id"] = e.request_id.empty() ? Json() : Json(e.request_id);
+  body["events"] = Json::array();
+  for (const JournalRecord& r : e.events) body["events"].push_back(event_json(r, now));
+  return body;
+}
+
+ApiError not_remembered(const std::string& id) {
+  return not_found("no request " + id + " is remembered (--explain-keep)");
+}
+
+// The ids to compare with; none: with whichever is most similar.
+std::vector<std::string> compare_ids(const std::string& id) {
+  return id.empty() ? std::vector<std::string>() : request_ids(id);
 }
 
 Json record_json(const RequestRecord& r, Nanoseconds now) {
@@ -126,20 +97,15 @@ void get_kv_request(Server& server, std::shared_ptr<Call> call) {
       [id = call->arguments.front(), compare, caller = call->caller](EngineView& e) {
         Explained out{.now = e.now};
         if (const RequestRecord* r = find_record(e.log, id, caller)) {
-          const RequestRecord* other =
-              compare.empty() ? nullptr : find_record(e.log, compare, caller);
-          out.explanation =
-              e.log.explain(r->id, e.runtime.cache().journal(), other ? other->id : "");
+          out.explanation = e.log.explain(r->id, e.runtime.cache().journal(), compare_ids(compare));
           out.record = record_json(*r, e.now);
         }
         return out;
       },
-      [&server, call](Explained& seen) {
-        if (!seen.explanation)
-          return call->refuse(not_found("no request " + call->arguments.front() +
-                                        " is remembered (--explain-keep)"));
-        Json body = explanation_json(*seen.explanation, server.runtime().tokenizer(),
-                                     server.options().show_text, seen.now);
+      [&server, call, compare](Explained& seen) {
+        if (!seen.explanation) return call->refuse(not_remembered(call->arguments.front()));
+        if (seen.explanation->compare_missing) return call->refuse(not_remembered(compare));
+        Json body = whole_json(*seen.explanation, server, seen.now);
         body["request"] = std::move(seen.record);
         call->respond(body);
       });
@@ -165,19 +131,17 @@ void post_kv_explain(Server& server, std::shared_ptr<Call> call) {
     auto keys = server.service().block_keys(request->prompt, request->kv);
     server.with_engine(
         call,
-        [request, keys, compare, caller = call->caller](EngineView& e) {
+        [request, keys, compare](EngineView& e) {
           Explained out{.now = e.now};
           Attached attached;
           if (const auto root = e.runtime.find_root(request->kv.tenant, request->kv.storage.get()))
             attached = e.runtime.cache().lookup(*root, request->prompt, keys);
-          const RequestRecord* other =
-              compare.empty() ? nullptr : find_record(e.log, compare, caller);
-          out.explanation = e.log.explain(*request, attached, other ? other->id : "");
+          out.explanation = e.log.explain(*request, attached, compare_ids(compare));
           return out;
         },
-        [&server, call](Explained& seen) {
-          call->respond(explanation_json(*seen.explanation, server.runtime().tokenizer(),
-                                         server.options().show_text, seen.now));
+        [&server, call, compare](Explained& seen) {
+          if (seen.explanation->compare_missing) return call->refuse(not_remembered(compare));
+          call->respond(whole_json(*seen.explanation, server, seen.now));
         });
   });
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/sessions.h"
+
 namespace quire {
 namespace {
 
@@ -272,6 +274,48 @@ void parse_report(Fields& f, KvRequest& kv) {
   }
 }
 
+void parse_session(Fields& f, KvRequest& kv) {
+  if (const auto id = f.text("session", kSessionNameMax)) {
+    if (const Status fine = check_session_name(*id); !fine.ok())
+      f.refuse("session", fine.error().message);
+    kv.session = *id;
+  }
+  if (const auto mode = f.text("session_mode", 32)) {
+    if (*mode != "exclusive" && *mode != "fork")
+      f.refuse("session_mode", "must be exclusive or fork");
+    kv.session_fork = *mode == "fork";
+  }
+}
+
+// What a session keeps of a request's policy for those that come later.
+Json session_words(const Json& kv) {
+  Json words = Json::object();
+  for (const char* name : {"reuse", "recompute", "write", "salt", "format", "window", "budget",
+                           "select", "convert", "tiers", "allow_lossy"})
+    if (const auto it = kv.find(name); it != kv.end() && !it->is_null()) words[name] = *it;
+  return words;
+}
+
+// What the request does not say is as the session has it.
+void inherit_session(const KvRules& rules, Json& kv) {
+  const auto id = kv.find("session");
+  if (id == kv.end() || !id->is_string() || !rules.session_policy) return;
+  const auto tenant = kv.find("tenant");
+  const std::string whose = rules.admin && tenant != kv.end() && tenant->is_string()
+                                ? tenant->get<std::string>()
+                                : rules.tenant;
+  const auto text = rules.session_policy(whose, id->get<std::string>());
+  if (!text) return;
+  const auto words = parse_json(*text, {.depth_max = 16});
+  if (!words.ok() || !words.value().is_object()) return;
+  const bool stays = kv.contains("window") || kv.contains("budget"), reuses = kv.contains("reuse");
+  for (const auto& [name, value] : words.value().items()) {
+    const bool replaced =
+        (stays && (name == "window" || name == "budget")) || (reuses && name == "recompute");
+    if (!replaced && !kv.contains(name)) kv[name] = value;
+  }
+}
+
 void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
   kv.given = true;
   if (const auto priority = f.integer("priority", -100, 100))
@@ -287,8 +331,7 @@ void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
       f.refuse(forbidden("kv.tenant: this key belongs to another tenant"));
     kv.policy.tenant = *tenant;
   }
-  if (f.find("session")) f.refuse(not_implemented("kv.session", f.path("session")));
-  if (f.find("session_mode")) f.refuse(not_implemented("kv.session", f.path("session_mode")));
+  parse_session(f, kv);
   if (const auto adapter = f.text("adapter", 256))
     f.refuse(not_found("there is no adapter '" + *adapter + "'", "model_not_found"));
   if (const Json* tiers = f.find("tiers")) {
@@ -342,6 +385,8 @@ void parse_kv(Fields& body, std::string_view header, const KvRules& rules, KvReq
       merged.update(*given);
   }
   if (merged.is_null()) return;
+  inherit_session(rules, merged);
+  kv.session_words = session_words(merged).dump(-1, ' ', false, Json::error_handler_t::replace);
   Fields fields(merged, "kv");
   parse_fields(fields, rules, kv);
   if (fields.failed()) body.refuse(fields.error());

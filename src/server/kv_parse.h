@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "server/fields.h"
@@ -21,11 +23,15 @@ struct KvRules {
       check_select = {};
   // Whether the model can be stored under a policy; none: whatever the formats allow.
   std::function<Status(const StoragePolicy&)> check_storage = {};
+  // The policy of a session, a JSON object; none: there is no such session.
+  std::function<std::optional<std::string>(const std::string& tenant, const std::string& id)>
+      session_policy = {};
   std::string tenant;  // of the caller's key
   bool admin = true;   // may name another tenant
 };
 
-// Reads "kv" of the body; `header` is x-kv-policy, whose fields count where the body has none.
+// Reads "kv" of the body; what it does not say is as its session has it.
+// `header` is x-kv-policy, whose fields count where the body has none.
 void parse_kv(Fields& body, std::string_view header, const KvRules& rules, KvRequest& kv);
 
 void check_salt(Fields& fields, std::string_view name, const std::string& salt);

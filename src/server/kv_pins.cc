@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "server/kv_select.h"
+#include "server/kv_sessions.h"
 #include "server/prompt_run.h"
 #include "server/routes.h"
 
@@ -197,9 +198,11 @@ void post_pins(Server& server, std::shared_ptr<Call> call) {
       return post_refusal(call, std::move(*error));
     if (prefill) {
       Request request = make_request(asked, prompt, server.runtime(), call->id);
+      if (auto error = claim_session(server, 1, asked, request))
+        return post_refusal(call, std::move(*error));
       request.kv.leases.push_back({.ttl = ttl, .pin = true, .label = label});
       return run_prompt(server, call, std::move(request), [&server, call](const Done& d) {
-        if (d.leases.empty())
+        if (d.leases.empty() || d.leases.back() == LeaseId{})
           return call->refuse(
               pin_error({Code::exhausted,
                          d.lease_problem.empty() ? "nothing could be pinned" : d.lease_problem}));

@@ -6,6 +6,7 @@
 #include "engine/explain.h"
 #include "engine/plan.h"
 #include "server/kv_select.h"
+#include "server/kv_sessions.h"
 #include "server/prompt.h"
 #include "server/prompt_run.h"
 
@@ -72,13 +73,14 @@ void select_and_evict(Server& server, std::shared_ptr<Call> call, bool all_by_de
 
 std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& body,
                                      GenerationRequest& asked, Prompt& prompt) {
-  const ParseContext context = server.parse_context(call);
+  asked.client = call.client();
   Fields f(body);
   const Dialect* dialect = call.dialect;
   if (const auto name = f.text("dialect", 32)) dialect = find_dialect(*name);
   if (f.failed()) return f.error();
   if (dialect == nullptr)
     return not_implemented("dialect " + body["dialect"].get<std::string>(), "dialect");
+  const ParseContext context = server.parse_context(call, dialect);
   if (const Json* inner = f.find("request"); inner != nullptr && inner->is_object()) {
     Json request = *inner;
     if (!request.contains("model")) request["model"] = server.model();
@@ -174,7 +176,7 @@ Json Server::statistics() const {
        {{"waste_bytes", c.waste_bytes},
         {"slack_bytes", c.slack_bytes},
         {"ratio", rate(static_cast<double>(c.waste_bytes), static_cast<double>(c.slab_bytes))}}},
-      {"sessions", 0},
+      {"sessions", service_->sessions().count()},
       {"pins", c.leases},
       {"pinned_bytes", c.pinned_bytes},
       {"pin_budget_bytes", c.pin_budget_bytes},
@@ -244,18 +246,20 @@ void post_kv_prefill(Server& server, std::shared_ptr<Call> call) {
       return post_refusal(call, not_implemented("async", "async"));
     if (auto error = named_prompt(server, *call, body, asked, prompt))
       return post_refusal(call, std::move(*error));
-    run_prompt(server, call, make_request(asked, prompt, server.runtime(), call->id),
-               [call](const Done& d) {
-                 call->respond({{"request_id", call->id},
-                                {"prompt_tokens", d.prompt_tokens},
-                                {"cached_tokens", d.cached_tokens},
-                                {"computed_tokens", d.computed_tokens},
-                                {"written_tokens", d.written_tokens},
-                                {"node", d.node == BlockKey{} ? Json() : Json(d.node.hex())},
-                                {"timing",
-                                 {{"queue_ms", d.queue_seconds * 1e3},
-                                  {"prefill_ms", d.prefill_seconds * 1e3}}}});
-               });
+    Request request = make_request(asked, prompt, server.runtime(), call->id);
+    if (auto error = claim_session(server, 1, asked, request))
+      return post_refusal(call, std::move(*error));
+    run_prompt(server, call, std::move(request), [call](const Done& d) {
+      call->respond(
+          {{"request_id", call->id},
+           {"prompt_tokens", d.prompt_tokens},
+           {"cached_tokens", d.cached_tokens},
+           {"computed_tokens", d.computed_tokens},
+           {"written_tokens", d.written_tokens},
+           {"node", d.node == BlockKey{} ? Json() : Json(d.node.hex())},
+           {"timing",
+            {{"queue_ms", d.queue_seconds * 1e3}, {"prefill_ms", d.prefill_seconds * 1e3}}}});
+    });
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "engine/sessions.h"
 #include "server/prompt.h"
 
 namespace quire {
@@ -37,10 +38,19 @@ Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_de
   } else if (const auto age = f->duration("older_than")) {
     out.kind = Selector::Kind::older_than;
     out.age = *age;
-  } else if (f->find("session") || f->find("pin")) {
-    f->refuse(not_implemented("selecting by session or pin", f->path("select")));
+  } else if (const auto session = f->text("session", kSessionNameMax)) {
+    out.kind = Selector::Kind::tokens;
+    const auto found = server.service().sessions().find(call.caller.tenant, *session);
+    if (!found.ok())
+      f->refuse(not_found(found.error().message, "session_not_found"));
+    else
+      out.keys = server.service().block_keys(found.value().tokens, found.value().kv);
+    if (!f->failed() && out.keys.empty())
+      f->refuse("session", "has fewer tokens than a block", "not_cached");
+  } else if (f->find("pin")) {
+    f->refuse(not_implemented("selecting by pin", f->path("select")));
   } else if (!f->boolean("all").value_or(false)) {
-    f->refuse("all", "give node, tokens, tenant, older_than or all");
+    f->refuse("all", "give node, tokens, session, tenant, older_than or all");
   }
   f->refuse_unknown();
   return out;
@@ -65,6 +75,36 @@ Result<BlockKey> find_node(const KvCache& cache, std::string_view hex,
   if (found.empty()) return Error{Code::not_found, "no cached node begins with " + wanted};
   if (found.size() > 1) return Error{Code::invalid, "several nodes begin with " + wanted};
   return found.front();
+}
+
+Result<std::vector<BlockKey>> selected_nodes(EngineView& e, const Selector& selector) {
+  const KvCache& cache = e.runtime.cache();
+  std::vector<BlockKey> nodes;
+  // What tokens name is the way to their last block; a node comes with all that follows it.
+  if (selector.kind == Selector::Kind::tokens) {
+    const std::unordered_set<BlockKey, BlockKeyHash> wanted(selector.keys.begin(),
+                                                            selector.keys.end());
+    cache.tree([&](const NodeInfo& n) {
+      if (wanted.contains(n.key)) nodes.push_back(n.key);
+    });
+  } else {
+    BlockKey node;
+    if (selector.kind == Selector::Kind::node) {
+      TRY(node, find_node(cache, selector.node));
+    }
+    std::unordered_set<BlockKey, BlockKeyHash> inside;
+    cache.tree([&](const NodeInfo& n) {
+      const bool named =
+          selector.kind == Selector::Kind::all || n.key == node ||
+          (selector.kind == Selector::Kind::tenant && n.tenant == selector.tenant) ||
+          (selector.kind == Selector::Kind::older_than && n.last_used < e.now - selector.age);
+      if (!named && !inside.contains(n.parent)) return;
+      inside.insert(n.key);
+      nodes.push_back(n.key);
+    });
+  }
+  if (nodes.empty()) return Error{Code::not_found, "nothing of it is cached"};
+  return nodes;
 }
 
 Result<Evicted> evict_selected(EngineView& e, const Selector& selector, bool force, bool dry_run,

@@ -1,5 +1,5 @@
 // server/kv_select.h - which cached blocks a call means: {"node"}, {"tokens"}, {"tenant"},
-// {"older_than"}, {"pin"}, {"all"}.
+// {"older_than"}, {"session"}, {"all"}.
 #pragma once
 
 #include <optional>
@@ -23,6 +23,9 @@ struct Selector {
 
 // Reads "select" of a body; without one: everything, where that is the default.
 Selector parse_selector(Fields& body, Server& server, Call& call, bool all_by_default);
+
+// The nodes that it means, parents before children. Engine thread; walks the cache.
+Result<std::vector<BlockKey>> selected_nodes(EngineView& e, const Selector& selector);
 
 // Engine thread. Not found: the node is not cached, or the digits fit several.
 // `below`: from the tiers, too; of a part of the cache, what is in memory as well.

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <unordered_map>
 
+#include "engine/sessions.h"
 #include "server/kv_select.h"
 #include "server/routes.h"
 #include "text/detokenizer.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr std::size_t kBlocksMax = 100'000;  // copied from the cache at most
 constexpr std::size_t kPreviewTokens = 64, kPreviewBytes = 80;
+constexpr std::size_t kLeasesShown = 4096;
 constexpr std::size_t kSharedBytes = 40;  // that a preview repeats of its neighbours', at most
 
 // One block, copied between two steps of the engine.
@@ -23,8 +26,9 @@ struct Block {
   std::uint64_t bytes = 0;
   Nanoseconds created = 0, last_used = 0, lease_until = 0;
   std::uint8_t priority = 0;
-  bool pinned = false, in_flight = false;
-  std::vector<TokenId> head = {};  // its first tokens
+  bool pinned = false, in_flight = false, below = false;
+  std::vector<TokenId> head = {};          // its first tokens
+  std::vector<std::string> sessions = {};  // that end with it
 };
 
 struct Copy {
@@ -37,6 +41,10 @@ struct Copy {
 Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool text,
                const std::optional<BlockKey>& wanted = std::nullopt) {
   Copy out{.now = e.now};
+  std::unordered_map<BlockKey, std::vector<std::string>, BlockKeyHash> sessions;
+  for (const LeaseInfo& lease : e.runtime.cache().leases(tenant, {}, kLeasesShown))
+    if (lease.label.starts_with(kSessionLabel))
+      sessions[lease.node].push_back(lease.label.substr(kSessionLabel.size()));
   e.runtime.cache().tree([&](const NodeInfo& n) {
     if ((tenant && n.tenant != *tenant) || (wanted && n.key != *wanted)) return;
     if (out.blocks.size() >= kBlocksMax) {
@@ -55,7 +63,9 @@ Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool tex
             .lease_until = n.lease_until,
             .priority = n.priority,
             .pinned = n.pinned,
-            .in_flight = n.in_flight};
+            .in_flight = n.in_flight,
+            .below = n.below};
+    if (const auto ends = sessions.find(n.key); ends != sessions.end()) b.sessions = ends->second;
     if (text)
       b.head.assign(n.tokens.begin(), n.tokens.begin() + std::min(n.tokens.size(), kPreviewTokens));
     out.blocks.push_back(std::move(b));
@@ -69,7 +79,8 @@ struct Run {
   const Block* last;
   const Block* second = nullptr;
   std::size_t parent = SIZE_MAX;  // run it hangs on
-  std::uint32_t blocks = 0, tokens = 0, hits = 0, refs = 0, depth = 1;
+  std::uint32_t blocks = 0, tokens = 0, hits = 0, refs = 0, depth = 1, below = 0;
+  std::vector<std::string> sessions = {};
   std::uint64_t bytes = 0, tokens_saved = 0;
   std::size_t shared = 0;  // tokens that its first block has in common with another one here
   std::vector<std::size_t> children = {};
@@ -116,6 +127,8 @@ std::vector<Run> make_runs(const std::vector<Block>& blocks) {
     r.hits = std::max(r.hits, b.hits);
     r.refs = std::max(r.refs, b.sequences);
     r.bytes += b.bytes;
+    r.below += b.below;
+    r.sessions.insert(r.sessions.end(), b.sessions.begin(), b.sessions.end());
     r.tokens_saved += std::uint64_t{b.hits} * b.tokens;
     run_of[b.key] = at;
   }
@@ -165,11 +178,14 @@ Json run_json(const std::vector<Run>& runs, std::size_t at, const View& view, Se
   const Run& r = runs[at];
   const std::int64_t unix_offset = unix_now_ns() - now;
   Json lease = nullptr;
-  if (r.last->lease_until != 0 || r.first->pinned)
-    lease = {{"expires",
-              r.last->lease_until ? Json(rfc3339(r.last->lease_until + unix_offset)) : Json()},
+  const Nanoseconds until = r.last->lease_until;
+  const bool ends = until != 0 && until != std::numeric_limits<Nanoseconds>::max();
+  if (until != 0 || r.first->pinned)
+    lease = {{"expires", ends ? Json(rfc3339(until + unix_offset)) : Json()},
              {"pin", r.first->pinned},
-             {"sessions", Json::array()}};
+             {"sessions", r.sessions}};
+  Json tiers{{"cpu", r.blocks}};
+  if (server.runtime().tiers()) tiers["disk"] = r.below;
   Json children = Json::array();
   for (const std::size_t c : r.children) children.push_back(runs[c].last->key.hex());
   const std::string& format = server.runtime().kv_format();
@@ -179,7 +195,7 @@ Json run_json(const std::vector<Run>& runs, std::size_t at, const View& view, Se
            {"depth_tokens", r.last->depth_tokens},
            {"blocks", r.blocks},
            {"bytes", r.bytes},
-           {"tiers", {{"cpu", r.blocks}}},
+           {"tiers", tiers},
            {"format", {{"k", format}, {"v", format}}},
            {"refs", r.refs},
            {"hits", r.hits},

@@ -238,7 +238,6 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   for (std::size_t i = 0; i < c.ghost_hits.size(); ++i)
     page.sample(number(c.ghost_hits[i]), {{"x", std::to_string(2u << i)}});
 
-  page.gauge("kv_sessions", "Named sessions.", 0);
   add_tier(page, s.tier);
 
   page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by tenant.");
@@ -370,6 +369,7 @@ std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& 
     page.sample(number(count), {{"route", key.first}, {"code", std::to_string(key.second)}});
   page.counter("kv_events_dropped_total", "Events that subscribers were too slow for.",
                number(counts.events_dropped));
+  page.gauge("kv_sessions", "Named sessions.", number(counts.sessions));
   page.counter("trace_spans_total", "Spans that the trace collector took.",
                number(counts.spans_sent));
   page.counter("trace_spans_dropped_total", "Spans that could not be delivered.",

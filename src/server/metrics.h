@@ -38,6 +38,7 @@ struct ServerCounts {
   AnswerCounts answers = {};
   std::uint64_t events_dropped = 0;                 // that subscribers were too slow for
   std::uint64_t spans_sent = 0, spans_dropped = 0;  // of traces
+  std::uint64_t sessions = 0;                       // that have names
 };
 
 std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& stats,

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "engine/chat.h"
+#include "server/dialect/dialect.h"
+#include "server/prompt_parts.h"
 #include "server/tools.h"
 
 namespace quire {
@@ -16,53 +18,24 @@ std::string joined(std::span<const Segment> parts) {
   return text;
 }
 
-// Where tokens end in the text they came from. If a tokenizer adds or normalizes bytes, this is off
-// by a byte or two.
-class TokenEnds {
- public:
-  TokenEnds(const Tokenizer& tokenizer, std::span<const TokenId> tokens, std::size_t text_bytes) {
-    std::size_t total = 0;
-    for (const TokenId t : tokens) ends_.push_back(total += tokenizer.piece(t).size());
-    added_ = total > text_bytes ? total - text_bytes : 0;
-  }
-  // Tokens that lie wholly before this byte.
-  std::uint32_t before(std::size_t byte) const {
-    return static_cast<std::uint32_t>(std::ranges::upper_bound(ends_, byte + added_) -
-                                      ends_.begin());
-  }
-
- private:
-  std::vector<std::size_t> ends_;
-  std::size_t added_ = 0;  // a space in front, by some tokenizers
-};
-
-struct Conversation {
-  Json messages;               // as rendered
-  std::vector<Segment> parts;  // of the prompt
-};
-
-// The bytes of the prompt from the first to the last of a message's content.
-struct Extent {
-  std::size_t begin = 0, end = 0;
-  bool shown = false;
-};
-
-std::vector<Extent> where_shown(const Conversation& c) {
-  std::vector<Extent> extents(c.messages.size());
-  std::size_t at = 0;
-  for (const Segment& part : c.parts) {
-    if (part.message >= 0 && static_cast<std::size_t>(part.message) < extents.size()) {
-      Extent& e = extents[static_cast<std::size_t>(part.message)];
-      if (!e.shown) e = {.begin = at, .shown = true};
-      e.end = at + part.text.size();
-    }
-    at += part.text.size();
-  }
-  return extents;
+// A text that is surely too long is refused without rendering or tokenizing it.
+std::optional<ApiError> check_length(std::size_t bytes, const GenerationRequest& asked,
+                                     const Runtime& runtime) {
+  if (bytes <= prompt_bytes_max(runtime)) return std::nullopt;
+  const std::string what(asked.prompt_field);
+  return ApiError{
+      .message = fmt::format("This model's maximum context length is {} tokens. However, your {} "
+                             "has {} bytes. Please reduce the length of the {}.",
+                             runtime.context(), what, bytes, what),
+      .code = "context_length_exceeded",
+      .param = what};
 }
 
 std::optional<ApiError> render(const GenerationRequest& asked, const Runtime& runtime,
-                               Conversation& out) {
+                               RenderedConversation& out) {
+  const std::size_t bytes = json_text_bytes(asked.messages) + json_text_bytes(asked.tools) +
+                            json_text_bytes(asked.template_variables);
+  if (auto error = check_length(bytes, asked, runtime)) return error;
   std::optional<ChatTemplate> own;
   if (!asked.chat_template.empty()) {
     auto parsed = ChatTemplate::parse(asked.chat_template);
@@ -84,11 +57,21 @@ std::optional<ApiError> render(const GenerationRequest& asked, const Runtime& ru
   const bool has_calls = std::ranges::any_of(asked.messages, [](const Json& m) {
     return m.contains("tool_calls") || m["role"] == "tool";
   });
-  if (!asked.tools.is_null() && knows_tools)
-    options.tools = asked.tools;
-  else if (!knows_tools && (!asked.tools.is_null() || has_calls))
+  if (!knows_tools && (!asked.tools.is_null() || has_calls)) {
     out.messages = messages_with_tools(asked.messages, asked.tools);
+  } else {
+    options.tools = asked.tools;
+    out.messages = messages_for_template(asked.messages, asked.tools, chat->source());
+  }
   auto parts = render_chat_segments(runtime, out.messages, options);
+  if (!parts.ok() && parts.error().code == Code::invalid && has_calls && knows_tools) {
+    Json as_text = with_text_arguments(out.messages);
+    auto again = render_chat_segments(runtime, as_text, options);
+    if (again.ok()) {
+      out.messages = std::move(as_text);
+      parts = std::move(again);
+    }
+  }
   if (auto error = stopped()) return error;
   if (!parts.ok()) return from_error(parts.error(), std::string(asked.prompt_field));
   out.parts = std::move(parts.value());
@@ -96,8 +79,8 @@ std::optional<ApiError> render(const GenerationRequest& asked, const Runtime& ru
 }
 
 // The model is to continue the last message, so the template's text behind it is removed.
-std::optional<ApiError> cut_after_last(Conversation& c) {
-  const Extent last = where_shown(c).back();
+std::optional<ApiError> cut_after_last(RenderedConversation& c) {
+  const Extent last = where_shown(c.messages.size(), c.parts).back();
   if (!last.shown)
     return bad_value("continue_final_message",
                      "the template does not show the last message as it is");
@@ -110,53 +93,11 @@ std::optional<ApiError> cut_after_last(Conversation& c) {
   return std::nullopt;
 }
 
-void name_segments(const GenerationRequest& asked, const Conversation& c, const TokenEnds& ends,
-                   std::uint32_t token_count, Prompt& out) {
-  std::size_t systems = 0;
-  std::uint32_t begin = 0;
-  const std::vector<Extent> extents = where_shown(c);
-  // Tools that became a message of their own stand before the client's.
-  const std::size_t moved = c.messages.size() - asked.messages.size();
-  for (std::size_t i = 0; i < c.messages.size(); ++i) {
-    const Json& m = c.messages[i];
-    if (!extents[i].shown) continue;
-    const std::uint32_t end = std::max(begin, ends.before(extents[i].end));
-    std::string name = i < moved               ? "tools"
-                       : m["role"] == "system" ? fmt::format("system[{}]", systems++)
-                                               : fmt::format("messages[{}]", i - moved);
-    out.segments.push_back({std::move(name), begin, end});
-    begin = end;
-    if (asked.breakpoint && i >= moved && asked.breakpoint->first == i - moved) {
-      // The client's part ends where its text ends within the content.
-      const std::string& own = asked.messages[i - moved]["content"].get_ref<const std::string&>();
-      const std::size_t tail = own.size() - std::min(own.size(), asked.breakpoint->second);
-      const std::size_t shown = extents[i].end - extents[i].begin;
-      out.breakpoint = ends.before(extents[i].end - std::min(shown, tail));
-    }
-  }
-  if (!out.segments.empty()) out.segments.back().end = token_count;
-}
-
-// A lower bound of the number of tokens in a text of this length. A text that is surely too long is
-// refused without tokenizing it.
-std::optional<ApiError> check_length(std::size_t bytes, const GenerationRequest& asked,
-                                     const Runtime& runtime) {
-  constexpr std::size_t kSpare = 4;  // some tokenizers leave bytes out
-  const std::size_t piece = std::max<std::size_t>(runtime.tokenizer().longest_piece(), 16);
-  const std::size_t max = std::max(runtime.context() * piece * kSpare, std::size_t{1} << 20);
-  if (asked.truncate_prompt != 0 || bytes <= max) return std::nullopt;
-  const char* const what = asked.chat ? "messages" : "prompt";
-  return ApiError{
-      .message = fmt::format("This model's maximum context length is {} tokens. However, your {} "
-                             "has {} bytes. Please reduce the length of the {}.",
-                             runtime.context(), what, bytes, what),
-      .code = "context_length_exceeded",
-      .param = what};
-}
+constexpr std::size_t kTailBytes = 64;
 
 std::optional<ApiError> chat_prompt(const GenerationRequest& asked, const Runtime& runtime,
                                     Prompt& out) {
-  Conversation c;
+  RenderedConversation c;
   if (auto error = render(asked, runtime, c)) return error;
   if (asked.continue_final_message)
     if (auto error = cut_after_last(c)) return error;
@@ -164,8 +105,11 @@ std::optional<ApiError> chat_prompt(const GenerationRequest& asked, const Runtim
   for (const Segment& part : c.parts) bytes += part.text.size();
   if (auto error = check_length(bytes, asked, runtime)) return error;
   out.tokens = encode_segments(runtime.tokenizer(), c.parts);
-  const TokenEnds ends(runtime.tokenizer(), out.tokens, bytes);
-  name_segments(asked, c, ends, static_cast<std::uint32_t>(out.tokens.size()), out);
+  for (auto part = c.parts.rbegin(); part != c.parts.rend() && out.tail.size() < kTailBytes; ++part)
+    out.tail.insert(0,
+                    part->text.substr(part->text.size() - std::min(part->text.size(), kTailBytes)));
+  if (out.tokens.size() > runtime.context()) return std::nullopt;  // cut or refused
+  name_parts(asked, c, runtime.tokenizer(), out);
   return std::nullopt;
 }
 
@@ -201,7 +145,61 @@ void truncate(const GenerationRequest& asked, const Runtime& runtime, Prompt& pr
   prompt.tokens.erase(prompt.tokens.begin(),
                       prompt.tokens.end() - static_cast<std::ptrdiff_t>(keep));
   prompt.segments.clear();
-  prompt.breakpoint.reset();
+  prompt.breakpoints.clear();
+}
+
+// Whether a prompt of so many tokens fits, and it and those before it are not too many together.
+std::optional<ApiError> check_tokens(std::size_t tokens, std::size_t total,
+                                     const GenerationRequest& asked, const Runtime& runtime) {
+  // A prompt that fills the window leaves no room for an answer; scoring needs none.
+  const std::size_t room = asked.tokens_max == 0u ? 0 : 1;
+  if (tokens + room > runtime.context() && !asked.counts_only)
+    return ApiError{
+        .message = fmt::format("This model's maximum context length is {} tokens. However, your {} "
+                               "resulted in {} tokens. Please reduce the length of the {}.",
+                               runtime.context(), asked.prompt_field, tokens, asked.prompt_field),
+        .code = "context_length_exceeded",
+        .param = std::string(asked.prompt_field),
+        .details = {{"tokens", tokens}, {"tokens_max", runtime.context()}}};
+  const std::size_t max = std::max<std::size_t>(std::size_t{16} * runtime.context(), 1 << 16);
+  if (total <= max) return std::nullopt;
+  return bad_value(std::string(asked.prompt_field),
+                   fmt::format("must have at most {} tokens in all prompts together; send several "
+                               "requests",
+                               max));
+}
+
+// A text and what is scored after it. Each part is encoded on its own, so the scored tokens do not
+// depend on the text.
+void add_scored(const PromptInput& p, const Tokenizer& tokenizer, Prompt& prompt) {
+  if (p.text_tokens_max > 0 && prompt.tokens.size() > p.text_tokens_max)
+    prompt.tokens.resize(p.text_tokens_max);
+  const auto add = [&](const std::string& text) {
+    const std::vector<TokenId> more = tokenizer.encode(text, {.add_special = false});
+    prompt.tokens.insert(prompt.tokens.end(), more.begin(), more.end());
+  };
+  add(p.bridge);
+  prompt.scored_from = static_cast<std::uint32_t>(prompt.tokens.size());
+  add(p.scored);
+  prompt.segments = {
+      {"document", 0, prompt.scored_from},
+      {"query", prompt.scored_from, static_cast<std::uint32_t>(prompt.tokens.size())}};
+}
+
+// Tokens of an earlier answer come first. The text's beginning is then in front of them.
+void put_before(const std::vector<TokenId>& before, const Tokenizer& tokenizer, Prompt& prompt) {
+  if (before.empty()) return;
+  const bool begins = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
+  const auto own = prompt.tokens.begin() + (begins ? 1 : 0);
+  std::vector<TokenId> all = before;
+  all.insert(all.end(), own, prompt.tokens.end());
+  const auto count = static_cast<std::uint32_t>(before.size());
+  for (PromptSegment& s : prompt.segments) {
+    s.begin += s.begin == 0 ? count : count - (begins ? 1 : 0);
+    s.end += count - (begins ? 1 : 0);
+  }
+  prompt.segments.insert(prompt.segments.begin(), {"context", 0, count});
+  prompt.tokens = std::move(all);
 }
 
 constexpr std::size_t kPromptsMax = 1024;
@@ -212,8 +210,15 @@ bool is_token(const Json& t, std::uint32_t vocabulary) {
 
 }  // namespace
 
+std::size_t prompt_bytes_max(const Runtime& runtime) {
+  constexpr std::size_t kSpare = 4;  // some tokenizers leave bytes out
+  const std::size_t piece = std::max<std::size_t>(runtime.tokenizer().longest_piece(), 16);
+  return std::max(runtime.context() * piece * kSpare, std::size_t{1} << 20);
+}
+
 std::optional<ApiError> parse_prompts(const Json& prompt, std::uint32_t vocabulary,
                                       GenerationRequest& asked) {
+  const std::string field(asked.prompt_field);
   const auto tokens_of = [&](const Json& list) -> std::optional<PromptInput> {
     PromptInput p{.is_tokens = true};
     p.tokens.reserve(list.size());
@@ -228,24 +233,24 @@ std::optional<ApiError> parse_prompts(const Json& prompt, std::uint32_t vocabula
     return std::nullopt;
   }
   if (!prompt.is_array() || prompt.empty())
-    return bad_value("prompt", "must be a string, a list of strings, tokens, or lists of tokens");
+    return bad_value(field, "must be a string, a list of strings, tokens, or lists of tokens");
   if (prompt.front().is_number()) {
     auto p = tokens_of(prompt);
-    if (!p) return bad_value("prompt", "must hold tokens of this model only");
+    if (!p) return bad_value(field, "must hold tokens of this model only");
     asked.prompts.push_back(std::move(*p));
     return std::nullopt;
   }
   if (prompt.size() > kPromptsMax)
-    return bad_value("prompt", fmt::format("must hold at most {} prompts", kPromptsMax));
+    return bad_value(field, fmt::format("must hold at most {} prompts", kPromptsMax));
   for (const Json& one : prompt) {
     if (prompt.front().is_string() && one.is_string()) {
       asked.prompts.push_back({.text = one.get<std::string>()});
     } else if (prompt.front().is_array() && one.is_array() && !one.empty()) {
       auto p = tokens_of(one);
-      if (!p) return bad_value("prompt", "must hold tokens of this model only");
+      if (!p) return bad_value(field, "must hold tokens of this model only");
       asked.prompts.push_back(std::move(*p));
     } else {
-      return bad_value("prompt", "must not mix strings, tokens and empty lists");
+      return bad_value(field, "must not mix strings, tokens and empty lists");
     }
   }
   return std::nullopt;
@@ -253,7 +258,7 @@ std::optional<ApiError> parse_prompts(const Json& prompt, std::uint32_t vocabula
 
 std::optional<ApiError> render_text(const GenerationRequest& asked, const Runtime& runtime,
                                     std::string& out) {
-  Conversation c;
+  RenderedConversation c;
   if (auto error = render(asked, runtime, c)) return error;
   if (asked.continue_final_message)
     if (auto error = cut_after_last(c)) return error;
@@ -264,11 +269,25 @@ std::optional<ApiError> render_text(const GenerationRequest& asked, const Runtim
 std::optional<ApiError> make_prompts(const GenerationRequest& asked, const Runtime& runtime,
                                      std::vector<Prompt>& out) {
   const Tokenizer& tokenizer = runtime.tokenizer();
+  if (auto error = check_length(asked.prediction.size(), asked, runtime)) return error;
+  if (!asked.prediction.empty() && asked.prompts.size() > 1)
+    return bad_value("prediction", "is for a single prompt");
+  std::size_t total = 0;
+  const auto add = [&](Prompt prompt) {
+    truncate(asked, runtime, prompt);
+    total += prompt.tokens.size();
+    auto error = check_tokens(prompt.tokens.size(), total, asked, runtime);
+    if (prompt.segments.empty())
+      prompt.segments = {{"prompt", 0, static_cast<std::uint32_t>(prompt.tokens.size())}};
+    out.push_back(std::move(prompt));
+    return error;
+  };
   if (asked.chat) {
     Prompt prompt;
     if (auto error = chat_prompt(asked, runtime, prompt)) return error;
     if (auto error = stopped()) return error;
-    out.push_back(std::move(prompt));
+    put_before(asked.before, tokenizer, prompt);
+    if (auto error = add(std::move(prompt))) return error;
   }
   for (const PromptInput& p : asked.prompts) {
     Prompt prompt;
@@ -286,24 +305,11 @@ std::optional<ApiError> make_prompts(const GenerationRequest& asked, const Runti
       if (prompt.tokens.empty() && tokenizer.bos() != kNoToken)
         prompt.tokens.push_back(tokenizer.bos());
     }
+    if (!p.scored.empty()) add_scored(p, tokenizer, prompt);
     if (auto error = stopped()) return error;
-    if (prompt.tokens.empty()) return bad_value("prompt", "must not be empty");
-    out.push_back(std::move(prompt));
-  }
-  for (Prompt& prompt : out) {
-    truncate(asked, runtime, prompt);
-    if (prompt.segments.empty())
-      prompt.segments = {{"prompt", 0, static_cast<std::uint32_t>(prompt.tokens.size())}};
-    // A prompt that fills the window leaves no room for an answer; scoring needs none.
-    const std::size_t room = asked.tokens_max == 0u ? 0 : 1;
-    if (prompt.tokens.size() + room > runtime.context())
-      return ApiError{
-          .message = fmt::format(
-              "This model's maximum context length is {} tokens. However, your {} "
-              "resulted in {} tokens. Please reduce the length of the {}.",
-              runtime.context(), asked.prompt_field, prompt.tokens.size(), asked.prompt_field),
-          .code = "context_length_exceeded",
-          .param = std::string(asked.prompt_field)};
+    if (prompt.tokens.empty())
+      return bad_value(std::string(asked.prompt_field), "must not be empty");
+    if (auto error = add(std::move(prompt))) return error;
   }
   return std::nullopt;
 }
@@ -313,6 +319,10 @@ Request make_request(const GenerationRequest& asked, const Prompt& prompt, const
   Request r;
   r.id = std::move(id);
   r.family = asked.family;
+  r.client = asked.client;
+  r.model = asked.model;
+  r.explain = asked.kv.report_explain || !asked.compare_to.empty();
+  if (!asked.compare_to.empty()) r.compare_to = request_ids(asked.compare_to);
   r.prompt = prompt.tokens;
   r.segments = prompt.segments;
   r.sampling = asked.sampling;
@@ -329,11 +339,21 @@ Request make_request(const GenerationRequest& asked, const Prompt& prompt, const
     r.length_penalty = asked.length_penalty;
   }
   r.prompt_logprobs = asked.prompt_logprobs;
-  if (!asked.prediction.empty())
+  r.prompt_logprobs_from = std::max(prompt.scored_from, 1u);
+  r.pooling = asked.embedding.pooling;
+  if (!asked.prediction.empty()) {
     r.prediction = runtime.tokenizer().encode(asked.prediction, {.add_special = false});
+    r.prediction.resize(std::min<std::size_t>(r.prediction.size(), runtime.context()));
+    r.prediction.shrink_to_fit();
+  }
   r.kv = asked.kv.policy;
-  if (prompt.breakpoint && *prompt.breakpoint > 0 && asked.kv.breakpoint_ttl.value_or(0) > 0)
-    r.kv.leases.push_back({.end_token = *prompt.breakpoint, .ttl = *asked.kv.breakpoint_ttl});
+  for (const Prompt::Breakpoint& b : prompt.breakpoints)  // the last leases, in this order
+    if (b.ttl > 0)
+      r.kv.leases.push_back({.end_token = b.tokens,
+                             .ttl = b.ttl,
+                             .pin = true,
+                             .breakpoint = true,
+                             .label = "breakpoint"});
   r.priority = asked.priority;
   return r;
 }

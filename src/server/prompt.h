@@ -11,16 +11,27 @@
 #include "engine/runtime.h"
 #include "server/api_error.h"
 #include "server/generation_request.h"
+#include "text/chat_template.h"
 
 namespace quire {
 
 struct Prompt {
   std::vector<TokenId> tokens;
   std::vector<PromptSegment> segments;
-  std::optional<std::uint32_t> breakpoint;  // tokens before the last explicit cache breakpoint
+  struct Breakpoint {
+    std::uint32_t tokens = 0;  // before it
+    Nanoseconds ttl = 0;
+  };
+  std::vector<Breakpoint> breakpoints = {};  // rising
+  std::uint32_t scored_from = 0;             // of PromptInput::scored; 0: nothing
+  std::string tail = {};                     // of a conversation: the last bytes of its text
 };
 
-// "prompt" in its four forms: a text, a list of texts, tokens, or lists of tokens.
+// The longest text that might fit into the context, four times over; longer ones are refused unread.
+std::size_t prompt_bytes_max(const Runtime& runtime);
+
+// A field in the four forms of "prompt": a text, a list of texts, tokens, or lists of tokens. Errors
+// name it as asked.prompt_field does.
 std::optional<ApiError> parse_prompts(const Json& prompt, std::uint32_t vocabulary,
                                       GenerationRequest& asked);
 

@@ -24,8 +24,8 @@ class PromptSink final : public RequestSink {
 }  // namespace
 
 void run_prompt(Server& server, std::shared_ptr<Call> call, Request request,
-                std::function<void(const Done&)> then) {
-  request.tokens_max = 0;
+                std::function<void(const Done&)> then, std::uint32_t tokens_max) {
+  request.tokens_max = tokens_max;
   const Submitted s = server.service().submit(std::move(request),
                                               std::make_shared<PromptSink>(call, std::move(then)));
   call->exchange->post([&server, call, s] {

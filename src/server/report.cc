@@ -122,7 +122,7 @@ Json generation_line(const Origin& o, const GenerationRequest& asked, const Gene
           {"kv_outcome", s.outcome},
           {"kv_reason", reason_name(s.reason)},
           {"kv_format", by.kv_format},
-          {"session", nullptr},
+          {"session", asked.kv.session.empty() ? Json() : Json(asked.kv.session)},
           {"preemptions", s.preemptions},
           {"client_closed", s.client_closed},
           {"bytes_in", o.bytes_in},

@@ -6,7 +6,10 @@ namespace quire {
 namespace {
 
 std::string_view without_version(std::string_view path) {
-  return path.starts_with("/v1/") ? path.substr(3) : path;
+  for (const std::string_view version : {"/v1", "/v1beta", "/v1alpha"})
+    if (path.starts_with(version) && path.substr(version.size()).starts_with('/'))
+      return path.substr(version.size());
+  return path;
 }
 
 bool matches(std::string_view pattern, std::string_view path, std::vector<std::string>& arguments) {

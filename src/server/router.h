@@ -3,7 +3,8 @@
 //   const RouteMatch m = find_route(routes, "GET", "/v1/models/a%2Fb");
 //   m.route->handle(server, call);           // m.arguments = {"a/b"}
 //
-// Every path under /v1 also works without /v1. {name} takes one segment, {name*} takes the rest.
+// Every path under /v1 also works under /v1beta and /v1alpha, which are Gemini's names for it, and
+// without any of them. {name} takes one segment, {name*} takes the rest.
 // Text after {name*} ("/models/{id*}:countTokens") must be the end of the path.
 #pragma once
 

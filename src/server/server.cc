@@ -11,6 +11,9 @@
 #include "server/grammar_masks.h"
 #include "server/ids.h"
 #include "server/kv_events.h"
+#include "server/kv_jobs.h"
+#include "server/kv_sessions.h"
+#include "server/prompt_fit.h"
 
 namespace quire {
 namespace {
@@ -30,7 +33,7 @@ std::optional<ApiError> check_logprobs(const GenerationRequest& asked,
   if (asked.prompt_logprobs < 0) return std::nullopt;
   const std::size_t max = std::max<std::size_t>(1 << 17, 2 * context);
   std::size_t tokens = 0;
-  for (const Prompt& p : prompts) tokens += p.tokens.size();
+  for (const Prompt& p : prompts) tokens += p.tokens.size() - p.scored_from;
   const std::size_t each = static_cast<std::size_t>(asked.prompt_logprobs) + 1;
   if (tokens * each * (asked.chat ? 1 : asked.n) <= max) return std::nullopt;
   return bad_value("prompt_logprobs",
@@ -58,6 +61,10 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
     TRY(door, Door::open(options.http));
   }
   std::unique_ptr<Server> server(new Server(std::move(service), std::move(options), keys->empty()));
+  for (const Dialect* dialect : dialects())
+    if (dialect->open != nullptr) {
+      TRY(server->states_[dialect], dialect->open(server->options_));
+    }
   TRY_STATUS(server->set_limits({}, *keys));
   server->keys_ = std::move(keys);
   server->door_ = std::move(door);
@@ -68,15 +75,30 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
     traces.resource["service.version"] = server->options_.version;
     TRY(server->tracer_, Tracer::start(std::move(traces)));
   }
+  TRY_STATUS(server->start_publisher());
   Server* const self = server.get();
   server->events_ = std::make_unique<EventPump>(*self);
+  server->jobs_ = std::make_unique<KvJobs>();
   server->door_->open_for([self](std::shared_ptr<Exchange> x) { self->handle(std::move(x)); },
                           [self](const HttpRequest& head) {
                             Caller caller;
                             RouteMatch match;
-                            return !self->refusal(head, caller, match);
+                            return !self->refusal(head, {}, caller, match);
                           });
   return server;
+}
+
+// The topic has exactly two @.
+Status Server::start_publisher() {
+  KvEventsOptions events = options_.kv_events;
+  if (events.endpoint.empty()) return {};
+  if (events.topic.empty()) {
+    std::string name = model();
+    std::ranges::replace(name, '@', '_');
+    events.topic = fmt::format("kv@{}:{}@{}", options_.http.host, port(), name);
+  }
+  TRY(publisher_, KvPublisher::start(*service_, events));
+  return {};
 }
 
 Result<std::shared_ptr<const ApiKeys>> load_keys(const ServerOptions& options) {
@@ -101,6 +123,8 @@ Server::Server(std::unique_ptr<Service> service, ServerOptions options, bool key
       [this](std::function<void()> f) { door_->http().post(std::move(f)); });
   grammar_ = GrammarMasks::create(runtime().tokenizer(), runtime().config().vocabulary);
   sampling_ = sampling_defaults(runtime().source());
+  const ChatTemplate* chat = runtime().chat_template();
+  format_ = quire::answer_format(chat != nullptr ? chat->source() : "", options_.parsers);
   struct stat info {};
   if (::stat(options_.model_path.c_str(), &info) == 0) model_created_ = info.st_mtime;
   const std::string identity = fmt::format("{} {} {} {} {}", options_.version, options_.model_path,
@@ -126,10 +150,13 @@ void Server::stop() {
   if (!events_) return;  // it never began
   pool_.stop_all();
   events_->end_all();
+  jobs_->stop();
+  publisher_.reset();
   service_->stop();  // tells every stream that it is over
   for (int i = 0; i < 100 && under_way_ > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   door_->http().stop();
+  for (const auto& [dialect, state] : states_) state->flush();
 }
 
 bool Server::quiet_within(std::chrono::milliseconds limit) {
@@ -177,11 +204,31 @@ std::optional<std::string> Server::look_at_model_files() {
              : "the model's files are those that were loaded again";
 }
 
+ApiError Server::no_model(const std::string& name) const {
+  return {.status = 404,
+          .message =
+              fmt::format("the model '{}' is not served here; this server has '{}'", name, model()),
+          .code = "model_not_found",
+          .param = "model",
+          .details = {{"model", name}}};
+}
+
+std::uint32_t Server::cache_min_tokens() const {
+  constexpr std::uint32_t kVendorMin = 1024;
+  return options_.cache_min_tokens.value_or(
+      options_.vendor_accounting ? kVendorMin : runtime().geometry().tokens_per_block);
+}
+
 bool Server::serves(std::string_view model) const {
   return std::ranges::find(options_.models, model) != options_.models.end();
 }
 
-ParseContext Server::parse_context(Call& call) const {
+std::shared_ptr<DialectState> Server::state_of(const Dialect& dialect) const {
+  const auto found = states_.find(&dialect);
+  return found == states_.end() ? nullptr : found->second;
+}
+
+ParseContext Server::parse_context(Call& call, const Dialect* dialect) const {
   return {
       .vocabulary = static_cast<std::uint32_t>(runtime().tokenizer().size()),
       .strict_fields = options_.strict_fields,
@@ -189,6 +236,9 @@ ParseContext Server::parse_context(Call& call) const {
       .sampling = sampling_.options,
       .parse_special = options_.parse_special,
       .trust_templates = options_.trust_templates,
+      .pooling = options_.pooling,
+      .hidden = runtime().config().hidden,
+      .cache_min_tokens = cache_min_tokens(),
       .kv = {
           .kv_format = runtime().kv_format(),
           .plan = runtime().plan(),
@@ -200,9 +250,15 @@ ParseContext Server::parse_context(Call& call) const {
           .check_select = [this](const SelectPolicy& p, const StoragePolicy* s,
                                  const RetainPolicy* r) { return runtime().check_select(p, s, r); },
           .check_storage = [this](const StoragePolicy& s) { return runtime().check_storage(s); },
+          .session_policy =
+              [this](const std::string& tenant, const std::string& id) {
+                return service_->sessions().policy(tenant, id);
+              },
           .tenant = call.caller.tenant,
           .admin = call.caller.admin},
-      .kv_header = std::string(call.request().header("x-kv-policy"))};
+      .kv_header = std::string(call.request().header("x-kv-policy")),
+      .answer_id = call.short_id(),
+      .state = state_of(dialect != nullptr ? *dialect : *call.dialect)};
 }
 
 void Server::handle(std::shared_ptr<Exchange> x) {
@@ -224,7 +280,8 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   };
 
   RouteMatch match;
-  if (auto refused = refusal(x->request(), call->caller, match)) return x->respond(*refused);
+  if (auto refused = refusal(x->request(), call->id, call->caller, match))
+    return x->respond(*refused);
   if (match.route->dialect != nullptr) call->dialect = match.route->dialect;
   if (x->request().body_unread) return call->refuse({.message = "send it again"});  // a new key
   call->route = match.route;
@@ -232,10 +289,10 @@ void Server::handle(std::shared_ptr<Exchange> x) {
   match.route->handle(*this, std::move(call));
 }
 
-std::optional<HttpResponse> Server::refusal(const HttpRequest& request, Caller& caller,
-                                            RouteMatch& match) const {
+std::optional<HttpResponse> Server::refusal(const HttpRequest& request, std::string_view request_id,
+                                            Caller& caller, RouteMatch& match) const {
   const auto refused = [&](const ApiError& error) {
-    return dialect_of(request).error(error, request.header("x-request-id"));
+    return dialect_of(request).error(error, request_id);
   };
   if (const auto error = gate_.check(request)) return refused(*error);
   if (request.method == "OPTIONS") return HttpResponse{.status = 204};
@@ -277,9 +334,7 @@ std::string_view Server::health() {
 
 void Server::work_for(const std::shared_ptr<Call>& call, std::function<void()> work) {
   if (!call->stop) call->stop = std::make_shared<Stop>();
-  const std::string& whose =
-      call->caller.tenant.empty() ? call->request().peer : call->caller.tenant;
-  pool_.run({.whose = whose, .stop = call->stop, .work = [call, work = std::move(work)] {
+  pool_.run({.whose = call->client(), .stop = call->stop, .work = [call, work = std::move(work)] {
                if (const auto why = stopped(*call->stop)) return post_refusal(call, *why);
                try {
                  work();
@@ -331,6 +386,11 @@ void Server::when_walk_is_due(const std::shared_ptr<Call>& call, std::function<v
   });
 }
 
+AnswerFormat Server::format_for(const GenerationRequest& asked) const {
+  return asked.chat_template.empty() ? format_
+                                     : quire::answer_format(asked.chat_template, options_.parsers);
+}
+
 void Server::generate(std::shared_ptr<Call> call, std::function<ParseRequest> parse) {
   if (service_->draining()) return call->refuse(shutting_down());
   with_json(call, [this, call, parse = std::move(parse)](const Json& body) {
@@ -343,26 +403,20 @@ void Server::generate(std::shared_ptr<Call> call, std::function<ParseRequest> pa
 
 void Server::answer(std::shared_ptr<Call> call, GenerationRequest asked) {
   const auto refuse = [call](ApiError error) { post_refusal(call, std::move(error)); };
-  if (!serves(asked.model))
-    return refuse({.status = 404,
-                   .message = fmt::format("the model '{}' is not served here; this server has '{}'",
-                                          asked.model, model()),
-                   .code = "model_not_found",
-                   .param = "model"});
+  if (!serves(asked.model)) return refuse(no_model(asked.model));
+  asked.client = call->client();
   if (!asked.seeded) asked.sampling.seed = random_u64() >> 11;  // exact in any JSON reader
   auto stops = StopStrings::create(asked.stop);
   if (!stops.ok()) return refuse(from_error(stops.error(), "stop"));
   if (asked.chat && (asked.grammar.kind == AnswerGrammar::Kind::none ||
                      asked.tool_choice.kind == ToolChoice::Kind::required)) {
-    const ChatTemplate* own = runtime().chat_template();
-    asked.grammar = tool_call_grammar(asked, !asked.chat_template.empty() ? asked.chat_template
-                                             : own                        ? own->source()
-                                                                          : "");
+    asked.grammar = tool_call_grammar(asked, format_for(asked), runtime().tokenizer());
   }
 
   auto start = std::make_shared<GenerationStart>(
       GenerationStart{.asked = std::move(asked), .stops = std::move(stops.value())});
-  if (auto error = make_prompts(start->asked, runtime(), start->prompts))
+  start->format = format_of_answer(start->asked, format_for(start->asked), runtime().tokenizer());
+  if (auto error = make_fitting_prompts(start->asked, runtime(), start->prompts))
     return refuse(std::move(*error));
   if (auto error = check_logprobs(start->asked, start->prompts, runtime().context()))
     return refuse(std::move(*error));
@@ -392,26 +446,50 @@ void Server::begin(std::shared_ptr<Call> call, GenerationStart start,
   for (std::size_t i = 0; i < start.prompts.size(); ++i) {
     Request r = make_request(start.asked, start.prompts[i], runtime(),
                              i == 0 ? call->id : fmt::format("{}-{}", call->id, i));
-    if (mask) r.mask = mask->fork();
+    if (auto error = claim_session(*this, start.prompts.size(), start.asked, r))
+      return post_refusal(call, std::move(*error));
+    if (mask)
+      r.mask = open_mask(mask_opening(start.asked.grammar, start.format, start.prompts[i].tail,
+                                      runtime().tokenizer()),
+                         mask->fork());
     if (!start.asked.bad_words.empty())
       r.mask = std::make_unique<BadWords>(runtime().tokenizer(), start.asked.bad_words,
                                           std::move(r.mask));
     start.requests.push_back(std::move(r));
   }
-  const std::string short_id = call->id.starts_with("req_") ? call->id.substr(4) : call->id;
   start.request_id = call->id;
+  start.show_text = options_.show_text;
   start.dialect = call->dialect;
-  start.writer = call->dialect->writer(start.asked,
-                                       {.id = short_id,
-                                        .created = unix_now_ns() / 1'000'000'000,
-                                        .model = start.asked.model,
-                                        .system_fingerprint = fingerprint_},
-                                       runtime().tokenizer());
+  AnswerHead head{.id = call->short_id(),
+                  .created = unix_now_ns() / 1'000'000'000,
+                  .model = start.asked.model,
+                  .system_fingerprint = fingerprint_,
+                  .cache = {.vendor = options_.vendor_accounting,
+                            .tokens_min = cache_min_tokens(),
+                            .tokens_per_block = runtime().geometry().tokens_per_block}};
+  for (const PromptSegment& s : start.prompts.front().segments) head.cache.parts.push_back(s.end);
+  start.writer = call->dialect->writer(start.asked, std::move(head), runtime().tokenizer());
   call->logs_itself = true;
   start.ended = [this, call, asked = start.asked](const GenerationSummary& s) {
     report_generation(*call, asked, s);
   };
   std::make_shared<Generation>(*service_, *doorbell_, call->exchange, std::move(start))->submit();
+}
+
+SessionStore Server::saves() {
+  return SessionStore(runtime(), {.run = [this](const std::function<void(Runtime&)>& f) -> Status {
+                                    try {
+                                      service_->call([&f](EngineView& e) { f(e.runtime); }).get();
+                                      return {};
+                                    } catch (const std::future_error&) {
+                                      return Error{Code::cancelled, "the server is shutting down"};
+                                    }
+                                  },
+                                  .abandon =
+                                      [this](std::shared_ptr<void> what) {
+                                        const std::lock_guard lock(abandoned_mutex_);
+                                        abandoned_.push_back(std::move(what));
+                                      }});
 }
 
 void Server::count(const std::string& route, int status) {
@@ -422,7 +500,8 @@ void Server::count(const std::string& route, int status) {
 }
 
 ServerCounts Server::counts() const {
-  ServerCounts c{.events_dropped = events_->dropped()};
+  ServerCounts c{.events_dropped = events_->dropped() + (publisher_ ? publisher_->dropped() : 0),
+                 .sessions = service_->sessions().count()};
   if (tracer_) {
     c.spans_sent = tracer_->sent();
     c.spans_dropped = tracer_->dropped();
@@ -431,6 +510,17 @@ ServerCounts Server::counts() const {
   c.answers = answers_;
   return c;
 }
+
+// Addresses that nobody vouches for are counted in a few groups, so that their number has no effect.
+std::string Call::client() const {
+  constexpr std::size_t kGroups = 256;
+  if (!caller.tenant.empty()) return caller.tenant;
+  const std::string& peer = exchange->request().peer;
+  return peer.empty() ? std::string()
+                      : fmt::format("address {}", std::hash<std::string>()(peer) % kGroups);
+}
+
+std::string Call::short_id() const { return id.starts_with("req_") ? id.substr(4) : id; }
 
 Origin Call::origin() const {
   return {.request_id = id,

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,6 +14,7 @@
 
 #include "engine/sampling_defaults.h"
 #include "engine/service.h"
+#include "engine/session_store.h"
 #include "net/http_server.h"
 #include "server/access_log.h"
 #include "server/api_error.h"
@@ -22,6 +25,7 @@
 #include "server/generation.h"
 #include "server/grammar.h"
 #include "server/hit_history.h"
+#include "server/kv_publisher.h"
 #include "server/metrics.h"
 #include "server/report.h"
 #include "server/router.h"
@@ -31,6 +35,7 @@
 namespace quire {
 
 class EventPump;  // server/kv_events.h
+class KvJobs;     // server/kv_jobs.h
 
 struct ServerOptions {
   HttpServerOptions http;
@@ -43,11 +48,22 @@ struct ServerOptions {
   std::vector<std::string> allowed_hosts;  // where there are no keys; besides names of this machine
   std::string access_log;                  // file, "-" for stderr, empty for none
   bool strict_fields = false;
-  bool parse_special = true;     // raw prompts may spell control tokens
-  bool trust_templates = false;  // requests may bring a chat_template
-  bool show_text = true;         // previews of cached text in /v1/kv/tree
+  bool parse_special = true;       // raw prompts may spell control tokens
+  bool trust_templates = false;    // requests may bring a chat_template
+  ParserNames parsers = {};        // of tool calls and reasoning; empty: as the template reveals
+  bool vendor_accounting = false;  // cached tokens in answers are counted as the vendor does
+  std::optional<std::uint32_t> cache_min_tokens = {};  // breakpoints after fewer are ignored
+  bool anthropic_strict = false;        // fields that Anthropic's newer versions refuse are refused
+  bool show_text = true;                // previews of cached text in /v1/kv/tree
+  Pooling pooling = Pooling::last;      // of embeddings, where requests do not say
+  std::uint32_t cached_tokens_min = 1;  // of a cachedContents
   bool metrics = true, metrics_auth = false;
   std::optional<TracerOptions> traces = {};  // none: no traces
+  KvEventsOptions kv_events = {};            // without an endpoint: no events over ZeroMQ
+  std::string folder;  // what dialects keep is written to folders in it; empty: nowhere
+  std::uint32_t responses_max = 1024;  // that are stored (/v1/responses)
+  std::uint64_t responses_bytes_max = 64 << 20;
+  Nanoseconds responses_ttl = 3'600'000'000'000;
 };
 
 // One request on its way through a handler.
@@ -68,6 +84,8 @@ struct Call {
 
   HttpRequest& request() { return exchange->request(); }
   Origin origin() const;
+  std::string client() const;    // whose it is when places and turns are shared out
+  std::string short_id() const;  // ids of answers are made of it
   void respond(const Json& body, int status = 200) {
     exchange->respond(json_response(body, status));
   }
@@ -112,13 +130,21 @@ class Server {
   const std::string& model() const { return options_.models.front(); }
   const SamplingDefaults& sampling() const { return sampling_; }  // where a request does not say
   const std::string& fingerprint() const { return fingerprint_; }
+  const AnswerFormat& answer_format() const { return format_; }  // of the model's own template
   std::int64_t model_created() const { return model_created_; }
   std::string_view health();  // "ok", "draining", "stalled" or "device_lost"
   bool model_files_changed() const { return files_changed_; }
   ServerCounts counts() const;
   EventPump& events() { return *events_; }
+  KvJobs& jobs() { return *jobs_; }
+  const KvPublisher* publisher() const { return publisher_.get(); }  // null: no events over ZeroMQ
   bool serves(std::string_view model) const;
-  ParseContext parse_context(Call& call) const;
+  ApiError no_model(const std::string& name) const;  // serves() it not
+  std::uint32_t cache_min_tokens() const;
+  // `dialect`: whose parser gets it; null: the call's.
+  ParseContext parse_context(Call& call, const Dialect* dialect = nullptr) const;
+  // What a dialect keeps; null: nothing.
+  std::shared_ptr<DialectState> state_of(const Dialect& dialect) const;
 
   // Parses the body on a worker thread and runs `then` there. If the body is wrong, the client gets
   // the error instead.
@@ -133,8 +159,18 @@ class Server {
         });
     if (!runs) post_refusal(call, shutting_down());
   }
+  // Runs `work` on a worker thread. If it throws, the client gets an internal error.
+  void work_for(const std::shared_ptr<Call>& call, std::function<void()> work);
+  // Saved sessions (engine/session_store.h): one thread at a time reads or writes them. The lock is
+  // not owned if another one does so for long.
+  SessionStore saves();
+  std::unique_lock<std::timed_mutex> turn_on_disk() {
+    return std::unique_lock(disk_mutex_, std::chrono::seconds(2));
+  }
   // Reads the body and answers it in the call's dialect, streamed or whole.
   void generate(std::shared_ptr<Call> call, std::function<ParseRequest> parse);
+  // The same for a body that was read. Worker thread.
+  void answer(std::shared_ptr<Call> call, GenerationRequest asked);
   // with_engine for a `look` that walks the whole cache. Together such walks get a twentieth of the
   // engine's time; a walk that would wait too long for its turn is refused (429). `show` runs on a
   // worker thread and posts its answer.
@@ -155,29 +191,33 @@ class Server {
  private:
   Server(std::unique_ptr<Service> service, ServerOptions options, bool keyless);
   void handle(std::shared_ptr<Exchange> exchange);
-  // Both on the worker thread.
-  void answer(std::shared_ptr<Call> call, GenerationRequest asked);
+  // Worker thread.
   void begin(std::shared_ptr<Call> call, GenerationStart start, std::unique_ptr<TokenMask> mask);
-  void work_for(const std::shared_ptr<Call>& call, std::function<void()> work);  // on the pool
   void when_walk_is_due(const std::shared_ptr<Call>& call, std::function<void()> walk);
   // Why this request must not reach a route: its web page, its key or its path. None: it may, and
   // both arguments are filled in.
-  std::optional<HttpResponse> refusal(const HttpRequest& request, Caller& caller,
-                                      RouteMatch& match) const;
+  std::optional<HttpResponse> refusal(const HttpRequest& request, std::string_view request_id,
+                                      Caller& caller, RouteMatch& match) const;
   void begin_trace(Call& call) const;
   void report_plain(const Call& call, int status);
   void report_generation(const Call& call, const GenerationRequest& asked,
                          const GenerationSummary& summary);
   ServedBy served_by() const;
+  AnswerFormat format_for(const GenerationRequest& asked) const;
   Status set_limits(const ApiKeys& before, const ApiKeys& now);
+  Status start_publisher();
   void count(const std::string& route, int status);
 
   ServerOptions options_;
   std::unique_ptr<Service> service_;
-  std::shared_ptr<const ApiKeys> keys_;  // replaced by reload(); read with atomic_load
+  std::timed_mutex disk_mutex_;
+  std::mutex abandoned_mutex_;
+  std::vector<std::shared_ptr<void>> abandoned_;  // of an engine that has ended; they go before it
+  std::shared_ptr<const ApiKeys> keys_;           // replaced by reload(); read with atomic_load
   AccessLog log_;
   std::unique_ptr<Tracer> tracer_;  // none: no traces
   std::string fingerprint_;
+  AnswerFormat format_;
   SamplingDefaults sampling_;
   std::int64_t model_created_ = 0;
   std::atomic<std::uint32_t> under_way_{0};
@@ -192,8 +232,11 @@ class Server {
   Gate gate_;
   std::unique_ptr<Door> door_;
   std::unique_ptr<EventPump> events_;
+  std::unique_ptr<KvJobs> jobs_;
+  std::unique_ptr<KvPublisher> publisher_;
   std::unique_ptr<GrammarMaker> grammar_;  // none: the build has no grammars
-  WorkPool pool_;                          // last: its jobs use the others
+  std::map<const Dialect*, std::shared_ptr<DialectState>> states_;  // as Server::start made them
+  WorkPool pool_;                                                   // last: its jobs use the others
 };
 
 std::span<const Route> all_routes();

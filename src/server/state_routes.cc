@@ -40,21 +40,25 @@ void get_props(Server& server, std::shared_ptr<Call> call) {
   const Runtime& r = server.runtime();
   const ChatTemplate* chat = r.chat_template();
   const SamplingOptions& s = server.sampling().options;
-  call->respond({{"default_generation_settings",
-                  {{"n_ctx", r.context()},
-                   {"temperature", rounded(s.temperature)},
-                   {"top_k", s.top_k},
-                   {"top_p", rounded(s.top_p)},
-                   {"min_p", rounded(s.min_p)},
-                   {"repeat_penalty", rounded(s.repetition_penalty)},
-                   {"from_model", server.sampling().from_model},
-                   {"n_predict", -1}}},
-                 {"total_slots", server.service().options().sequences_max},
-                 {"model_path", server.model()},
-                 {"chat_template", chat ? Json(chat->source()) : Json("")},
-                 {"modalities", {{"vision", false}, {"audio", false}}},
-                 {"build_info", "quire " + server.options().version},
-                 {"is_sleeping", false}});
+  const AnswerFormat& format = server.answer_format();
+  call->respond(
+      {{"default_generation_settings",
+        {{"n_ctx", r.context()},
+         {"temperature", rounded(s.temperature)},
+         {"top_k", s.top_k},
+         {"top_p", rounded(s.top_p)},
+         {"min_p", rounded(s.min_p)},
+         {"repeat_penalty", rounded(s.repetition_penalty)},
+         {"from_model", server.sampling().from_model},
+         {"n_predict", -1}}},
+       {"total_slots", server.service().options().sequences_max},
+       {"model_path", server.model()},
+       {"chat_template", chat ? Json(chat->source()) : Json("")},
+       {"tool_call_parser", format.calls ? Json(format.calls->name) : Json("none")},
+       {"reasoning_parser", format.reasoning ? Json(format.reasoning->name) : Json("none")},
+       {"modalities", {{"vision", false}, {"audio", false}}},
+       {"build_info", "quire " + server.options().version},
+       {"is_sleeping", false}});
 }
 
 void get_slots(Server& server, std::shared_ptr<Call> call) {

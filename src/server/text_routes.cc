@@ -9,20 +9,55 @@
 namespace quire {
 namespace {
 
-Json piece_json(std::string_view piece) {
-  if (utf8_valid(piece)) return std::string(piece);
+constexpr std::size_t kPiecesMax = std::size_t{1} << 18;  // that are spelled out in one answer
+
+std::string piece_json(std::string_view piece) {
+  if (utf8_valid(piece)) return dump(std::string(piece));
   Json bytes = Json::array();
   for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
-  return bytes;
+  return dump(bytes);
+}
+
+// Writes a list, item by item: as values of JSON a million tokens would take tens of megabytes.
+template <class Item>
+void append_list(std::string& out, std::span<const TokenId> tokens, const Item& item) {
+  out += '[';
+  for (const TokenId t : tokens) {
+    if (out.back() != '[') out += ',';
+    item(t);
+  }
+  out += ']';
+}
+
+struct TokensShown {
+  bool pieces = false, strings = false;
+};
+
+std::string tokens_json(const Runtime& runtime, std::span<const TokenId> tokens,
+                        const TokensShown& shown) {
+  const Tokenizer& tokenizer = runtime.tokenizer();
+  std::string out = R"({"tokens":)";
+  const auto to = std::back_inserter(out);
+  if (shown.pieces)
+    append_list(out, tokens, [&](TokenId t) {
+      fmt::format_to(to, R"({{"id":{},"piece":{}}})", t, piece_json(tokenizer.piece(t)));
+    });
+  else
+    append_list(out, tokens, [&](TokenId t) { fmt::format_to(to, "{}", t); });
+  fmt::format_to(to, R"(,"count":{},"max_model_len":{})", tokens.size(), runtime.context());
+  if (shown.strings) {
+    out += R"(,"token_strs":)";
+    append_list(out, tokens, [&](TokenId t) { out += dump(std::string(tokenizer.piece(t))); });
+  }
+  return out + '}';
 }
 
 }  // namespace
 
 void post_tokenize(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
-    const Tokenizer& tokenizer = server.runtime().tokenizer();
     std::vector<TokenId> tokens;
-    bool pieces = false;
+    TokensShown shown;
     if (body.is_object() && body.contains("messages")) {
       GenerationRequest asked;
       if (auto error = call->dialect->parse_conversation(body, server.parse_context(*call), asked))
@@ -36,29 +71,26 @@ void post_tokenize(Server& server, std::shared_ptr<Call> call) {
     } else {
       Fields f(body);
       const bool vllm = f.find("prompt") != nullptr;
-      const auto text = f.text(vllm ? "prompt" : "content", std::size_t{64} << 20);
+      const auto text = f.text(vllm ? "prompt" : "content", prompt_bytes_max(server.runtime()));
       if (!text && !f.failed()) f.refuse("content", "is required", "missing_required_parameter");
       EncodeOptions options{
           .parse_special = f.boolean("parse_special").value_or(server.options().parse_special),
           .add_special = f.boolean(vllm ? "add_special_tokens" : "add_special").value_or(vllm)};
-      pieces = f.boolean("with_pieces").value_or(false);
+      shown.pieces = f.boolean("with_pieces").value_or(false);
       if (f.failed()) return post_refusal(call, f.error());
-      tokens = tokenizer.encode(*text, options);
+      tokens = server.runtime().tokenizer().encode(*text, options);
       if (auto error = stopped()) return post_refusal(call, std::move(*error));
     }
-    Json out{{"tokens", tokens},
-             {"count", tokens.size()},
-             {"max_model_len", server.runtime().context()}};
-    if (pieces) {
-      out["tokens"] = Json::array();
-      for (const TokenId t : tokens)
-        out["tokens"].push_back({{"id", t}, {"piece", piece_json(tokenizer.piece(t))}});
-    }
-    if (body.is_object() && body.value("return_token_strs", Json(false)) == true) {
-      out["token_strs"] = Json::array();
-      for (const TokenId t : tokens) out["token_strs"].push_back(std::string(tokenizer.piece(t)));
-    }
-    post_answer(call, std::move(out));
+    shown.strings = body.is_object() && body.value("return_token_strs", Json(false)) == true;
+    if ((shown.pieces || shown.strings) && tokens.size() > kPiecesMax)
+      return post_refusal(
+          call, bad_value(shown.pieces ? "with_pieces" : "return_token_strs",
+                          fmt::format("must be false for more than {} tokens", kPiecesMax)));
+    std::string out = tokens_json(server.runtime(), tokens, shown);
+    call->exchange->post([call, out = std::move(out)]() mutable {
+      call->exchange->respond(
+          {.headers = {{"Content-Type", "application/json"}}, .body = std::move(out)});
+    });
   });
 }
 
@@ -77,6 +109,11 @@ void post_detokenize(Server& server, std::shared_ptr<Call> call) {
         }
         tokens.push_back(t.get<TokenId>());
       }
+    std::size_t bytes = 0;
+    for (const TokenId t : tokens) bytes += tokenizer.piece(t).size();
+    if (!f.failed() && bytes > prompt_bytes_max(server.runtime()))
+      f.refuse("tokens", fmt::format("must be a text of at most {} bytes",
+                                     prompt_bytes_max(server.runtime())));
     if (f.failed()) return post_refusal(call, f.error());
     const std::string text = tokenizer.decode(tokens);
     post_answer(call, {{"content", text}, {"prompt", text}});

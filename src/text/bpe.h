@@ -29,10 +29,9 @@ struct BpeSymbol {
 struct BpeScratch {
   std::vector<BpeSymbol> symbols;
 
+  // A symbol that might merge with the next one. Small, as a long word has one per byte.
   struct Candidate {
-    std::uint32_t rank, left,
-        length;  // length: of both symbols, to see whether the pair is still the same
-    TokenId id;
+    std::uint32_t rank, left;
     bool operator<(const Candidate& o) const {
       return rank != o.rank ? rank > o.rank : left > o.left;
     }  // a min-heap
@@ -73,22 +72,20 @@ void bpe_merge_long(BpeScratch& s, const Rank& rank) {
   s.previous.resize(count);
   s.next.resize(count);
   s.heap.clear();
-  const auto candidate = [&](std::uint32_t left, std::uint32_t right) {
-    const Merge m = rank(symbols[left], symbols[right]);
-    return BpeScratch::Candidate{m.rank, left, symbols[left].length + symbols[right].length, m.id};
-  };
+  s.heap.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     s.previous[i] = i == 0 ? kEnd : i - 1;
     s.next[i] = i + 1 == count ? kEnd : i + 1;
     if (i + 1 < count)
-      if (const auto c = candidate(i, i + 1); c.id != kNoToken) s.heap.push_back(c);
+      if (const Merge m = rank(symbols[i], symbols[i + 1]); m.id != kNoToken)
+        s.heap.push_back({m.rank, i});
   }
   std::make_heap(s.heap.begin(), s.heap.end());
   const auto push = [&](std::uint32_t left, std::uint32_t right) {
     if (left == kEnd || right == kEnd) return;
-    const auto c = candidate(left, right);
-    if (c.id == kNoToken) return;
-    s.heap.push_back(c);
+    const Merge m = rank(symbols[left], symbols[right]);
+    if (m.id == kNoToken) return;
+    s.heap.push_back({m.rank, left});
     std::push_heap(s.heap.begin(), s.heap.end());
   };
   while (!s.heap.empty()) {
@@ -96,12 +93,12 @@ void bpe_merge_long(BpeScratch& s, const Rank& rank) {
     const auto best = s.heap.back();
     s.heap.pop_back();
     const std::uint32_t right = s.next[best.left];
-    // A symbol only ever grows or is swallowed (length 0), so an equal length means the same pair.
-    if (symbols[best.left].length == 0 || right == kEnd ||
-        symbols[best.left].length + symbols[right].length != best.length)
-      continue;
-    symbols[best.left].id = best.id;
-    symbols[best.left].length = best.length;
+    // The symbol may have been swallowed (length 0), or may have another neighbour by now.
+    if (symbols[best.left].length == 0 || right == kEnd) continue;
+    const Merge m = rank(symbols[best.left], symbols[right]);
+    if (m.id == kNoToken || m.rank != best.rank) continue;
+    symbols[best.left].id = m.id;
+    symbols[best.left].length += symbols[right].length;
     symbols[right].length = 0;
     const std::uint32_t after = s.next[right];
     s.next[best.left] = after;

@@ -31,7 +31,7 @@ Value to_value(const Json& json, Origin origin, int depth = 0) {
     case Json::value_t::string:
       return jinja::make_str(json.get_ref<const std::string&>(), origin);
     case Json::value_t::array: {
-      std::vector<Value> items;
+      jinja::Vector<Value> items;
       for (const Json& item : json) items.push_back(to_value(item, origin, depth + 1));
       return jinja::make_list(std::move(items));
     }
@@ -54,7 +54,7 @@ bool is_trusted_role(const Json& role) {
 
 Value to_messages(const Json& json) {
   if (!json.is_array()) return to_value(json, Origin::data);
-  std::vector<Value> messages;
+  jinja::Vector<Value> messages;
   for (const Json& message : json) {
     if (!message.is_object()) {
       messages.push_back(to_value(message, Origin::data, 1));
@@ -104,7 +104,7 @@ Result<jinja::Str> run(const jinja::Block& block, const Json& context, const Ren
                        const std::function<std::tm()>& now) {
   if (!context.is_object())
     return Error{Code::invalid, "chat template: the context must be a JSON object"};
-  jinja::Meter meter{limits.steps_max, limits.output_bytes_max};
+  jinja::Meter meter{limits.steps_max, limits.bytes_max + 8 * json_text_bytes(context)};
   const jinja::MeterScope metered(meter);
   try {
     jinja::Runtime runtime(to_scope(context), limits.depth_max, now ? now : local_time);
@@ -131,7 +131,7 @@ const std::string& ChatTemplate::source() const { return parsed_->source; }
 
 Result<std::string> ChatTemplate::render(const Json& context, const RenderLimits& limits) const {
   TRY(const jinja::Str out, run(parsed_->block, context, limits, now));
-  return out.text();
+  return std::string(out.text());
 }
 
 Result<std::vector<Segment>> ChatTemplate::render_segments(const Json& context,
@@ -140,8 +140,8 @@ Result<std::vector<Segment>> ChatTemplate::render_segments(const Json& context,
   std::vector<Segment> segments;
   std::size_t from = 0;
   for (const jinja::Str::Run& r : out.runs()) {
-    segments.push_back({out.text().substr(from, r.end - from), r.origin == Origin::data,
-                        static_cast<int>(r.source) - 1});
+    segments.push_back({std::string(out.text().substr(from, r.end - from)),
+                        r.origin == Origin::data, static_cast<int>(r.source) - 1});
     from = r.end;
   }
   return segments;

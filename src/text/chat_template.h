@@ -40,9 +40,10 @@ struct Segment {
 };
 
 struct RenderLimits {
-  std::size_t steps_max = 5'000'000;        // as text/jinja/meter.h counts them
-  std::size_t output_bytes_max = 64 << 20;  // also of every string on the way
-  int depth_max = 400;                      // nested statements, expressions and macro calls
+  std::size_t steps_max = 5'000'000;  // as text/jinja/meter.h counts them
+  // Memory of all values at a time, the output included, besides eight times the context's text.
+  std::size_t bytes_max = 12 << 20;
+  int depth_max = 400;  // nested statements, expressions and macro calls
 };
 
 inline constexpr std::string_view kTrustedRoles[] = {

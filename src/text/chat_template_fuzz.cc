@@ -25,8 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       {"add_generation_prompt", true},
       {"bos_token", "<s>"},
       {"x", {1, "\x01 a\x01", {{"\x01", true}}}}};
-  static const RenderLimits limits = {
-      .steps_max = 20'000, .output_bytes_max = 1 << 16, .depth_max = 120};
+  static const RenderLimits limits = {.steps_max = 20'000, .bytes_max = 1 << 16, .depth_max = 120};
   const Result<std::vector<Segment>> out = chat.value().render_segments(context, limits);
   if (!out.ok()) return 0;
   const bool marks_are_data =
@@ -40,6 +39,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CHECK(s.from_data || !marks_are_data || s.text.find('\x01') == s.text.npos);
     total += s.text.size();
   }
-  CHECK(total <= limits.output_bytes_max);
+  CHECK(total <= limits.bytes_max + 8 * json_text_bytes(context));
   return 0;
 }

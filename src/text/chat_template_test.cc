@@ -465,7 +465,7 @@ TEST(ChatTemplate, ErrorsNameTheConstructAndTheLine) {
 }
 
 TEST(ChatTemplate, EveryWayToGrowIsBounded) {
-  const RenderLimits limits = {.steps_max = 200'000, .output_bytes_max = 1 << 20, .depth_max = 200};
+  const RenderLimits limits = {.steps_max = 200'000, .bytes_max = 1 << 20, .depth_max = 200};
   for (const char* source : {
            "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
            "{{ 'x' * 10 ** 12 }}",
@@ -498,6 +498,28 @@ TEST(ChatTemplate, EveryWayToGrowIsBounded) {
   std::string sum = "{{ 1";
   for (int i = 0; i < 5000; ++i) sum += " + 1";
   EXPECT_EQ(code_of(sum + " }}"), Code::invalid);
+}
+
+// What is held at a time counts, not what was ever made.
+TEST(ChatTemplate, TheMemoryOfARenderIsBounded) {
+  const RenderLimits limits = {.bytes_max = 1 << 20};
+  for (const char* source : {
+           "{% set x = 'x' * 600000 %}{% set y = 'y' * 600000 %}",
+           "{% set x = range(60000) | list %}",
+           "{% for i in range(20000) %}{% for j in range(20000) %}{% endfor %}{% endfor %}",
+           "{% set x = ('a ' * 20000).split() %}",
+           "{% set x = ('a' * 20000) | list %}",
+           "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x, i ~ 'y'] "
+           "%}{% if i % 90 == 0 %}{% set ns.x = [ns.x | string] %}{% endif %}{% endfor %}",
+           "{{ ('a' * 1000).replace('a', 'b' * 2000) }}",
+           "{% for i in range(9999) %}{{ 'a' * 1000 }}{% endfor %}",
+       })
+    EXPECT_EQ(code_of(source, Json::object(), limits), Code::exhausted) << source;
+  EXPECT_EQ(render("{% for i in range(2999) %}{% set x = 'y' * 1000 %}{% endfor %}ok"), "ok");
+  // A context may be as large as it is.
+  const Json long_text = {{"x", std::string(3 << 20, 'a')}};
+  const auto chat = ChatTemplate::parse("{% set y = x | trim %}{{ x ~ y }}");
+  EXPECT_EQ(chat.value().render(long_text, limits).value().size(), 6u << 20);
 }
 
 TEST(ChatTemplate, DepthOfTheContextIsBounded) {

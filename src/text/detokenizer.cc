@@ -42,9 +42,9 @@ void Utf8Stream::finish(std::string& out) {
   held_ = 0;
 }
 
-std::string Detokenizer::add(TokenId id) {
+std::string Detokenizer::add(TokenId id, bool visible) {
   std::string out;
-  if (!options_.skip_special || !tokenizer_->is_special(id))
+  if (visible || !options_.skip_special || !tokenizer_->is_special(id))
     stream_.add(tokenizer_->piece(id), out);
   return out;
 }

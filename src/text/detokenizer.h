@@ -34,7 +34,7 @@ class Detokenizer {
   explicit Detokenizer(const Tokenizer& tokenizer, DecodeOptions options = {})
       : tokenizer_(&tokenizer), options_(options) {}
 
-  std::string add(TokenId id);
+  std::string add(TokenId id, bool visible = false);  // visible: though it is special
   std::string finish();
 
  private:

@@ -112,10 +112,11 @@ Result<Grammar> Grammar::tool_calls(std::span<const ToolShape> tools, const Tool
     list.push_back({tool.name, std::move(text.value()), tool.strict});
   }
   if (bytes > kSchemaBytesMax) return too_long("all tools together", bytes, kSchemaBytesMax);
-  const Json all = {{"open", form.open},           {"close", form.close},
-                    {"arguments", form.arguments}, {"trigger", form.trigger},
-                    {"required", form.required},   {"parallel", form.parallel},
-                    {"tools", std::move(list)}};
+  const Json all = {{"begin", form.begin},       {"open", form.open},
+                    {"middle", form.middle},     {"close", form.close},
+                    {"between", form.between},   {"end", form.end},
+                    {"trigger", form.trigger},   {"required", form.required},
+                    {"parallel", form.parallel}, {"tools", std::move(list)}};
   return Grammar(Kind::tool_calls, all.dump(-1, ' ', false, Json::error_handler_t::replace), false);
 }
 

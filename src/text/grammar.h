@@ -34,10 +34,13 @@ struct ToolShape {
   bool strict = false;
 };
 
-// How a call is written: open {"name": "f", <arguments>: {...}} close.
+// How calls are written: begin, calls with `between` between them, end. A call is
+// open NAME middle ARGUMENTS close.
 struct ToolCallForm {
-  std::string open = "<tool_call>\n", close = "\n</tool_call>";
-  std::string arguments = "arguments";
+  std::string begin = "";
+  std::string open = "<tool_call>\n{\"name\": \"",
+              middle = "\", \"arguments\": ", close = "}\n</tool_call>";
+  std::string between = "\n", end = "";
   std::string trigger = "<tool_call>";  // where `open` begins; of calls that are not required
   bool required = true;                 // otherwise any text, and calls within it
   bool parallel = true;                 // more than one

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "base/json.h"
 #include "text/regex_counts.h"
 
 #ifdef QUIRE_XGRAMMAR
@@ -57,7 +58,33 @@ std::string one_line(std::string text) {
   return text;
 }
 
-xgrammar::Grammar of_schema(const std::string& schema) {
+// Texts of a given length may hold raw control characters in xgrammar's rules, which is no JSON. As a
+// pattern the length is kept, and they may not.
+void make_lengths_patterns(Json& schema) {
+  if (schema.is_object() && schema.value("type", Json()) == "string" &&
+      (schema.contains("minLength") || schema.contains("maxLength")) &&
+      !schema.contains("pattern") && !schema.contains("format") && !schema.contains("enum") &&
+      !schema.contains("const")) {
+    const Json least = schema.value("minLength", Json(0)), most = schema.value("maxLength", Json());
+    constexpr std::int64_t kMost = 1024;  // longer patterns take long to compile
+    const auto count = [](const Json& n) {
+      return n.is_number_integer() && n.get<std::int64_t>() >= 0 && n.get<std::int64_t>() <= kMost;
+    };
+    if (count(least) && (most.is_null() || count(most))) {
+      schema["pattern"] = fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)", least.dump(),
+                                      most.is_null() ? "" : most.dump());
+      schema.erase("minLength");
+      schema.erase("maxLength");
+    }
+  }
+  if (schema.is_structured())
+    for (Json& part : schema) make_lengths_patterns(part);
+}
+
+xgrammar::Grammar of_schema(const std::string& given) {
+  Json parsed = Json::parse(given, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_discarded()) make_lengths_patterns(parsed);
+  const std::string schema = parsed.is_discarded() ? given : parsed.dump();
   return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/false, std::nullopt,
                                            std::pair<std::string, std::string>{", ", ": "},
                                            /*strict_mode=*/true);
@@ -78,15 +105,16 @@ std::string rules_of_arguments(const std::string& name, const std::string& schem
 xgrammar::Grammar of_tool_calls(const Json& all) {
   Json tags = Json::array();
   for (const Json& tool : all["tools"]) {
+    std::string name = tool[0].dump();  // as a part of a JSON string
+    name = name.substr(1, name.size() - 2);
     const std::string begin =
-        fmt::format("{}{{\"name\": {}, \"{}\": ", all["open"].get<std::string>(), tool[0].dump(),
-                    all["arguments"].get<std::string>());
+        all["open"].get<std::string>() + name + all["middle"].get<std::string>();
     const std::string rules = rules_of_arguments(tool[0].get<std::string>(),
                                                  tool[1].get<std::string>(), tool[2].get<bool>());
     tags.push_back({{"type", "tag"},
                     {"begin", begin},
                     {"content", {{"type", "grammar"}, {"grammar", rules}}},
-                    {"end", "}" + all["close"].get<std::string>()}});
+                    {"end", all["close"]}});
   }
   Json format;
   if (!all["required"].get<bool>()) {
@@ -96,15 +124,19 @@ xgrammar::Grammar of_tool_calls(const Json& all) {
               {"stop_after_first", !all["parallel"].get<bool>()}};
   } else {
     const Json call = tags.size() == 1 ? tags[0] : Json{{"type", "or"}, {"elements", tags}};
-    format = call;
+    Json elements = Json::array();
+    const auto text = [](const Json& value) {
+      return Json{{"type", "const_string"}, {"value", value}};
+    };
+    if (all["begin"] != "") elements.push_back(text(all["begin"]));
+    elements.push_back(call);
     if (all["parallel"].get<bool>()) {
-      const Json another = {{"type", "sequence"},
-                            {"elements", {{{"type", "const_string"}, {"value", "\n"}}, call}}};
-      format = {
-          {"type", "sequence"},
-          {"elements",
-           {call, {{"type", "repeat"}, {"min", 0}, {"max", kCallsMax - 1}, {"content", another}}}}};
+      const Json another = {{"type", "sequence"}, {"elements", {text(all["between"]), call}}};
+      elements.push_back(
+          {{"type", "repeat"}, {"min", 0}, {"max", kCallsMax - 1}, {"content", another}});
     }
+    if (all["end"] != "") elements.push_back(text(all["end"]));
+    format = elements.size() == 1 ? call : Json{{"type", "sequence"}, {"elements", elements}};
   }
   auto made = xgrammar::Grammar::FromStructuralTag(
       Json{{"type", "structural_tag"}, {"format", format}}.dump());

@@ -98,7 +98,11 @@ const SchemaCase kSchemas[] = {
     {"lengths count characters",
      R"({"type":"string","minLength":2,"maxLength":3})",
      {R"("ab")", "\"\xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80\""},
-     {R"("a")", R"("abcd")"}},
+     {R"("a")", R"("abcd")", "\"a\x1b\"", "\"a\nb\""}},
+    {"a largest length alone",
+     R"({"type":"string","maxLength":3})",
+     {R"("")", R"("abc")"},
+     {R"("abcd")", "\"a\x1b\""}},
     {"alternatives",
      R"({"anyOf":[{"type":"integer"},{"type":"array","items":{"type":"null"}}]})",
      {"4", "[null, null]"},
@@ -197,10 +201,28 @@ TEST_F(GrammarTest, RequiredToolCallsAreAllThereIs) {
 
 TEST_F(GrammarTest, BareToolCallsHaveNoTags) {
   const ToolShape tools[] = {kWeather};
-  const CompiledGrammar g = compiled(Grammar::tool_calls(
-      tools, {.open = "", .close = "", .arguments = "parameters", .parallel = false}));
+  const CompiledGrammar g = compiled(Grammar::tool_calls(tools, {.open = "{\"name\": \"",
+                                                                 .middle = "\", \"parameters\": ",
+                                                                 .close = "}",
+                                                                 .parallel = false}));
   EXPECT_EQ(judge(g, R"({"name": "get_weather", "parameters": {"city": ""}})"), Verdict::whole);
   EXPECT_EQ(judge(g, R"({"name": "get_weather", "arguments")"), Verdict::refused);
+}
+
+TEST_F(GrammarTest, ToolCallsMayStandInAList) {
+  const ToolShape tools[] = {kWeather, kAdd};
+  const CompiledGrammar g = compiled(Grammar::tool_calls(tools, {.begin = "[",
+                                                                 .open = "{\"name\": \"",
+                                                                 .middle = "\", \"arguments\": ",
+                                                                 .close = "}",
+                                                                 .between = ", ",
+                                                                 .end = "]"}));
+  const std::string weather = R"({"name": "get_weather", "arguments": {"city": "x"}})",
+                    add = R"({"name": "add", "arguments": {"a": 5}})";
+  EXPECT_EQ(judge(g, "[" + add + "]"), Verdict::whole);
+  EXPECT_EQ(judge(g, "[" + weather + ", " + add + "]"), Verdict::whole);
+  EXPECT_EQ(judge(g, "[" + add), Verdict::unfinished);
+  EXPECT_EQ(judge(g, add), Verdict::refused);
 }
 
 TEST_F(GrammarTest, ToolCallsWithinTextAreWellFormed) {

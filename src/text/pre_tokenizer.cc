@@ -65,11 +65,19 @@ struct PreTokenizer::Patterns {
   std::vector<Code8> codes;
   std::unique_ptr<pcre2_match_context, ContextDeleter> context{pcre2_match_context_create(nullptr)};
 
-  // Appends the ends of matches and of the text between them, for word [begin, end) of text.
-  void split(const Code8& code, pcre2_match_data* match, std::string_view text, std::size_t begin,
-             std::size_t end, std::vector<std::size_t>& ends) const {
+  using Word = std::function<void(std::size_t begin, std::size_t end)>;
+
+  // Cuts [begin, end) of text into matches of pattern `which` and the text between them, and each of
+  // these by the patterns after it.
+  void split(std::size_t which, pcre2_match_data* match, std::string_view text, std::size_t begin,
+             std::size_t end, const Word& found) const {
+    if (which == codes.size()) return found(begin, end);
+    const Code8& code = codes[which];
     const std::string_view word = text.substr(begin, end - begin);
     const auto subject = reinterpret_cast<PCRE2_SPTR>(word.data());
+    const auto part = [&](std::size_t from, std::size_t to) {
+      split(which + 1, match, text, begin + from, begin + to, found);
+    };
     std::size_t done = 0;
     while (done < word.size() && !stop_asked()) {
       int rc = pcre2_match(code.get(), subject, word.size(), done, PCRE2_NO_UTF_CHECK, match,
@@ -79,12 +87,13 @@ struct PreTokenizer::Patterns {
                          match, context.get());
       if (rc < 0) break;  // no match; or a limit of PCRE2, which our patterns do not reach
       const PCRE2_SIZE* at = pcre2_get_ovector_pointer(match);
-      CHECK(at[1] > at[0]);  // no pattern of ours matches nothing
-      if (at[0] > done) ends.push_back(begin + at[0]);
-      ends.push_back(begin + at[1]);
-      done = at[1];
+      const std::size_t from = at[0], to = at[1];  // `match` is used again by the patterns after it
+      CHECK(to > from);                            // no pattern of ours matches nothing
+      if (from > done) part(done, from);
+      part(from, to);
+      done = to;
     }
-    if (done < word.size()) ends.push_back(end);
+    if (done < word.size()) part(done, word.size());
   }
 };
 
@@ -105,11 +114,13 @@ PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 PreTokenizer::~PreTokenizer() = default;
 
-void PreTokenizer::split(std::string_view text, std::vector<std::size_t>& ends) const {
+void PreTokenizer::split(std::string_view text,
+                         const std::function<void(std::string_view)>& word) const {
   if (text.empty()) return;
   // PCRE2 wants valid UTF-8: each other byte is shown to it as a control character, in the same
   // place.
   std::string valid;
+  std::string_view shown = text;
   if (!utf8_valid(text)) {
     for (std::string_view rest = text; !rest.empty();) {
       const Utf8Step step = utf8_step(rest);
@@ -119,22 +130,13 @@ void PreTokenizer::split(std::string_view text, std::vector<std::size_t>& ends) 
         valid.append(step.length, '\x01');
       rest.remove_prefix(step.length);
     }
-    text = valid;
+    shown = valid;
   }
   const MatchData match(pcre2_match_data_create(1, nullptr));
   CHECK(match != nullptr);
-  std::vector<std::size_t> words{text.size()}, cut;
-  for (std::size_t i = 0; i < patterns_->codes.size(); ++i) {
-    const bool last = i + 1 == patterns_->codes.size();
-    std::vector<std::size_t>& out = last ? ends : cut;
-    std::size_t begin = 0;
-    for (const std::size_t end : words) {
-      patterns_->split(patterns_->codes[i], match.get(), text, begin, end, out);
-      begin = end;
-    }
-    if (!last) words.swap(cut);
-    cut.clear();
-  }
+  patterns_->split(0, match.get(), shown, 0, shown.size(), [&](std::size_t begin, std::size_t end) {
+    word(text.substr(begin, end - begin));
+  });
 }
 
 }  // namespace quire

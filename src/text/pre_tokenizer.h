@@ -7,10 +7,10 @@
 // its own. Each of them runs in linear time.
 //
 //   TRY(PreTokenizer pre, PreTokenizer::create("smollm"));
-//   std::vector<std::size_t> ends;
-//   pre.split("It's 42", ends);        // "It" "'s" " " "4" "2": ends 2, 4, 5, 6, 7
+//   pre.split("It's 42", [&](std::string_view word) { ... });   // "It" "'s" " " "4" "2"
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -47,9 +47,9 @@ class PreTokenizer {
   PreTokenizer& operator=(PreTokenizer&&) noexcept;
   ~PreTokenizer();
 
-  // Appends where each word ends. Bytes that are not UTF-8 count as control characters. Safe from
-  // many threads.
-  void split(std::string_view text, std::vector<std::size_t>& ends) const;
+  // Calls `word` with each word, in order; no list of them is made. Bytes that are not UTF-8 count as
+  // control characters. Safe from many threads.
+  void split(std::string_view text, const std::function<void(std::string_view)>& word) const;
 
  private:
   struct Patterns;

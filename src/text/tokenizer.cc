@@ -38,14 +38,9 @@ class Encoder {
       append_nfc(text, normalized_);
       text = normalized_;
     }
-    ends_.clear();
-    t_.pre->split(text, ends_);
-    std::size_t begin = 0;
-    for (const std::size_t end : ends_) {
-      if (stop_asked()) return;
-      word(text.substr(begin, end - begin));
-      begin = end;
-    }
+    t_.pre->split(text, [this](std::string_view one) {
+      if (!stop_asked()) word(one);
+    });
   }
 
   // Pieces are stored with plain spaces, so U+2581 in text becomes one (sentencepiece cannot tell
@@ -116,6 +111,7 @@ class Encoder {
   void merged(std::string_view text) {
     std::vector<BpeSymbol>& symbols = scratch_.symbols;
     symbols.clear();
+    symbols.reserve(text.size());  // a word may be all of a long text: no spare room for it
     const bool by_bytes = t_.spec.model == VocabModel::byte_level;
     for (std::uint32_t i = 0; i < text.size();) {
       if (by_bytes) {
@@ -163,7 +159,6 @@ class Encoder {
   const TokenizerTables& t_;
   std::vector<TokenId>& out_;
   std::string normalized_;
-  std::vector<std::size_t> ends_;
   BpeScratch scratch_;
 };
 

@@ -6,7 +6,7 @@ import itertools
 import socket
 import time
 
-from attacking import MEBI, Attacks, head, main, post, status
+from attacking import MEBI, WIDE, Attacks, head, main, post, status
 from serving import Wire
 
 
@@ -55,8 +55,36 @@ class Requests(Attacks):
                                              "prompt_logprobs": 20, "ignore_eos": True}, {200, 400, 429}, size=2000)
 
     def test_spaces(self):
-        """What some pre-tokenizers took quadratic time for. Words of one byte take some 90 bytes each while they are read."""
-        self.attack_body("/tokenize", {"model": "m", "prompt": " \n" * 400_000}, {200, 400, 503}, count=1, mebibytes=128)
+        """What some pre-tokenizers took quadratic time for, in words of one byte."""
+        self.attack_body("/tokenize", {"model": "m", "prompt": " \n" * 400_000}, {200, 503}, count=2)
+
+    def test_one_long_word(self):
+        self.attack_body("/tokenize", {"model": "m", "prompt": "a" * 1_000_000}, {200, 503}, count=2)
+
+    def test_tokens_with_their_texts(self):
+        self.attack_body("/tokenize", {"model": "m", "content": "a " * 130_000, "with_pieces": True, "return_token_strs": True}, {200, 503}, count=2)
+        self.attack_body("/tokenize", {"model": "m", "content": "a" * 1_000_000, "with_pieces": True}, {400, 503}, count=2)
+
+    def test_tokens_that_make_a_long_text(self):
+        self.attack_body("/detokenize", {"tokens": [260 - 1] * 65_000}, {200, 400, 503})
+
+    def test_long_messages(self):
+        self.attack_body("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "a " * 4_000_000}]}, {400, 503}, count=2)
+        self.attack_body("/v1/chat/completions", {"model": "m", "truncate_prompt_tokens": 5, "messages": [
+            {"role": "user", "content": "a " * 4_000_000}]}, {400, 503}, count=2)
+
+    def test_long_predictions(self):
+        self.attack_body("/v1/completions", {"model": "m", "prompt": [61], "max_tokens": 1, "prediction": {
+            "type": "content", "content": "a " * 4_000_000}}, {400, 503}, count=2)
+        self.attack_body("/v1/completions", {"model": "m", "prompt": ["a"] * 1000, "max_tokens": 1, "prediction": {
+            "type": "content", "content": "a " * 300_000}}, {400, 503}, count=2)
+
+    def test_many_prompts(self):
+        self.attack_body("/v1/completions", {"model": "m", "prompt": ["a" * 4000] * 1000, "max_tokens": 1}, {400, 503}, count=2)
+
+    def test_many_texts(self):
+        """Values that are no numbers take more memory."""
+        self.attack_body("/v1/completions", b'{"model":"m","prompt":[' + b'"",' * 1_000_000 + b'""]}', {400, 503}, count=2)
 
     def test_beams_that_never_end(self):
         self.attack_body("/v1/completions", {"model": "m", "prompt": [61, 62], "max_tokens": 2000, "use_beam_search": True, "n": 16,
@@ -139,8 +167,81 @@ class Templates(Attacks):
             got = status(self.server, post("/v1/chat/completions", {
                 "model": "m", "chat_template": next(sources), "messages": [{"role": "user", "content": "a" * 500_000}]}))
             assert got in (400, 503, 0), got
-        # Templates are metered by their work, not by their memory: these take more than other requests may.
-        self.neighbour(attack, 500_000, count=1, mebibytes=256)
+        self.neighbour(attack, 500_000, count=2)
+
+    def test_templates_that_hold_much(self):
+        sources = itertools.cycle((
+            "{% set x = range(99999) | list %}" * 20,
+            "{% for i in range(99999) %}" * 20 + "{% endfor %}" * 20,
+            "{% set ns = namespace(x='') %}{% for i in range(99) %}{% set ns.x = ns.x ~ messages[0].content %}{% endfor %}",
+            "{{ [" + "1," * 120_000 + "1] }}",
+            "{% set x = messages[0].content | list %}"))
+
+        def attack():
+            got = status(self.server, post("/v1/chat/completions", {
+                "model": "m", "chat_template": next(sources), "messages": [{"role": "user", "content": "a" * 500_000}]}))
+            assert got in (400, 503, 0), got
+        self.neighbour(attack, 500_000, count=2)
+
+
+class Scoring(Attacks):
+    """A model whose layers take their time: scoring a long prompt is as much work as many steps."""
+    model, cache, filling = WIDE, "64MiB", 400
+    arguments = ("--max-model-len", "8192")
+    numbers = itertools.count()
+
+    @classmethod
+    def ordinary_prompt(cls):
+        """As long as those that are scored, and nobody had it before."""
+        i = next(cls.numbers)
+        return [61 + i % 99, 61 + i // 99] + [61 + j * (i + 7) % 97 for j in range(2500)]
+
+    def attack_budgets(self, budgets, **more):
+        budgets = itertools.cycle(budgets)
+
+        def attack():
+            got = status(self.server, post("/v1/completions", {
+                "model": "m", "prompt": self.ordinary_prompt(), "max_tokens": 2, **more,
+                "kv": {"budget": next(budgets), "allow_lossy": True}}))
+            assert got in (200, 429, 503, 0), got
+        self.neighbour(attack, 12_000, count=1)
+
+    def test_values_that_are_weighed(self):
+        self.attack_budgets([{"policy": "critical-snapkv", "ratio": 0.2}])
+
+    def test_values_that_are_weighed_for_several_choices(self):
+        self.attack_budgets([{"policy": "critical-expected", "ratio": 0.2}, {"policy": "kvzip", "ratio": 0.3}], n=2)
+
+    def test_tokens_that_are_merged(self):
+        self.attack_budgets([{"policy": "snapkv", "ratio": 0.3, "merge": "d2o"}])
+
+
+class Places(Attacks):
+    """Without keys an address is a client."""
+
+    def test_answers_that_take_every_place(self):
+        request = post("/v1/completions", {"model": "m", "prompt": [61, 62], "max_tokens": 4000, "n": 16, "ignore_eos": True})
+
+        def attack():
+            got = status(self.server, request, address="127.0.0.2")
+            assert got in (200, 429, 0), got
+        self.neighbour(attack, 1000, count=8)
+
+    def test_a_full_queue(self):
+        request = post("/v1/completions", {"model": "m", "prompt": [61, 62], "max_tokens": 4000, "ignore_eos": True})
+        wires = []
+
+        def attack():
+            if len(wires) < 620:
+                wires.append(Wire(self.server, "127.0.0.2"))
+                wires[-1].send(request)
+            else:
+                time.sleep(0.05)
+        try:
+            self.neighbour(attack, 1000, count=2)
+        finally:
+            for wire in wires:
+                wire.close()
 
 
 class Connections(Attacks):

@@ -673,6 +673,28 @@ class ChatCommands(unittest.TestCase):
         self.ask("hello", "stopped after 4 tokens")
 
 
+class ChatSessions(unittest.TestCase):
+    def test_a_conversation_goes_on_the_next_day(self):
+        with tempfile.TemporaryDirectory() as home:
+            def talk(name, *said):
+                terminal = Terminal("chat", TINY, "--session", name, "--kv-dir", home + "/kv", "-n", "4", "--ignore-eos",
+                                    "--temperature", "0", home=home)
+                self.addCleanup(terminal.close)
+                for text, until in said:
+                    if text:
+                        terminal.send(text + "\n")
+                    terminal.wait_for(until)
+                terminal.send("/quit\n")
+                self.assertEqual(terminal.exit_code(), 0)
+            talk("work", (None, r"> $"), ("/sessions", "no session has been saved"), ("hello", "stopped after 4"),
+                 ("/fork other", "this is session other now"), ("again", "stopped after 4"),
+                 ("/sessions", r"\* other\r?\n  work"), ("/fork work", "error: there is a session work"))
+            talk("other", (None, "session other: 4 messages"), ("/undo", r"> $"))
+            talk("other", (None, "session other: 2 messages"))
+            talk("work", (None, "session work: 2 messages"), ("more", r"cached \d+/\d+"))
+            quire("chat", TINY, "--session", "../x", "--kv-dir", home + "/kv", code=2)
+
+
 @unittest.skipUnless(os.path.exists(MODEL), "no model")
 class Chat(unittest.TestCase):
     def setUp(self):

@@ -44,6 +44,27 @@ class Clients(unittest.TestCase):
         with self.assertRaises(litellm.ContextWindowExceededError):
             complete("x" * 5000)
 
+    def test_58_the_same_through_anthropic(self):
+        if SERVER.call("POST", "/v1/messages", {}, raw=True)[0] in (404, 501):
+            self.skipTest("this server does not speak Anthropic's dialect")
+        ask = dict(model="anthropic/m", api_base=SERVER.url, api_key="x", temperature=0, timeout=HURRY, max_tokens=8,
+                   messages=[{"role": "user", "content": "Hello, you. " * 20}])
+        whole = litellm.completion(**ask)
+        self.assertEqual(whole.choices[0].message.content, complete("Hello, you. " * 20).choices[0].message.content)
+        chunks = list(litellm.completion(**ask, stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices),
+                         whole.choices[0].message.content)
+        self.assertEqual([c.usage.prompt_tokens for c in chunks if getattr(c, "usage", None)][-1], whole.usage.prompt_tokens)
+
+    def test_59_langchain_calls_tools(self):
+        def get_weather(city: str) -> str:
+            """The weather in a city."""
+        chat = langchain_openai.ChatOpenAI(base_url=SERVER.url + "/v1", api_key="x", model="m", temperature=0, max_tokens=200,
+                                           timeout=HURRY)
+        answer = chat.bind_tools([get_weather], tool_choice="get_weather").invoke("Weather in Paris?")
+        calls = answer.tool_calls + answer.invalid_tool_calls  # a tiny model may not come to the end of a string
+        self.assertEqual([c["name"] for c in calls], ["get_weather"])
+
     def test_59_langchain_streams_and_sees_what_was_cached(self):
         chat = langchain_openai.ChatOpenAI(base_url=SERVER.url + "/v1", api_key="x", model="m", temperature=0, max_tokens=8,
                                            stream_usage=True, timeout=HURRY)

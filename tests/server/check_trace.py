@@ -86,23 +86,28 @@ def run(quire, model, count, distinct, clients, seed, vocabulary, tokens_max, lo
     requests = [make_request(chance, prefixes, vocabulary, tokens_max, long_ones) for _ in range(distinct)]
     with Server(quire, model, *arguments) as server:
         work = queue.Queue()
-        for _ in range(count):
+        sessions = random.Random(seed + 1)  # a plain request answers the same, whatever its session was before
+        for number in range(count):
+            session = f"s{sessions.randrange(4)}" if number < 500 and sessions.random() < 0.3 else None
             work.put((chance.randrange(distinct), chance.random() * 0.05 if chance.random() < 0.08 else None,
-                      chance.random() < 0.3, chance.random() * 0.01))
+                      chance.random() < 0.3, chance.random() * 0.01, session))
         answers, streamed, problems = {}, {}, []
 
         def client():
             while not problems:
                 try:
-                    index, cancel_after, stream, pause = work.get_nowait()
+                    index, cancel_after, stream, pause, session = work.get_nowait()
                 except queue.Empty:
                     return
                 time.sleep(pause)
+                asked = requests[index]
+                if session and "n" not in asked:
+                    asked = {**asked, "kv": {"session": session, "session_mode": "fork"}}
                 try:
-                    if stream and cancel_after is None and "use_beam_search" not in requests[index]:
-                        known, got = streamed, send_streaming(server, requests[index])
+                    if stream and cancel_after is None and "use_beam_search" not in asked:
+                        known, got = streamed, send_streaming(server, asked)
                     else:
-                        known, got = answers, send(server, requests[index], cancel_after)
+                        known, got = answers, send(server, asked, cancel_after)
                     if got is not None and known.setdefault(index, got) != got:
                         problems.append((index, got, known[index]))
                 except Exception as e:  # noqa: BLE001 - reported below

@@ -83,8 +83,8 @@ class Server:
 class Wire:
     """A socket that sends and receives exactly what it is told."""
 
-    def __init__(self, server):
-        self.socket = socket.create_connection(("127.0.0.1", server.port), HURRY)
+    def __init__(self, server, address="127.0.0.1"):
+        self.socket = socket.create_connection(("127.0.0.1", server.port), HURRY, (address, 0))
         self.buffer = b""
 
     def send(self, data):

@@ -9,7 +9,17 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<quire::TinyCase> cases = quire::tiny_cases();
-  cases.push_back({"broken", {.tied_head = false, .broken = true}});  // for tests of the server
+  // These two for tests of the server: numbers that are not finite, and layers that take their time.
+  cases.push_back({"broken", {.tied_head = false, .broken = true}});
+  cases.push_back({"wide",
+                   {.type = quire::DType::f16,
+                    .layers = 4,
+                    .hidden = 512,
+                    .feed_forward = 512,
+                    .query_heads = 8,
+                    .kv_heads = 4,
+                    .head_dim = 64,
+                    .context = 8192}});
   for (const quire::TinyCase& c : cases) {
     const auto written =
         quire::write_tiny_gguf(std::string(argv[1]) + "/" + c.name + ".gguf", c.options);

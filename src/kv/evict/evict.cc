@@ -9,23 +9,39 @@
 
 namespace quire {
 
-extern const EvictPolicy kEvictCost, kEvictLru, kEvictLfu, kEvictS3Fifo, kEvictPriority;
+extern const EvictPolicy kEvictOdds, kEvictCost, kEvictLru, kEvictLfu, kEvictS3Fifo, kEvictPriority,
+    kEvictClairvoyant;
 
 namespace {
-constexpr const EvictPolicy* kPolicies[] = {&kEvictCost, &kEvictLru, &kEvictLfu, &kEvictS3Fifo,
-                                            &kEvictPriority};
-}
 
-std::span<const EvictPolicy* const> evict_policies() { return kPolicies; }
+constexpr const EvictPolicy* kPolicies[] = {&kEvictOdds,       &kEvictCost,   &kEvictLru,
+                                            &kEvictLfu,        &kEvictS3Fifo, &kEvictPriority,
+                                            &kEvictClairvoyant};
+constexpr std::size_t kServing = std::size(kPolicies) - 1;
 
-Result<const EvictPolicy*> find_evict_policy(std::string_view name) {
+Result<const EvictPolicy*> find_policy(std::span<const EvictPolicy* const> policies,
+                                       std::string_view name) {
   std::string known;
-  for (const EvictPolicy* p : kPolicies) {
+  for (const EvictPolicy* p : policies) {
     if (p->name == name) return p;
     known += ' ' + std::string(p->name);
   }
   return Error{Code::not_found,
                "no eviction policy '" + std::string(name) + "'; there are:" + known};
+}
+
+}  // namespace
+
+std::span<const EvictPolicy* const> evict_policies() {
+  return std::span(kPolicies).first(kServing);
+}
+std::span<const EvictPolicy* const> replay_evict_policies() { return kPolicies; }
+
+Result<const EvictPolicy*> find_evict_policy(std::string_view name) {
+  return find_policy(evict_policies(), name);
+}
+Result<const EvictPolicy*> find_replay_evict_policy(std::string_view name) {
+  return find_policy(replay_evict_policies(), name);
 }
 
 double cached_value(const EvictEntry& entry) {

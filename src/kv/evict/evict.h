@@ -6,7 +6,7 @@
 // lease has expired leave first; pinned entries are never added. A policy is one file and one line
 // in evict_policies().
 //
-//   TRY(const EvictPolicy* policy, find_evict_policy("cost"));
+//   TRY(const EvictPolicy* policy, find_evict_policy("odds"));
 //   std::unique_ptr<Evictor> evictor = policy->make({.entries_max = 1 << 20});
 //   evictor->add(id, {.bytes = 737280, .last_use = now, .recompute_ns = 4000000, .hits = 3});
 //   evictor->remove(id);                    // regained a reader, or is gone
@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,10 +36,17 @@ struct EvictEntry {
   std::uint64_t key = 0;    // prefix of the block key: tells a returning block from a new one
   std::uint64_t bytes = 0;  // that leave with it
   Nanoseconds last_use = 0;
-  Nanoseconds recompute_ns = 0;              // to make it again, its parents being there
-  Nanoseconds expires = 0;                   // when its lease runs out; 0 = no lease
-  std::uint32_t hits = 0;                    // uses since it was stored
-  std::uint8_t priority = kDefaultPriority;  // 0 leaves first .. 100
+  Nanoseconds recompute_ns = 0;                  // to make it again, its parents being there
+  Nanoseconds expires = 0;                       // when its lease runs out; 0 = no lease
+  std::uint32_t hits = 0;                        // uses since it was stored, and as stored() says
+  std::uint8_t priority : 7 = kDefaultPriority;  // 0 leaves first .. 100
+  bool end : 1 = false;  // its last reader went no further: no block followed it then
+};
+
+// What is known of a block that is not a question of time.
+struct BlockPast {
+  std::uint32_t hits;
+  bool end;
 };
 
 // What keeping the entry saves: its recompute time, times how often it is used, doubled for every
@@ -48,6 +56,8 @@ double cached_value(const EvictEntry& entry);
 
 struct EvictOptions {
   std::uint32_t entries_max = 1u << 24;  // ids are below this; only those used cost memory
+  // In a replay: when the block of that key is used next. Needed by clairvoyant.
+  std::function<Nanoseconds(std::uint64_t key)> next_use = {};
 };
 
 class Evictor {
@@ -60,6 +70,14 @@ class Evictor {
   std::optional<EvictId> peek(Nanoseconds now);  // what pick() would return, which stays
   bool contains(EvictId id) const { return lists_[static_cast<std::uint32_t>(id)].present; }
   const EvictEntry& entry(EvictId id) const { return lists_[static_cast<std::uint32_t>(id)]; }
+
+  // What happens to all blocks, leaves or not, for policies that learn from it. A block was computed:
+  // returns how often it was used before, as far as the policy remembers; its hits begin with that.
+  virtual std::uint32_t stored(std::uint64_t /*key*/, Nanoseconds /*now*/) { return 0; }
+  // A block has no reader any more.
+  virtual void idle(BlockPast /*past*/, Nanoseconds /*now*/) {}
+  // A block that was idle for this long has a reader.
+  virtual void used(BlockPast /*past*/, Nanoseconds /*idle*/, Nanoseconds /*now*/) {}
 
   std::uint64_t size() const { return size_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -105,5 +123,8 @@ struct EvictPolicy {
 
 std::span<const EvictPolicy* const> evict_policies();  // the first is the default
 Result<const EvictPolicy*> find_evict_policy(std::string_view name);
+// Those of a server, and clairvoyant.
+std::span<const EvictPolicy* const> replay_evict_policies();
+Result<const EvictPolicy*> find_replay_evict_policy(std::string_view name);
 
 }  // namespace quire

@@ -208,7 +208,9 @@ TEST(Cost, AnExpiredDearEntryDoesNotAgeTheOthers) {
 }
 
 TEST(EvictPolicies, UnknownNameListsTheKnownOnes) {
-  EXPECT_EQ(evict_policies()[0]->name, "cost");
+  EXPECT_EQ(evict_policies()[0]->name, "odds");
+  EXPECT_FALSE(find_evict_policy("clairvoyant").ok());  // no server knows the future
+  EXPECT_TRUE(find_replay_evict_policy("clairvoyant").ok());
   const auto r = find_evict_policy("random");
   ASSERT_FALSE(r.ok());
   EXPECT_NE(r.error().message.find("s3fifo"), std::string::npos);

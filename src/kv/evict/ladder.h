@@ -76,6 +76,13 @@ class Ladder {
     return id;
   }
 
+  // f(list, least key) for each rung that holds something.
+  template <class F>
+  void for_each_rung(F&& f) {
+    for (std::uint32_t rung = 0; rung < count_; ++rung)
+      if (!lists_->empty(list(rung))) f(list(rung), start(rung));
+  }
+
  private:
   std::uint32_t place(std::uint32_t rung) const {
     return static_cast<std::uint32_t>((head_ + rung) % starts_.size());

@@ -15,22 +15,11 @@ using retain::dot, retain::norm, retain::row_of;
 constexpr std::uint32_t kCamTargets = 32;
 constexpr float kSmall = 1e-6f;
 
-std::vector<std::uint32_t> leaving(const MergeInput& in) {
-  std::vector<std::uint32_t> out;
-  auto next = in.keep.begin();
-  for (std::uint32_t s = 0; s < in.slots; ++s)
-    if (next != in.keep.end() && *next == s)
-      ++next;
-    else
-      out.push_back(s);
-  return out;
-}
-
 // A value that leaves is shared out among the next ones that stay, with the probability that it was
 // as important as they are.
 void cam(const MergeInput& in, MergeState&, std::span<float>, std::span<float> values) {
   CHECK(in.mass.size() == in.slots);
-  for (std::uint32_t s : leaving(in)) {
+  for (std::uint32_t s : leaving_slots(in)) {
     const auto first = std::upper_bound(in.keep.begin(), in.keep.end(), s);
     const auto count = std::min<std::ptrdiff_t>(kCamTargets, in.keep.end() - first);
     if (count == 0) continue;
@@ -46,25 +35,11 @@ void cam(const MergeInput& in, MergeState&, std::span<float>, std::span<float> v
   }
 }
 
-struct Nearest {
-  std::uint32_t slot, target;
-  float similarity;  // cosine of their keys
-};
-
-std::vector<Nearest> nearest_kept(const MergeInput& in, std::span<const float> keys) {
-  std::vector<float> norms(in.slots);
-  for (std::uint32_t s = 0; s < in.slots; ++s)
-    norms[s] = std::max(norm(row_of(keys, s, in.key_dim)), kSmall);
-  std::vector<Nearest> out;
-  for (std::uint32_t s : leaving(in)) {
-    Nearest best{s, 0, -2};
-    for (std::uint32_t t : in.keep) {
-      const float similarity =
-          dot(row_of(keys, s, in.key_dim), row_of(keys, t, in.key_dim)) / (norms[s] * norms[t]);
-      if (similarity > best.similarity) best = {s, t, similarity};
-    }
-    out.push_back(best);
-  }
+std::vector<NearestKept> nearest_kept(const MergeInput& in, std::span<const float> keys) {
+  if (!in.nearest.empty()) return {in.nearest.begin(), in.nearest.end()};
+  const std::vector<std::uint32_t> slots = leaving_slots(in);
+  std::vector<NearestKept> out(slots.size());
+  find_nearest_kept(in, keys, slots, out);
   return out;
 }
 
@@ -91,14 +66,14 @@ void fold(std::span<const Weighted> merged, std::uint32_t dim, std::span<float> 
 // Keys and values are averaged into the most similar kept key, unless even that is unlike: the
 // threshold follows the mean of what has been seen.
 void d2o(const MergeInput& in, MergeState& state, std::span<float> keys, std::span<float> values) {
-  const std::vector<Nearest> near = nearest_kept(in, keys);
+  const std::vector<NearestKept> near = nearest_kept(in, keys);
   if (near.empty() || in.keep.empty()) return;
   float mean = 0;
-  for (const Nearest& n : near) mean += n.similarity / static_cast<float>(near.size());
+  for (const NearestKept& n : near) mean += n.similarity / static_cast<float>(near.size());
   state.threshold = state.started ? 0.5f * mean + 0.5f * state.threshold : mean;
   state.started = true;
   std::vector<Weighted> merged;
-  for (const Nearest& n : near)
+  for (const NearestKept& n : near)
     if (n.similarity >= state.threshold)
       merged.push_back({n.slot, n.target, std::max(n.similarity, 0.0f), 1});
   fold(merged, in.key_dim, keys);
@@ -111,7 +86,7 @@ void value_merge(const MergeInput& in, MergeState&, std::span<float> keys,
                  std::span<float> values) {
   if (in.keep.empty()) return;
   std::vector<Weighted> merged;
-  for (const Nearest& n : nearest_kept(in, keys)) {
+  for (const NearestKept& n : nearest_kept(in, keys)) {
     const float own = norm(row_of(values, n.slot, in.value_dim));
     const float other = norm(row_of(values, n.target, in.value_dim));
     const float weight = std::max(n.similarity, 0.0f) * own / (own + other + kSmall);
@@ -125,11 +100,13 @@ constexpr Merger kCam = {"cam",
                          "values are shared out among the next 32 kept ones, by lot",
                          Signal::total_mass,
                          false,
+                         false,
                          cam};
 constexpr Merger kD2o = {"d2o",
                          "D2O, arXiv 2406.13035",
                          "keys and values are averaged into the most similar kept key",
                          Signal::none,
+                         true,
                          true,
                          d2o};
 constexpr Merger kValue = {"value",
@@ -137,9 +114,42 @@ constexpr Merger kValue = {"value",
                            "values are folded into that of the most similar kept key",
                            Signal::none,
                            false,
+                           true,
                            value_merge};
 constexpr const Merger* kMergers[] = {&kValue, &kD2o, &kCam};
 }  // namespace
+
+std::vector<std::uint32_t> leaving_slots(const MergeInput& in) {
+  std::vector<std::uint32_t> out;
+  auto next = in.keep.begin();
+  for (std::uint32_t s = 0; s < in.slots; ++s)
+    if (next != in.keep.end() && *next == s)
+      ++next;
+    else
+      out.push_back(s);
+  return out;
+}
+
+void find_nearest_kept(const MergeInput& in, std::span<const float> keys,
+                       std::span<const std::uint32_t> slots, std::span<NearestKept> out) {
+  const auto size_of = [&](std::uint32_t s) {
+    return std::max(norm(row_of(keys, s, in.key_dim)), kSmall);
+  };
+  std::vector<float> kept;
+  for (const std::uint32_t t : in.keep) kept.push_back(size_of(t));
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const std::uint32_t s = slots[i];
+    const float own = size_of(s);
+    NearestKept best{.slot = s};
+    for (std::size_t k = 0; k < kept.size(); ++k) {
+      const std::uint32_t t = in.keep[k];
+      const float similarity =
+          dot(row_of(keys, s, in.key_dim), row_of(keys, t, in.key_dim)) / (own * kept[k]);
+      if (similarity > best.similarity) best = {s, t, similarity};
+    }
+    out[i] = best;
+  }
+}
 
 std::span<const Merger* const> mergers() { return kMergers; }
 

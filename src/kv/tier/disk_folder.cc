@@ -16,8 +16,9 @@ namespace {
 
 constexpr std::uint32_t kFolderVersion = 1;
 constexpr std::string_view kFolderFormat = "quire-kv-folder";
-constexpr std::array<std::string_view, 8> kFolderNames = {
-    "manifest.json", "secret", "lock", "index.qidx", "sessions", "segments", "weights", "probe"};
+constexpr std::array<std::string_view, 9> kFolderNames = {"manifest.json", "secret",   "lock",
+                                                          "index.qidx",    "sessions", "segments",
+                                                          "weights",       "probe",    "responses"};
 
 // The text of a manifest, with a checksum of everything else in it.
 std::string manifest_text(Json manifest) {

@@ -5,6 +5,7 @@
 //   lock            held while a process uses the folder
 //   index.qidx      kv/tier/disk_index.h
 //   sessions/       saved sessions
+//   responses/      server/dialect/responses/response_store.h
 //   segments/       kv/tier/disk_volume.h
 //
 //   TRY(DiskFolder folder, DiskFolder::open(files, {.path = "/var/cache/quire/kv"}));

@@ -9,8 +9,8 @@ namespace quire {
 namespace {
 
 constexpr std::size_t kOpenFilesMax = 256;
-constexpr std::uint32_t kVolumesMax = 1 << 18;
-constexpr std::uint64_t kSmallFilesBytes = 24 << 10;  // manifest, secret, lock, probe
+constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 40;  // counted of a file; sums must fit
+constexpr std::uint64_t kSmallFilesBytes = 24 << 10;             // manifest, secret, lock, probe
 
 }  // namespace
 
@@ -26,8 +26,9 @@ DiskStore::DiskStore(Files& files, const DiskStoreOptions& options, DiskFolder f
   // A small store has small volumes, so that a few of them can leave.
   volume_limit_ = std::clamp<std::uint64_t>(align_down(options.capacity_bytes / 16),
                                             16 * kFileAlign, align_up(options.volume_bytes));
-  const EvictPolicy* const policy = options.evict ? options.evict : evict_policies()[0];
-  evictor_ = policy->make({.entries_max = kVolumesMax});
+  const EvictPolicy* const policy =
+      options.evict ? options.evict : find_evict_policy("cost").value();
+  evictor_ = policy->make({.entries_max = kVolumesMax + 1});
 }
 
 DiskStore::~DiskStore() {
@@ -50,8 +51,10 @@ Status DiskStore::load() {
     const auto number = volume_number(file.name);
     if (!number || file.folder) continue;
     if (volumes_.size() >= kVolumesMax) break;
-    volumes_[*number].bytes = file.bytes;
-    volume_bytes_ += file.bytes;
+    if (file.bytes > kVolumeBytesMax)
+      problems_.push_back(file.name + ": is larger than any volume; most of it is not read");
+    volumes_[*number].bytes = std::min(file.bytes, kFileBytesMax);
+    volume_bytes_ += volumes_[*number].bytes;
     last_number_ = std::max(last_number_, *number);
   }
   DiskListing snapshot;

@@ -30,6 +30,8 @@
 
 namespace quire {
 
+inline constexpr std::uint32_t kVolumesMax = 1 << 18;  // files of one folder that are used
+
 struct DiskStoreOptions {
   DiskFolderOptions folder;
   std::uint64_t capacity_bytes = UINT64_MAX;  // of all files together

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
+
 #include "kv/tier/disk_testing.h"
 
 namespace quire {
@@ -123,6 +126,44 @@ TEST(DiskStore, ASmallerBoundHoldsAfterTheStart) {
   std::uint64_t found = 0;
   for (std::uint64_t n = 0; n < 1000; ++n) found += store.read(n) == TierOutcome::ok;
   EXPECT_EQ(found, store.store().stats().records);
+}
+
+// Then numbers had nine digits, and the next start did not find these files again.
+TEST(DiskStore, AFileWithTheHighestNumberDoesNoHarm) {
+  FaultyFiles disk;
+  { const TestStore made(disk); }
+  ASSERT_TRUE(disk.write_whole("kv/segments/99999999.qseg", "x", true).ok());
+  {
+    TestStore store(disk, {.volume_bytes = 64 << 10});
+    for (std::uint64_t n = 0; n < 200; ++n) EXPECT_EQ(store.write(n), TierOutcome::ok);
+    EXPECT_GT(store.store().volume_count(), 3u);
+  }
+  TestStore store(disk);
+  for (std::uint64_t n = 0; n < 200; ++n) EXPECT_EQ(store.read(n), TierOutcome::ok);
+  ASSERT_TRUE(store.store().clear().ok());
+  EXPECT_TRUE(disk.list("kv/segments").value().empty());
+}
+
+// A file of a terabyte that holds nothing was read page by page.
+TEST(DiskStore, AHugeFileIsNotRead) {
+  std::string folder = (std::filesystem::temp_directory_path() / "quire-huge-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto files = system_files();
+  const DiskStoreOptions options{.folder = {.path = folder + "/kv"}, .capacity_bytes = 4 << 20};
+  ASSERT_TRUE(DiskStore::open(*files, options).ok());
+  const std::string file = folder + "/kv/segments/00000007.qseg";
+  ASSERT_TRUE(files->write_whole(file, "x", false).ok());
+  std::error_code error;
+  std::filesystem::resize_file(file, std::uint64_t{1} << 40, error);
+  if (!error) {
+    const auto began = std::chrono::steady_clock::now();
+    auto store = DiskStore::open(*files, options);
+    ASSERT_TRUE(store.ok());
+    EXPECT_FALSE(store.value()->problems().empty());
+    EXPECT_FALSE(std::filesystem::exists(file));  // beyond the bound, so it leaves
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(DiskStore, ShortAndInterruptedCallsAreContinued) {

@@ -85,6 +85,11 @@ std::span<const std::byte> VolumeReader::bytes(std::uint64_t at, std::uint64_t c
 
 void walk_volume(VolumeReader& reader, std::uint64_t from, std::uint64_t to,
                  const VolumeVisitor& visitor) {
+  if (to > reader.size()) {
+    const std::uint64_t end = std::max(from, reader.size());
+    visitor.gap(end, to - end, false);
+    to = reader.size();
+  }
   for (std::uint64_t at = from; at < to;) {
     const std::size_t claim =
         record_claim(reader.bytes(at, std::min<std::uint64_t>(kRecordFixedBytes, to - at)));

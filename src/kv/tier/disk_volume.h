@@ -9,6 +9,7 @@
 //                                             .gap = [&](auto at, auto bytes, bool zero) {}});
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -23,6 +24,9 @@
 namespace quire {
 
 inline constexpr std::uint64_t kVolumeHeadBytes = kFileAlign;
+inline constexpr std::uint32_t kVolumeNumberMax = 99'999'999;  // of eight digits
+// No volume is as large. What is behind this in a file that somebody put there is not read.
+inline constexpr std::uint64_t kVolumeBytesMax = std::uint64_t{1} << 30;
 
 std::string volume_file_name(std::uint32_t number);                 // "00000007.qseg"
 std::optional<std::uint32_t> volume_number(std::string_view name);  // of a file name
@@ -34,7 +38,7 @@ bool volume_head_ok(std::uint32_t number, std::span<const std::byte> page);
 class VolumeReader {
  public:
   VolumeReader(Files& files, FileId file, std::uint64_t bytes)
-      : files_(files), file_(file), size_(bytes) {}
+      : files_(files), file_(file), size_(std::min(bytes, kVolumeBytesMax)) {}
 
   std::uint64_t size() const { return size_; }
   // At most `count` bytes, fewer at the end of the volume or where it cannot be read. Valid until

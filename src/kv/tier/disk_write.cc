@@ -110,11 +110,17 @@ Result<std::uint32_t> DiskStore::writable_volume(std::uint64_t bytes) {
     finish_volume();
   if (broken_) return *broken_;
   if (current_ != 0) return current_;
-  const std::uint32_t number = last_number_ + 1;
+  while (volumes_.size() >= kVolumesMax && reclaim(false)) {
+  }
+  if (broken_) return *broken_;
+  // A file may have the highest number there is: then the lowest free one is next.
+  std::uint32_t number = last_number_ + 1;
+  if (number > kVolumeNumberMax)
+    for (number = 1; volumes_.contains(number);) ++number;
   AlignedBuffer page(kFileAlign);
   encode_volume_head(number, page.span());
   volumes_[number];
-  last_number_ = number;
+  last_number_ = std::max(last_number_, number);
   if (const Status written = write_pages(number, 0, page.span()); !written.ok())
     return written.error();
   current_ = number;

@@ -114,6 +114,15 @@ TEST_P(FilesTest, LinksAreNotFollowed) {
   EXPECT_FALSE(files_->read_whole(folder_ + "/link").ok());
 }
 
+TEST_P(FilesTest, PipesAreNotWaitedFor) {
+  if (GetParam() == "memory") return;
+  ASSERT_EQ(::mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
+  EXPECT_FALSE(files_->open(folder_ + "/pipe", OpenFor::reading).ok());
+  EXPECT_FALSE(files_->open(folder_ + "/pipe", OpenFor::writing).ok());
+  EXPECT_FALSE(files_->read_whole(folder_ + "/pipe").ok());
+  EXPECT_FALSE(files_->lock(folder_ + "/pipe").ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FilesTest, testing::Values("io_uring", "threads", "memory"));
 
 TEST(Transfer, GivesUpWhenNothingMoves) {

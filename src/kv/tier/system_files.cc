@@ -17,8 +17,14 @@ Error file_error(const std::string& path, const char* verb, int error = errno) {
           path + ": cannot " + verb + ": " + errno_text(error)};
 }
 
-// A link inside the folder could lead a write anywhere, so none is followed.
-constexpr int kOpenFlags = O_CLOEXEC | O_NOFOLLOW;
+// A link inside the folder could lead a write anywhere, so none is followed. Opening a pipe would
+// wait for its other end, so nothing waits, and only plain files are taken.
+constexpr int kOpenFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+
+bool is_plain_file(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+}
 
 class RealFiles final : public Files {
  public:
@@ -34,6 +40,10 @@ class RealFiles final : public Files {
     int fd = ::open(path.c_str(), flags | O_DIRECT, 0600);
     if (fd < 0 && errno == EINVAL) fd = ::open(path.c_str(), flags, 0600);  // e.g. an old tmpfs
     if (fd < 0) return file_error(path, "open");
+    if (!is_plain_file(fd)) {
+      ::close(fd);
+      return file_error(path, "open", EINVAL);
+    }
     return keep(fd);
   }
 
@@ -144,6 +154,10 @@ class RealFiles final : public Files {
   Result<FileId> lock(const std::string& path) override {
     const int fd = ::open(path.c_str(), kOpenFlags | O_RDWR | O_CREAT, 0600);
     if (fd < 0) return file_error(path, "open");
+    if (!is_plain_file(fd)) {
+      ::close(fd);
+      return file_error(path, "lock", EINVAL);
+    }
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       ::close(fd);

@@ -84,6 +84,7 @@ std::shared_ptr<const std::vector<RecordSegment>> TierLink::segments_of(const Ca
 }
 
 bool TierLink::wanted(Offer why, const OfferedBlock& block) const {
+  if (why == Offer::asked) return true;
   switch (options_.write) {
     case TierWrite::automatic:
       return why == Offer::sealed ? queued_bytes_ < options_.queue_bytes / 2

@@ -2,10 +2,11 @@
 
 namespace quire {
 
-extern const TierKind kDiskTierKind;
+extern const TierKind kDiskTierKind, kFolderTierKind, kRedisTierKind, kRedisTlsTierKind;
 
 namespace {
-constexpr const TierKind* kTierKinds[] = {&kDiskTierKind};
+constexpr const TierKind* kTierKinds[] = {&kDiskTierKind, &kFolderTierKind, &kRedisTierKind,
+                                          &kRedisTlsTierKind};
 }
 
 std::span<const TierKind* const> tier_kinds() { return kTierKinds; }

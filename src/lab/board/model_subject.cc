@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <limits>
 #include <map>
 
 #include "base/check.h"
@@ -65,9 +66,6 @@ class Reader {
       if (task.way.method) needs_ = needs_ | task.way.method->needs;
     for (const RowTask& task : tasks_)
       if (task.way.merger) needs_ = needs_ | task.way.merger->needs | Signal::keys | Signal::values;
-    if (asks(needs_, Signal::output_norms)) {
-      TRY(output_, OutputWeights::read(runtime_));
-    }
     TRY_STATUS(read_context());
     for (const RowTask& task : tasks_)
       if (!task.way.method || !aware(task)) TRY_STATUS(ask_blind(task));
@@ -141,7 +139,6 @@ class Reader {
     TRY(base_, open(whole ? context_ : std::span<const TokenId>()));
     observer_.emplace(runtime_, root_, needs_, kWindow,
                       static_cast<std::uint32_t>(context_.size()));
-    observer_->set_output_weights(output_);
     const RowSpec& row = rows_[tasks_.front().row];
     TRY_STATUS(way.blends ? read_blended(row.method == "cacheblend" ? 1 - row.share : 0)
                           : feed(base_, context_, &*observer_));
@@ -177,18 +174,19 @@ class Reader {
   using Scores = std::map<std::string, Scored>;
 
   // Every method's scores once, whatever the budgets.
-  const Scored& scores(const Way& way, Observer& observer, const Sequence& s, Scores& known) {
+  Result<const Scored*> scores(const Way& way, Observer& observer, const Sequence& s,
+                               Scores& known) {
     // A wrapped method has the name of the method inside; the entry's fields tell them apart.
     const std::string name = fmt::format(
         "{} {} {}", way.method->name, static_cast<int>(way.method->rule), way.method->first_stage);
     const auto found = known.find(name);
-    if (found != known.end()) return found->second;
+    if (found != known.end()) return &found->second;
     const Nanoseconds began = SteadyClock().now();
-    std::vector<LaneScoring> made = observer.score(runtime_, s, {&*way.method, 1});
+    TRY(std::vector<LaneScoring> made, observer.score(runtime_, s, {&*way.method, 1}));
     double seconds = seconds_since(began);
     if (asks(way.method->needs, Signal::total_mass)) seconds += observer.seconds();
     if (asks(way.method->needs, Signal::peak_mass)) seconds += again_s_;
-    return known.emplace(name, Scored{std::move(made[0]), seconds}).first->second;
+    return &known.emplace(name, Scored{std::move(made[0]), seconds}).first->second;
   }
 
   std::vector<std::uint8_t> marks(std::size_t tokens) const {
@@ -206,15 +204,17 @@ class Reader {
                               Scores& known, double& seconds) {
     TRY(Sequence s, runtime_.cache().fork(from));
     if (!task.way.method || rows_[task.row].share >= 1) return s;  // everything stays
-    const Scored& scored = scores(task.way, observer, from, known);
+    TRY(const Scored* const scored, scores(task.way, observer, from, known));
     const Nanoseconds began = SteadyClock().now();
     const std::uint32_t budget =
         budget_slots(static_cast<std::uint32_t>(context_.size()), rows_[task.row].share);
-    Compaction compaction(runtime_, s, observer.layers(), *task.way.method, scored.scores, budget);
+    Compaction compaction(runtime_, s, observer.layers(), *task.way.method, scored->scores, budget);
     std::vector<MergeState> states(compaction.lanes());
-    if (task.way.merger) compaction.merge(runtime_, s, *task.way.merger, observer, states);
+    double operations = std::numeric_limits<double>::infinity();
+    if (task.way.merger)
+      compaction.merge_some(runtime_, s, *task.way.merger, observer, states, operations);
     TRY_STATUS(compaction.carry_out(runtime_, s));
-    seconds = scored.seconds + seconds_since(began);
+    seconds = scored->seconds + seconds_since(began);
     return s;
   }
 
@@ -304,7 +304,6 @@ class Reader {
   std::optional<StoragePolicy> storage_;
   RootId root_{};
   Signal needs_ = Signal::none;
-  std::shared_ptr<const OutputWeights> output_;
   Sequence base_;
   std::optional<Observer> observer_;
   Scores scores_;

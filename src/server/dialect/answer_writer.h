@@ -15,37 +15,50 @@
 
 #include "base/json.h"
 #include "engine/request.h"
+#include "server/answer_format/call_reader.h"
 #include "server/api_error.h"
-#include "server/tools.h"
 
 namespace quire {
 
 enum class FinishReason : std::uint8_t { stop, length, tool_calls };
 
+// A prefix of the prompt that a cache breakpoint asks to keep.
+struct KeptPrefix {
+  std::uint32_t tokens = 0;  // before the breakpoint
+  std::uint32_t whole = 0;   // of these, in whole blocks: so much can be kept
+  Nanoseconds ttl = 0;
+  bool held = true;  // it is kept; false: there was no room for it among pins
+};
+
 struct Usage {
   std::uint64_t prompt = 0, completion = 0;
   std::uint64_t cached = 0, written = 0;  // of the prompt: served from the cache, newly kept
   std::uint64_t loaded = 0;               // of the cached: they came from a tier
-  std::uint64_t predicted = 0, mispredicted = 0;  // of `prediction`: came true, and did not
+  std::uint64_t predicted = 0, mispredicted = 0;   // of `prediction`: came true, and did not
+  std::vector<KeptPrefix> kept = {};               // of the first prompt; rising
+  std::uint64_t reasoning = 0;                     // of the completion: its marks included
+  double prefill_seconds = 0, decode_seconds = 0;  // by the engine's clock; 0 until it is done
 };
 inline Json cached_by_tier(const Usage& u) {
   return {{"cpu", u.cached - u.loaded}, {"disk", u.loaded}};
 }
 
-// What is new of one choice.
+// What is new of one choice. Reasoning comes before text, and text before tools.
 struct AnswerPiece {
   std::uint32_t index = 0;                  // of the choice, over all prompts
   std::uint32_t prompt = 0;                 // it belongs to
+  std::string reasoning = {};               // what it thinks before it answers
   std::string text = {};                    // content
   std::vector<ToolPiece> tools = {};        // in order with each other; content is in `text`
   std::vector<Choice> tokens = {};          // whose text is shown by now; log-probabilities inside
   std::optional<FinishReason> finish = {};  // the last piece of the choice
+  std::string stop = {};                    // the stop string that ended it, in the last piece
 };
 
 // One choice, whole.
 struct WholeAnswer {
   std::uint32_t index = 0, prompt = 0;
-  std::string text = {};
+  std::string reasoning = {}, text = {};
   struct Call {
     std::string name, arguments;
   };
@@ -53,13 +66,24 @@ struct WholeAnswer {
   std::vector<Choice> tokens = {};      // those whose text is shown
   std::vector<TokenId> token_ids = {};  // all that were sampled and count
   FinishReason finish = FinishReason::stop;
+  std::string stop = {};  // the stop string that ended it
   double mean_logprob = 0;
 };
 
 // What a dialect may want to know of a prompt.
 struct PromptInfo {
   std::vector<TokenId> tokens;
-  std::vector<PromptLogprob> logprobs;  // empty unless asked for
+  std::vector<PromptLogprob>
+      logprobs;                    // empty unless asked for; of what is scored, if it is a part
+  std::vector<float> pooled = {};  // states, where an embedding is wanted
+};
+
+// Which tokens are reported as cached (--cache-accounting).
+struct CacheReporting {
+  bool vendor = false;  // as the dialect's vendor would; false: those that were not computed again
+  std::uint32_t tokens_min = 0;  // prefixes with fewer are not cached, by the vendor's rules
+  std::uint32_t tokens_per_block = 1;
+  std::vector<std::uint32_t> parts = {};  // tokens before the end of each part of the prompt
 };
 
 // What an answer says about itself.
@@ -67,6 +91,7 @@ struct AnswerHead {
   std::string id;            // of the request, without its prefix
   std::int64_t created = 0;  // seconds since 1970
   std::string model, system_fingerprint;
+  CacheReporting cache = {};
 };
 
 class AnswerWriter {
@@ -79,6 +104,9 @@ class AnswerWriter {
   // Type and idle text of a stream; see sse_head().
   virtual HttpResponse stream_head() const = 0;
 
+  // Before all others, where GenerationRequest::compare_to or kv.report asks: why the first prompt hit
+  // or missed. See server/cache_diagnostics.h.
+  virtual void explained(const Explanation&) {}
   // All prompts are admitted and nothing is generated yet. Empty: the stream begins with a piece.
   virtual std::string begin(const Usage& so_far) { return {}; }
   virtual std::string piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,

@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "net/http.h"
 #include "server/api_error.h"
@@ -32,16 +33,30 @@
 
 namespace quire {
 
+struct ServerOptions;
+
+// What a dialect keeps for a server while it runs, such as stored responses. For all threads.
+class DialectState {
+ public:
+  virtual ~DialectState() = default;
+  virtual void flush() {}  // the server stops: what should outlive it is written
+};
+
 // What a parser must know besides the body.
 struct ParseContext {
   std::uint32_t vocabulary = 0;
   bool strict_fields = false;                     // unknown fields are errors
   std::string model = {};                         // that a request without one means
   SamplingOptions sampling = {.temperature = 1};  // where a request does not say
-  bool parse_special = true;     // raw prompts may spell control tokens (--no-parse-special)
-  bool trust_templates = false;  // a chat_template is taken (--trust-request-templates)
+  bool parse_special = true;           // raw prompts may spell control tokens (--no-parse-special)
+  bool trust_templates = false;        // a chat_template is taken (--trust-request-templates)
+  Pooling pooling = Pooling::last;     // where a request does not say (--pooling)
+  std::uint32_t hidden = 0;            // numbers of an embedding
+  std::uint32_t cache_min_tokens = 0;  // breakpoints after fewer are ignored
   KvRules kv;
-  std::string kv_header;  // x-kv-policy
+  std::string kv_header;                // x-kv-policy
+  std::string answer_id;                // as AnswerHead::id will be
+  std::shared_ptr<DialectState> state;  // of the parser's dialect; none: it keeps nothing
 };
 
 // From a body to what it asks for, or to an error that names the parameter. No socket, no engine.
@@ -62,10 +77,15 @@ struct Dialect {
   std::unique_ptr<AnswerWriter> (*writer)(const GenerationRequest& asked, AnswerHead head,
                                           const Tokenizer& tokenizer);
   HttpResponse (*error)(const ApiError& error, std::string_view request_id);
+  // Makes what the dialect keeps for a server. Null: nothing.
+  Result<std::shared_ptr<DialectState>> (*open)(const ServerOptions& options) = nullptr;
 };
 
 std::span<const Dialect* const> dialects();
 const Dialect* find_dialect(std::string_view name);  // null: there is none
 const Dialect& dialect_of(const HttpRequest& request);
+// Ids that a request may have in the engine, of the one that a client knows: the x-request-id, or the
+// id of an answer in any dialect.
+std::vector<std::string> request_ids(const std::string& id);
 
 }  // namespace quire

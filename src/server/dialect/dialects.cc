@@ -6,12 +6,12 @@
 
 namespace quire {
 
-extern const Dialect kOpenAi;
+extern const Dialect kResponses, kAnthropic, kGemini, kOllama, kOpenAi;
 
 namespace {
 
 constexpr std::array kDialects = {
-    &kOpenAi,
+    &kResponses, &kAnthropic, &kGemini, &kOllama, &kOpenAi,
 };
 
 }  // namespace
@@ -27,6 +27,18 @@ const Dialect& dialect_of(const HttpRequest& request) {
   for (const Dialect* d : kDialects)
     if (d->claims && d->claims(request)) return *d;
   return *kDialects.back();
+}
+
+std::vector<std::string> request_ids(const std::string& id) {
+  std::vector<std::string> out{id};
+  for (const Dialect* dialect : kDialects)
+    for (const std::string_view prefix : dialect->id_prefixes)
+      if (id.starts_with(prefix)) {
+        const std::string rest = id.substr(prefix.size());
+        out.push_back("req_" + rest);
+        out.push_back(rest);
+      }
+  return out;
 }
 
 }  // namespace quire

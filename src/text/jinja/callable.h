@@ -20,8 +20,8 @@ struct Scope;
 // The arguments of one call, laid out by parameter names as Python would.
 struct Args {
   std::string_view who;  // for error messages
-  std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
+  Vector<Value> positional;
+  Vector<std::pair<std::string, Value>> named;
 
   // After it, (*this)[i] is the value of names[i], or null if not given. Fails on too few, too many
   // or unknown ones.
@@ -32,7 +32,7 @@ struct Args {
   bool flag(std::size_t i, bool fallback) const;
 
  private:
-  std::vector<const Value*> bound_;
+  Vector<const Value*> bound_;
 };
 
 using Function = Value (*)(Runtime&, const Value& self, Args&);

@@ -85,7 +85,7 @@ class JsonWriter {
     }
   }
 
-  void list(const std::vector<Value>& items, int depth) {
+  void list(const Vector<Value>& items, int depth) {
     if (items.empty()) {
       out += "[]";
       return;
@@ -105,7 +105,7 @@ class JsonWriter {
       out += "{}";
       return;
     }
-    std::vector<const std::pair<Value, Value>*> order;
+    Vector<const std::pair<Value, Value>*> order;
     for (const auto& item : d.items) order.push_back(&item);
     if (sort_keys)
       std::stable_sort(order.begin(), order.end(),

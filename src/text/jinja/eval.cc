@@ -81,7 +81,7 @@ Value Runtime::eval_container(const Expr& e) {
     }
     return make_dict(std::move(dict));
   }
-  std::vector<Value> items;
+  Vector<Value> items;
   for (const ExprRef& kid : e.kids) items.push_back(eval(*kid));
   return make_seq(e.op == Op::list ? SeqKind::list : SeqKind::tuple, std::move(items));
 }
@@ -121,7 +121,7 @@ Args Runtime::arguments(const Expr& e) {
     if (!more.dict()) fail("what follows '**' must be a mapping");
     for (const auto& [key, value] : more.dict()->items) {
       if (!key.str()) fail("keywords must be strings");
-      add_named(key.str()->text(), value);
+      add_named(std::string(key.str()->text()), value);
     }
   }
   return args;
@@ -145,7 +145,7 @@ Value Runtime::eval_filter(const Expr& e) {
 Value Runtime::lookup(const std::string& name) {
   if (const Value* v = scope_->find(name)) return *v;
   if (const Function* f = find_global(name)) {
-    auto callable = std::make_shared<Callable>();
+    auto callable = make_counted<Callable>();
     callable->name = name;
     callable->function = *f;
     return Value(CallableRef(std::move(callable)));
@@ -178,7 +178,7 @@ bool Runtime::test(std::string_view name, const Value& v, Args args) {
 }
 
 Value Runtime::method(const Value& object, std::string_view name, Function f) {
-  auto callable = std::make_shared<Callable>();
+  auto callable = make_counted<Callable>();
   callable->name = name;
   callable->function = f;
   callable->self = object;
@@ -227,7 +227,7 @@ Value Runtime::path(const Value& object, const Value& dotted) {
   Value v = object;
   for (std::size_t at = 0;;) {
     const std::size_t dot = path->text().find('.', at);
-    const std::string part = path->text().substr(at, dot == std::string::npos ? dot : dot - at);
+    const std::string part(path->text().substr(at, dot == std::string::npos ? dot : dot - at));
     const bool number = !part.empty() && std::all_of(part.begin(), part.end(),
                                                      [](char c) { return c >= '0' && c <= '9'; });
     v = item(v, number && part.size() < 10 ? Value(Int{std::stoi(part)}) : make_str(part));

@@ -122,7 +122,7 @@ Value wordcount(Runtime&, const Value& v, Args& args) {
 bool parse_float(const Str& s, double& out) {
   charge_scan(s.size());
   std::string text;
-  const std::string stripped = strip(s, Side::both, nullptr).text();
+  const std::string stripped(strip(s, Side::both, nullptr).text());
   for (std::size_t i = 0; i < stripped.size(); ++i) {
     const bool between = i > 0 && i + 1 < stripped.size() &&
                          std::isdigit(static_cast<unsigned char>(stripped[i - 1])) &&
@@ -140,7 +140,7 @@ bool parse_float(const Str& s, double& out) {
 
 bool parse_int(const Str& s, int base, Int& out) {
   charge_scan(s.size());
-  std::string text = strip(s, Side::both, nullptr).text();
+  std::string text(strip(s, Side::both, nullptr).text());
   bool negative = false;
   if (!text.empty() && (text[0] == '-' || text[0] == '+')) {
     negative = text[0] == '-';
@@ -218,7 +218,7 @@ Value abs_(Runtime&, const Value& v, Args& args) {
 Value round_(Runtime&, const Value& v, Args& args) {
   args.bind({"precision", "method"}, 0);
   const Int precision = args.integer(0, 0);
-  const std::string method = args[1] ? args.str(1).text() : "common";
+  const std::string_view method = args[1] ? args.str(1).text() : "common";
   if (method != "common" && method != "ceil" && method != "floor")
     fail("method must be common, ceil or floor");
   if (precision < 0 || precision > 20)

@@ -55,9 +55,9 @@ Str convert(const Conversion& c, const Value& v) {
 }  // namespace
 
 Value percent_format(const Str& format, const Value& arguments) {
-  const std::string& text = format.text();
+  const std::string_view text = format.text();
   const bool tuple = arguments.seq() && arguments.seq()->kind == SeqKind::tuple;
-  const std::vector<Value> values = tuple ? arguments.seq()->items : std::vector<Value>{arguments};
+  const Vector<Value> values = tuple ? arguments.seq()->items : Vector<Value>{arguments};
   Str out;
   std::size_t used = 0, from = 0;
   bool by_name = false;
@@ -78,7 +78,7 @@ Value percent_format(const Str& format, const Value& arguments) {
       const std::size_t end = text.find(')', at);
       if (end == std::string::npos) fail("incomplete format key");
       if (!arguments.dict()) fail("format requires a mapping");
-      const std::string key = text.substr(at + 1, end - at - 1);
+      const std::string key(text.substr(at + 1, end - at - 1));
       v = arguments.dict()->find(key);
       if (!v) fail("the format names '" + key + "', which is not given");
       by_name = true;
@@ -119,7 +119,7 @@ Value percent_format(const Str& format, const Value& arguments) {
 
 Value format_method(Runtime&, const Value& self, Args& args) {
   const Str& format = *self.str();
-  const std::string& text = format.text();
+  const std::string_view text = format.text();
   Str out;
   std::size_t next = 0, from = 0;
   const auto put = [&](const Str& s, std::size_t first, std::size_t last) {
@@ -136,8 +136,8 @@ Value format_method(Runtime&, const Value& self, Args& args) {
     }
     const std::size_t end = text.find('}', at);
     if (text[at] == '}' || end == std::string::npos)
-      fail("single '" + text.substr(at, 1) + "' in format string");
-    std::string field = text.substr(at + 1, end - at - 1);
+      fail("single '" + std::string(text.substr(at, 1)) + "' in format string");
+    std::string field(text.substr(at + 1, end - at - 1));
     const bool as_repr = field.ends_with("!r");
     if (as_repr || field.ends_with("!s")) field.resize(field.size() - 2);
     if (field.find_first_of(".[]!:{") != std::string::npos)

@@ -13,7 +13,7 @@ constexpr Int kRangeMax = 100000;  // the sandbox's
 Value range(Runtime&, const Value&, Args& args) {
   if (!args.named.empty()) fail("range takes no named arguments");
   args.bind({"start", "stop", "step"}, 1);
-  auto seq = std::make_shared<Seq>();
+  auto seq = make_counted<Seq>();
   seq->kind = SeqKind::range;
   seq->first = args[1] ? to_int(*args[0]) : 0;
   seq->stop = to_int(args[1] ? *args[1] : *args[0]);
@@ -41,7 +41,7 @@ Dict dict_items(Runtime& rt, Args& args) {
       continue;
     }
     for (const Value& pair : rt.walk(from)) {
-      const std::vector<Value> both = rt.walk(pair);
+      const Vector<Value> both = rt.walk(pair);
       if (both.size() != 2) fail("dict needs pairs");
       out.set(both[0], both[1]);
     }
@@ -53,7 +53,7 @@ Dict dict_items(Runtime& rt, Args& args) {
 Value dict(Runtime& rt, const Value&, Args& args) { return make_dict(dict_items(rt, args)); }
 
 Value make_namespace(Runtime& rt, const Value&, Args& args) {
-  std::vector<std::pair<std::string, Value>> items;
+  Vector<std::pair<std::string, Value>> items;
   for (auto& [key, value] : dict_items(rt, args).items) {
     if (!key.str()) fail_unsupported("a namespace with names that are not strings");
     if (key.str()->text().starts_with('_'))
@@ -65,12 +65,12 @@ Value make_namespace(Runtime& rt, const Value&, Args& args) {
 
 Value raise_exception(Runtime&, const Value&, Args& args) {
   args.bind({"message"}, 1);
-  throw Failure{Code::invalid, to_str(*args[0]).text(), true};
+  throw Failure{Code::invalid, std::string(to_str(*args[0]).text()), true};
 }
 
 Value strftime_now(Runtime& rt, const Value&, Args& args) {
   args.bind({"format"}, 1);
-  const std::string& format = args.str(0).text();
+  const std::string format(args.str(0).text());
   if (format.size() > 200) fail("strftime_now's format is too long");
   const std::tm now = rt.now();
   char buffer[4096];

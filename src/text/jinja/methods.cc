@@ -13,8 +13,8 @@ Value format_method(Runtime& rt, const Value& self, Args& args);  // format.cc
 
 namespace {
 
-Value list_of(std::vector<Str> parts) {
-  std::vector<Value> items;
+Value list_of(Vector<Str> parts) {
+  Vector<Value> items;
   for (Str& p : parts) items.push_back(make_str(std::move(p)));
   return make_list(std::move(items));
 }
@@ -57,7 +57,7 @@ Value splitlines_method(Runtime&, const Value& self, Args& args) {
 // The part of a string that (start, stop) selects, as byte offsets.
 std::pair<std::size_t, std::size_t> window(const Str& s, const Args& args, std::size_t first) {
   if (!args[first] && !args[first + 1]) return {0, s.size()};
-  const std::vector<std::size_t> offsets = code_point_offsets(s.text());
+  const Vector<std::size_t> offsets = code_point_offsets(s.text());
   const auto size = static_cast<Int>(offsets.size() - 1);
   const auto bound = [&](std::size_t i, Int fallback) {
     Int v = args.integer(i, fallback);
@@ -89,7 +89,7 @@ Value affix_method(Runtime&, const Value& self, Args& args) {
 template <bool backwards, bool must>
 Value find_method_of_str(Runtime&, const Value& self, Args& args) {
   args.bind({"sub", "start", "end"}, 1);
-  const std::string& needle = args.str(0).text();
+  const std::string_view needle = args.str(0).text();
   const Str& s = *self.str();
   const auto [from, to] = window(s, args, 1);
   std::size_t found = std::string::npos;
@@ -108,7 +108,7 @@ Value find_method_of_str(Runtime&, const Value& self, Args& args) {
 Value count_method(Runtime&, const Value& self, Args& args) {
   args.bind({"sub", "start", "end"}, 1);
   const Str& s = *self.str();
-  const std::string& needle = args.str(0).text();
+  const std::string_view needle = args.str(0).text();
   const auto [from, to] = window(s, args, 1);
   if (from > to) return Value(Int{0});
   const std::string_view text = std::string_view(s.text()).substr(from, to - from);
@@ -128,7 +128,7 @@ Value replace_method(Runtime&, const Value& self, Args& args) {
 Value join_method(Runtime& rt, const Value& self, Args& args) {
   args.bind({"iterable"}, 1);
   if (args[0]->is_undefined()) return make_str("");
-  std::vector<Str> parts;
+  Vector<Str> parts;
   for (const Value& v : rt.walk(*args[0])) {
     if (!v.str()) fail("join: a sequence item is " + std::string(type_name(v)) + ", not a string");
     parts.push_back(*v.str());
@@ -140,7 +140,7 @@ template <bool suffix>
 Value remove_affix_method(Runtime&, const Value& self, Args& args) {
   args.bind({suffix ? "suffix" : "prefix"}, 1);
   const Str& s = *self.str();
-  const std::string& affix = args.str(0).text();
+  const std::string_view affix = args.str(0).text();
   charge_copy(std::min(s.size(), affix.size()));
   if (suffix)
     return !affix.empty() && s.text().ends_with(affix)
@@ -158,8 +158,8 @@ Value partition_method(Runtime&, const Value& self, Args& args) {
       backwards ? find_text_back(s.text(), sep.text()) : find_text(s.text(), sep.text());
   const Value none = make_str("");
   if (at == std::string::npos)
-    return make_seq(SeqKind::tuple, backwards ? std::vector<Value>{none, none, self}
-                                              : std::vector<Value>{self, none, none});
+    return make_seq(SeqKind::tuple,
+                    backwards ? Vector<Value>{none, none, self} : Vector<Value>{self, none, none});
   return make_seq(SeqKind::tuple, {make_str(s.slice(0, at)), make_str(sep),
                                    make_str(s.slice(at + sep.size(), s.size()))});
 }
@@ -187,7 +187,7 @@ Value zfill_method(Runtime&, const Value& self, Args& args) {
 template <bool (*property)(std::uint32_t)>
 Value all_method(Runtime&, const Value& self, Args& args) {
   args.bind({}, 0);
-  const std::string& text = self.str()->text();
+  const std::string_view text = self.str()->text();
   charge_scan(text.size());
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint c = code_point_at(text, at);
@@ -203,7 +203,7 @@ bool is_alphanumeric(std::uint32_t c) { return is_letter(c) || is_numeric(c); }
 template <bool upper>
 Value is_case_method(Runtime&, const Value& self, Args& args) {
   args.bind({}, 0);
-  const std::string& text = self.str()->text();
+  const std::string_view text = self.str()->text();
   charge_scan(text.size());
   bool any = false;
   for (std::size_t at = 0; at < text.size();) {
@@ -259,7 +259,7 @@ constexpr Named kStrMethods[] = {
 template <SeqKind kind>
 Value view_method(Runtime&, const Value& self, Args& args) {
   args.bind({}, 0);
-  std::vector<Value> out;
+  Vector<Value> out;
   for (const auto& [key, value] : self.dict()->items)
     out.push_back(kind == SeqKind::keys     ? key
                   : kind == SeqKind::values ? value

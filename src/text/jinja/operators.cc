@@ -112,7 +112,7 @@ Value repeat(const Value& v, Int times) {
   const Seq& q = *v.seq();
   if (count > 0 && q.items.size() > SIZE_MAX / count) charge(SIZE_MAX);
   charge(q.items.size() * count);
-  std::vector<Value> items;
+  Vector<Value> items;
   for (std::size_t i = 0; i < count && !q.items.empty(); ++i)
     items.insert(items.end(), q.items.begin(), q.items.end());
   return make_seq(q.kind, std::move(items));
@@ -136,7 +136,7 @@ Value add(const Value& a, const Value& b) {
   }
   if (a.is_list_or_tuple() && b.is_list_or_tuple() && a.seq()->kind == b.seq()->kind) {
     charge(a.seq()->items.size() + b.seq()->items.size());
-    std::vector<Value> items = a.seq()->items;
+    Vector<Value> items = a.seq()->items;
     items.insert(items.end(), b.seq()->items.begin(), b.seq()->items.end());
     return make_seq(a.seq()->kind, std::move(items));
   }
@@ -233,7 +233,7 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
   const Seq* q = v.seq();
   if (!v.str() && !(q && q->kind <= SeqKind::range))
     fail("'" + std::string(type_name(v)) + "' object cannot be sliced");
-  std::vector<std::size_t> offsets;
+  Vector<std::size_t> offsets;
   if (v.str()) {
     offsets = code_point_offsets(v.str()->text());
   }
@@ -252,7 +252,7 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
   if (v.str() && by == 1)
     return make_str(v.str()->slice(offsets[static_cast<std::size_t>(from)],
                                    offsets[static_cast<std::size_t>(std::max(from, to))]));
-  std::vector<Value> items;
+  Vector<Value> items;
   Str text;
   for (Int i = from; by > 0 ? i < to : i > to; i += by) {
     const auto at = static_cast<std::size_t>(i);
@@ -264,7 +264,7 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
   }
   if (v.str()) return make_str(std::move(text));
   if (q->kind != SeqKind::range) return make_seq(q->kind, std::move(items));
-  auto range = std::make_shared<Seq>(*q);
+  auto range = make_counted<Seq>(*q);
   range->items = std::move(items);
   range->first = q->first + from * q->step;
   range->stop = q->first + to * q->step;

@@ -20,7 +20,7 @@ void append_repr(std::string& out, const Value& v, int depth) {
   charge_growth(out.size(), 1);
   charge(1);
   if (depth > kValueDepthMax) throw Failure{Code::exhausted, "a value nested too deeply to print"};
-  const auto list = [&](const std::vector<Value>& items) {
+  const auto list = [&](const Vector<Value>& items) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (i) out += ", ";
       append_repr(out, items[i], depth + 1);

@@ -28,8 +28,8 @@ void Scope::set(const std::string& name, Value value) {
 
 Runtime::Runtime(Scope variables, int depth_max, std::function<std::tm()> now)
     : depth_max_(depth_max), now_(std::move(now)) {
-  auto base = std::make_shared<Scope>(std::move(variables));
-  scope_ = std::make_shared<Scope>();
+  auto base = make_counted<Scope>(std::move(variables));
+  scope_ = make_counted<Scope>();
   scope_->parent = std::move(base);
 }
 
@@ -131,16 +131,16 @@ class Restore {
 };
 
 std::shared_ptr<Scope> scope_in(std::shared_ptr<Scope> parent) {
-  auto s = std::make_shared<Scope>();
+  auto s = make_counted<Scope>();
   s->parent = std::move(parent);
   return s;
 }
 }  // namespace
 
 Runtime::Flow Runtime::run_for(const Stmt& s) {
-  std::vector<Value> items = walk(eval(*s.exprs[1]));
+  Vector<Value> items = walk(eval(*s.exprs[1]));
   if (s.exprs[2]) {
-    std::vector<Value> kept;
+    Vector<Value> kept;
     for (Value& v : items) {
       Restore scope(scope_, scope_in(scope_));
       assign(*s.exprs[0], v);
@@ -148,7 +148,7 @@ Runtime::Flow Runtime::run_for(const Stmt& s) {
     }
     items = std::move(kept);
   }
-  auto loop = std::make_shared<Loop>();
+  auto loop = make_counted<Loop>();
   loop->depth = make_list(items).seq()->depth;
   loop->items = std::move(items);
   bool completed = false;  // as jinja2 does it, the else runs unless some iteration reached its end
@@ -172,7 +172,7 @@ Runtime::Flow Runtime::run_if(const Stmt& s) {
 }
 
 Runtime::Flow Runtime::run_with(const Stmt& s) {
-  std::vector<Value> values;  // all evaluated outside
+  Vector<Value> values;  // all evaluated outside
   for (std::size_t i = 1; i < s.exprs.size(); i += 2) values.push_back(eval(*s.exprs[i]));
   Restore scope(scope_, scope_in(scope_));
   for (std::size_t i = 0; i < values.size(); ++i) assign(*s.exprs[2 * i], std::move(values[i]));
@@ -207,7 +207,7 @@ Value Runtime::capture(const Block& body, Flow& flow) {
 void Runtime::assign(const Expr& target, Value value) {
   if (target.op == Op::name) return scope_->set(target.name, std::move(value));
   if (target.op == Op::attribute) return assign_member(target, std::move(value));
-  const std::vector<Value> values = walk(value);
+  const Vector<Value> values = walk(value);
   if (values.size() != target.kids.size())
     fail("cannot unpack " + std::to_string(values.size()) + " values into " +
          std::to_string(target.kids.size()) + " names");
@@ -230,7 +230,7 @@ void Runtime::assign_member(const Expr& target, Value value) {
 }
 
 Value Runtime::macro_value(const Stmt& s) {
-  auto macro = std::make_shared<Callable>();
+  auto macro = make_counted<Callable>();
   macro->name = s.name;
   macro->macro = &s;
   macro->scope = scope_;
@@ -247,7 +247,7 @@ Value Runtime::call_macro(const Callable& macro, Args& args) {
   Restore scope(scope_, scope_in(macro.scope));
   const std::size_t given = std::min(args.positional.size(), s.parameters.size());
   charge(s.parameters.size() * (1 + args.named.size() / 8));
-  std::vector<const Expr*> fallbacks(s.parameters.size(), nullptr);
+  Vector<const Expr*> fallbacks(s.parameters.size(), nullptr);
   for (std::size_t i = 0; i < s.parameters.size(); ++i) {
     const Parameter& p = s.parameters[i];
     const auto named = std::find_if(args.named.begin(), args.named.end(),
@@ -281,8 +281,8 @@ Value Runtime::call_macro(const Callable& macro, Args& args) {
     fail("macro '" + macro.name + "' takes no argument named '" + args.named[0].first + "'");
   }
   if (s.uses_varargs) {
-    std::vector<Value> rest(args.positional.begin() + static_cast<std::ptrdiff_t>(given),
-                            args.positional.end());
+    Vector<Value> rest(args.positional.begin() + static_cast<std::ptrdiff_t>(given),
+                       args.positional.end());
     scope_->set("varargs", make_seq(SeqKind::tuple, std::move(rest)));
   } else if (args.positional.size() > given) {
     fail("macro '" + macro.name + "' takes at most " + std::to_string(s.parameters.size()) +
@@ -292,21 +292,21 @@ Value Runtime::call_macro(const Callable& macro, Args& args) {
   return capture(s.bodies[0], flow);
 }
 
-Value Runtime::make_namespace(std::vector<std::pair<std::string, Value>> items) {
-  auto ns = std::make_shared<Namespace>();
+Value Runtime::make_namespace(Vector<std::pair<std::string, Value>> items) {
+  auto ns = make_counted<Namespace>();
   ns->items = std::move(items);
   namespaces_.push_back(ns);
   return Value(std::move(ns));
 }
 
-std::vector<Value> Runtime::walk(const Value& v) {
+Vector<Value> Runtime::walk(const Value& v) {
   if (v.is_undefined()) return {};
   if (const Seq* s = v.seq()) {
     charge(s->items.size());
     if (s->kind == SeqKind::iterator && std::exchange(s->used, true)) return {};
     return s->items;
   }
-  std::vector<Value> out;
+  Vector<Value> out;
   if (const Dict* d = v.dict()) {
     charge(d->items.size());
     for (const auto& item : d->items) out.push_back(item.first);

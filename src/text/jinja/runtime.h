@@ -16,7 +16,7 @@ namespace quire::jinja {
 
 struct Scope {
   std::shared_ptr<Scope> parent;
-  std::vector<std::pair<std::string, Value>> names;
+  Vector<std::pair<std::string, Value>> names;
   bool captured = false;  // a macro holds it
 
   const Value* find(std::string_view name) const;
@@ -24,7 +24,7 @@ struct Scope {
 };
 
 struct Loop {
-  std::vector<Value> items;
+  Vector<Value> items;
   std::size_t index = 0;
   int depth = 1;    // nesting of values, not of loops
   Value last_seen;  // by loop.changed
@@ -43,12 +43,12 @@ class Runtime {
   Value attribute(const Value& object, std::string_view name);
   Value item(const Value& object, const Value& key);
   Value path(const Value& object,
-             const Value& dotted);          // map(attribute="a.b"): each part as an item
-  std::vector<Value> walk(const Value& v);  // iter(v); uses an iterator up
+             const Value& dotted);     // map(attribute="a.b"): each part as an item
+  Vector<Value> walk(const Value& v);  // iter(v); uses an iterator up
   Value call(const Value& callee, Args args);
   Value filter(std::string_view name, const Value& v, Args args);
   bool test(std::string_view name, const Value& v, Args args);
-  Value make_namespace(std::vector<std::pair<std::string, Value>> items);
+  Value make_namespace(Vector<std::pair<std::string, Value>> items);
   std::tm now() const { return now_(); }
   int line() const { return line_; }
 
@@ -97,8 +97,8 @@ class Runtime {
   Value captured_;  // what Op::captured evaluates to
   std::shared_ptr<Scope> scope_;
   // Namespaces and scopes that macros captured can form cycles; they are emptied at the end.
-  std::vector<NamespaceRef> namespaces_;
-  std::vector<std::shared_ptr<Scope>> captured_scopes_;
+  Vector<NamespaceRef> namespaces_;
+  Vector<std::shared_ptr<Scope>> captured_scopes_;
 };
 
 // operators.cc

@@ -24,14 +24,14 @@ Value length(Runtime&, const Value& v, Args& args) {
 
 Value first(Runtime& rt, const Value& v, Args& args) {
   args.bind({}, 0);
-  const std::vector<Value> items = rt.walk(v);
+  const Vector<Value> items = rt.walk(v);
   return items.empty() ? make_undefined("No first item, sequence was empty.") : items.front();
 }
 
 Value last(Runtime& rt, const Value& v, Args& args) {
   args.bind({}, 0);
   if (v.seq() && v.seq()->kind == SeqKind::iterator) fail("'generator' object is not reversible");
-  const std::vector<Value> items = rt.walk(v);
+  const Vector<Value> items = rt.walk(v);
   return items.empty() ? make_undefined("No last item, sequence was empty.") : items.back();
 }
 
@@ -42,7 +42,7 @@ Value list(Runtime& rt, const Value& v, Args& args) {
 
 Value items(Runtime&, const Value& v, Args& args) {
   args.bind({}, 0);
-  std::vector<Value> out;
+  Vector<Value> out;
   if (!v.is_undefined()) {
     if (!v.dict()) fail("Can only get item pairs from a mapping.");
     for (const auto& [key, value] : v.dict()->items)
@@ -57,7 +57,7 @@ Value path_or_self(Runtime& rt, const Value& v, const Value* attribute) {
 
 Value join_filter(Runtime& rt, const Value& v, Args& args) {
   args.bind({"d", "attribute"}, 0);
-  std::vector<Str> parts;
+  Vector<Str> parts;
   for (const Value& item : rt.walk(v)) parts.push_back(to_str(path_or_self(rt, item, args[1])));
   return make_str(join(parts, args[0] ? to_str(*args[0]) : Str()));
 }
@@ -65,7 +65,7 @@ Value join_filter(Runtime& rt, const Value& v, Args& args) {
 Value reverse(Runtime& rt, const Value& v, Args& args) {
   args.bind({}, 0);
   if (v.str()) return slice(v, Value(), Value(), Value(Int{-1}));
-  std::vector<Value> out = rt.walk(v);
+  Vector<Value> out = rt.walk(v);
   std::reverse(out.begin(), out.end());
   const bool was_iterator = v.seq() && v.seq()->kind == SeqKind::iterator;
   return make_seq(was_iterator ? SeqKind::list : SeqKind::iterator, std::move(out));
@@ -76,15 +76,14 @@ Value fold_case(const Value& v, bool case_sensitive) {
 }
 
 // Sorts `values` by `keys`, stably, as sorted(key=..., reverse=...) does.
-std::vector<Value> sort_by(std::vector<Value> values, const std::vector<Value>& keys,
-                           bool reverse) {
-  std::vector<std::size_t> order(values.size());
+Vector<Value> sort_by(Vector<Value> values, const Vector<Value>& keys, bool reverse) {
+  Vector<std::size_t> order(values.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     charge(1);
     return reverse ? less(keys[b], keys[a]) : less(keys[a], keys[b]);
   });
-  std::vector<Value> out;
+  Vector<Value> out;
   for (const std::size_t i : order) out.push_back(std::move(values[i]));
   return out;
 }
@@ -92,13 +91,13 @@ std::vector<Value> sort_by(std::vector<Value> values, const std::vector<Value>& 
 Value sort(Runtime& rt, const Value& v, Args& args) {
   args.bind({"reverse", "case_sensitive", "attribute"}, 0);
   const bool sensitive = args.flag(1, false);
-  std::vector<Value> keys;
-  const std::vector<Value> values = rt.walk(v);
+  Vector<Value> keys;
+  const Vector<Value> values = rt.walk(v);
   const Str* attribute = args[2] ? args[2]->str() : nullptr;
   const bool several = attribute && attribute->text().find(',') != std::string::npos;
   for (const Value& item : values) {
     if (several) {
-      std::vector<Value> parts;
+      Vector<Value> parts;
       for (const Str& part : split(*attribute, Str(",", Origin::template_text), -1))
         parts.push_back(fold_case(rt.path(item, make_str(part)), sensitive));
       keys.push_back(make_list(std::move(parts)));
@@ -113,9 +112,9 @@ Value dictsort(Runtime&, const Value& v, Args& args) {
   args.bind({"case_sensitive", "by", "reverse"}, 0);
   if (const auto* u = v.as<Undefined>()) fail_undefined(*u);
   if (!v.dict()) fail("dictsort needs a mapping, not " + std::string(type_name(v)));
-  const std::string by = args[1] ? args.str(1).text() : "key";
+  const std::string_view by = args[1] ? args.str(1).text() : "key";
   if (by != "key" && by != "value") fail("You can only sort by either \"key\" or \"value\"");
-  std::vector<Value> pairs, keys;
+  Vector<Value> pairs, keys;
   for (const auto& [key, value] : v.dict()->items) {
     pairs.push_back(make_seq(SeqKind::tuple, {key, value}));
     keys.push_back(fold_case(by == "key" ? key : value, args.flag(0, false)));
@@ -125,7 +124,7 @@ Value dictsort(Runtime&, const Value& v, Args& args) {
 
 Value unique(Runtime& rt, const Value& v, Args& args) {
   args.bind({"case_sensitive", "attribute"}, 0);
-  std::vector<Value> out, seen;
+  Vector<Value> out, seen;
   for (const Value& item : rt.walk(v)) {
     Value key = fold_case(path_or_self(rt, item, args[1]), args.flag(0, false));
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& s) { return equals(s, key); }))
@@ -139,10 +138,10 @@ Value unique(Runtime& rt, const Value& v, Args& args) {
 template <bool largest>
 Value extreme(Runtime& rt, const Value& v, Args& args) {
   args.bind({"case_sensitive", "attribute"}, 0);
-  const std::vector<Value> values = rt.walk(v);
+  const Vector<Value> values = rt.walk(v);
   if (values.empty()) return make_undefined("No aggregated item, sequence was empty.");
   std::size_t best = 0;
-  std::vector<Value> keys;
+  Vector<Value> keys;
   for (const Value& item : values)
     keys.push_back(fold_case(path_or_self(rt, item, args[1]), args.flag(0, false)));
   for (std::size_t i = 1; i < values.size(); ++i)
@@ -161,7 +160,7 @@ Value sum(Runtime& rt, const Value& v, Args& args) {
 Value batch(Runtime& rt, const Value& v, Args& args) {
   args.bind({"linecount", "fill_with"}, 1);
   const Int count = to_int(*args[0]);
-  std::vector<Value> out, row;
+  Vector<Value> out, row;
   for (const Value& item : rt.walk(v)) {
     if (static_cast<Int>(row.size()) == count) out.push_back(make_list(std::exchange(row, {})));
     row.push_back(item);
@@ -178,8 +177,8 @@ Value batch(Runtime& rt, const Value& v, Args& args) {
 }
 
 Value map(Runtime& rt, const Value& v, Args& args) {
-  std::vector<Value> out;
-  const std::vector<Value> values = truthy(v) ? rt.walk(v) : std::vector<Value>{};
+  Vector<Value> out;
+  const Vector<Value> values = truthy(v) ? rt.walk(v) : Vector<Value>{};
   if (args.positional.empty()) {
     args.bind({"attribute", "default"}, 1);
     for (const Value& item : values) {
@@ -189,7 +188,7 @@ Value map(Runtime& rt, const Value& v, Args& args) {
     }
   } else {
     if (!args.positional[0].str()) fail("map needs the name of a filter");
-    const std::string name = args.positional[0].str()->text();
+    const std::string name(args.positional[0].str()->text());
     Args rest = args;
     rest.positional.erase(rest.positional.begin());
     for (const Value& item : values) out.push_back(rt.filter(name, item, rest));
@@ -201,7 +200,7 @@ Value map(Runtime& rt, const Value& v, Args& args) {
 template <bool keep, bool by_attribute>
 Value select(Runtime& rt, const Value& v, Args& args) {
   constexpr std::size_t kName = by_attribute ? 1 : 0;
-  std::vector<Value> out;
+  Vector<Value> out;
   if (!truthy(v)) return make_seq(SeqKind::iterator, {});
   if (by_attribute && args.positional.empty()) fail("Missing parameter for attribute name");
   Args rest;

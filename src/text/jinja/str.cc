@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "text/jinja/meter.h"
 
 namespace quire::jinja {
 
@@ -35,7 +34,7 @@ void Str::append(const Str& s, std::size_t from, std::size_t to) {
                               [](std::size_t at, const Run& r) { return at < r.end; });
   for (; from < to; ++run) {
     const std::size_t end = std::min(run->end, to);
-    append(std::string_view(s.text_).substr(from, end - from), run->origin, run->source);
+    append(s.text().substr(from, end - from), run->origin, run->source);
     from = end;
   }
 }

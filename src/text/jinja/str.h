@@ -16,7 +16,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "text/jinja/meter.h"
 
 namespace quire::jinja {
 
@@ -35,10 +36,10 @@ class Str {
     append(text, origin, source);
   }
 
-  const std::string& text() const { return text_; }
+  std::string_view text() const { return text_; }
   std::size_t size() const { return text_.size(); }
   bool empty() const { return text_.empty(); }
-  const std::vector<Run>& runs() const { return runs_; }
+  const Vector<Run>& runs() const { return runs_; }
   bool has_data() const;
   Origin origin() const { return has_data() ? Origin::data : Origin::template_text; }
   Origin origin_at(std::size_t byte) const;
@@ -53,8 +54,8 @@ class Str {
   bool markup = false;
 
  private:
-  std::string text_;
-  std::vector<Run> runs_;  // neighbours differ in origin or source; the last one ends at size()
+  std::basic_string<char, std::char_traits<char>, Counted<char>> text_;
+  Vector<Run> runs_;  // neighbours differ in origin or source; the last one ends at size()
 };
 
 }  // namespace quire::jinja

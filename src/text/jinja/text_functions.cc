@@ -25,7 +25,7 @@ std::size_t find_text_back(std::string_view text, std::string_view needle) {
 }
 
 Str strip(const Str& s, Side side, const Str* characters) {
-  std::vector<std::uint32_t> set;
+  Vector<std::uint32_t> set;
   if (characters) {
     for (std::size_t at = 0; at < characters->size();) {
       const CodePoint c = code_point_at(characters->text(), at);
@@ -161,7 +161,7 @@ Str pad(const Str& s, Int width, Side side, const Str& fill) {
   return out;
 }
 
-Str join(const std::vector<Str>& parts, const Str& separator) {
+Str join(const Vector<Str>& parts, const Str& separator) {
   Str out;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     charge_growth(out.size(), separator.size() + parts[i].size());
@@ -171,10 +171,10 @@ Str join(const std::vector<Str>& parts, const Str& separator) {
   return out;
 }
 
-std::vector<Str> split(const Str& s, const Str& separator, Int count) {
+Vector<Str> split(const Str& s, const Str& separator, Int count) {
   charge(s.size() / 16);
   if (separator.empty()) fail("empty separator");
-  std::vector<Str> out;
+  Vector<Str> out;
   std::size_t at = 0;
   for (; count != 0; --count) {
     const std::size_t found = find_text(s.text(), separator.text(), at);
@@ -186,13 +186,13 @@ std::vector<Str> split(const Str& s, const Str& separator, Int count) {
   return out;
 }
 
-std::vector<Str> split_back(const Str& s, const Str& separator, Int count) {
+Vector<Str> split_back(const Str& s, const Str& separator, Int count) {
   if (separator.empty()) fail("empty separator");
   // Of overlapping separators the last ones count, so the text is read backwards, once.
   const std::string text(s.text().rbegin(), s.text().rend()),
       wanted(separator.text().rbegin(), separator.text().rend());
   charge_scan(text.size());
-  std::vector<Str> out;
+  Vector<Str> out;
   std::size_t at = 0;
   for (; count != 0; --count) {
     const std::size_t found = find_text(text, wanted, at);
@@ -205,9 +205,9 @@ std::vector<Str> split_back(const Str& s, const Str& separator, Int count) {
   return out;
 }
 
-std::vector<Str> split_space(const Str& s, Int count) {
+Vector<Str> split_space(const Str& s, Int count) {
   charge(s.size() / 16);
-  std::vector<Str> out;
+  Vector<Str> out;
   std::size_t at = 0;
   const auto skip = [&](bool space) {
     while (at < s.size()) {
@@ -228,9 +228,9 @@ std::vector<Str> split_space(const Str& s, Int count) {
   return out;
 }
 
-std::vector<Str> split_space_back(const Str& s, Int count) {
+Vector<Str> split_space_back(const Str& s, Int count) {
   charge(s.size() / 16);
-  std::vector<Str> out;
+  Vector<Str> out;
   std::size_t end = s.size();
   const auto skip = [&](bool space) {
     while (end > 0) {
@@ -252,9 +252,9 @@ std::vector<Str> split_space_back(const Str& s, Int count) {
   return out;
 }
 
-std::vector<Str> split_lines(const Str& s, bool keep_ends) {
+Vector<Str> split_lines(const Str& s, bool keep_ends) {
   charge(s.size() / 16);
-  std::vector<Str> out;
+  Vector<Str> out;
   std::size_t from = 0;
   for (std::size_t at = 0; at < s.size();) {
     const CodePoint c = code_point_at(s.text(), at);

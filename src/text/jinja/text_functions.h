@@ -24,11 +24,11 @@ Str replace(const Str& s, const Str& from, const Str& to, Int count);  // count 
 Str escape_html(const Str& s);
 Str pad(const Str& s, Int width, Side side,
         const Str& fill);  // `side` is where the fill goes; both centers
-Str join(const std::vector<Str>& parts, const Str& separator);
-std::vector<Str> split(const Str& s, const Str& separator, Int count);
-std::vector<Str> split_back(const Str& s, const Str& separator, Int count);
-std::vector<Str> split_space(const Str& s, Int count);
-std::vector<Str> split_space_back(const Str& s, Int count);
-std::vector<Str> split_lines(const Str& s, bool keep_ends);
+Str join(const Vector<Str>& parts, const Str& separator);
+Vector<Str> split(const Str& s, const Str& separator, Int count);
+Vector<Str> split_back(const Str& s, const Str& separator, Int count);
+Vector<Str> split_space(const Str& s, Int count);
+Vector<Str> split_space_back(const Str& s, Int count);
+Vector<Str> split_lines(const Str& s, bool keep_ends);
 
 }  // namespace quire::jinja

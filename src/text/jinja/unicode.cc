@@ -144,9 +144,9 @@ std::size_t count_code_points(std::string_view text) {
   return count;
 }
 
-std::vector<std::size_t> code_point_offsets(std::string_view text) {
+Vector<std::size_t> code_point_offsets(std::string_view text) {
   charge(text.size() / 8);
-  std::vector<std::size_t> offsets;
+  Vector<std::size_t> offsets;
   offsets.reserve(text.size() + 1);
   for (std::size_t at = 0; at < text.size(); at += code_point_at(text, at).size)
     offsets.push_back(at);

@@ -20,7 +20,7 @@ CodePoint code_point_at(std::string_view text, std::size_t at);
 CodePoint code_point_before(std::string_view text, std::size_t end);
 void append_utf8(std::string& out, std::uint32_t value);
 std::size_t count_code_points(std::string_view text);
-std::vector<std::size_t> code_point_offsets(
+Vector<std::size_t> code_point_offsets(
     std::string_view text);  // of each one, and the size at the end
 
 bool is_space(std::uint32_t c);       // str.isspace and re's \s

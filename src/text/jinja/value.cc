@@ -31,16 +31,16 @@ int checked_depth(int below) {
 
 Value make_str(std::string_view text, Origin origin, std::uint32_t source) {
   charge_bytes(text.size());
-  return Value(StrRef(std::make_shared<Str>(text, origin, source)));
+  return Value(StrRef(make_counted<Str>(text, origin, source)));
 }
 Value make_str(Str s) {
-  charge_bytes(s.size());
-  return Value(StrRef(std::make_shared<Str>(std::move(s))));
+  charge_copy(s.size());
+  return Value(StrRef(make_counted<Str>(std::move(s))));
 }
 
-Value make_seq(SeqKind kind, std::vector<Value> items) {
+Value make_seq(SeqKind kind, Vector<Value> items) {
   charge(items.size());
-  auto seq = std::make_shared<Seq>();
+  auto seq = make_counted<Seq>();
   int below = 0;
   for (const Value& v : items) {
     below = std::max(below, depth_of(v));
@@ -60,13 +60,13 @@ Value make_dict(Dict dict) {
     dict.data = dict.data || has_data(key) || has_data(value);
   }
   dict.depth = checked_depth(below);
-  return Value(DictRef(std::make_shared<Dict>(std::move(dict))));
+  return Value(DictRef(make_counted<Dict>(std::move(dict))));
 }
 
 int callable_depth(const Value& self) { return checked_depth(depth_of(self)); }
 
 Value make_undefined(std::string why) {
-  return Value(Undefined{std::make_shared<const std::string>(std::move(why))});
+  return Value(Undefined{make_counted<const std::string>(std::move(why))});
 }
 
 const Value* Dict::find(const Value& key) const {

@@ -41,7 +41,7 @@ enum class SeqKind : std::uint8_t { list, tuple, range, keys, values, items, ite
 
 struct Seq {
   SeqKind kind = SeqKind::list;
-  std::vector<Value> items;
+  Vector<Value> items;
   Int first = 0, stop = 0, step = 1;  // of a range, for printing it
   int depth = 1;              // nesting, bounded so that freeing it cannot exhaust the stack
   bool data = false;          // whether any string inside came from data
@@ -83,7 +83,7 @@ struct Value {
 };
 
 struct Dict {
-  std::vector<std::pair<Value, Value>> items;  // in order of insertion
+  Vector<std::pair<Value, Value>> items;  // in order of insertion
   int depth = 1;
   bool data = false;
   const Value* find(const Value& key) const;
@@ -92,7 +92,7 @@ struct Dict {
 };
 
 struct Namespace {
-  std::vector<std::pair<std::string, Value>> items;
+  Vector<std::pair<std::string, Value>> items;
 };
 
 [[noreturn]] void fail(std::string message);              // the template or its data is wrong
@@ -103,10 +103,8 @@ inline constexpr int kValueDepthMax = 100;
 Value make_str(std::string_view text, Origin origin = Origin::template_text,
                std::uint32_t source = 0);
 Value make_str(Str s);
-Value make_seq(SeqKind kind, std::vector<Value> items);
-inline Value make_list(std::vector<Value> items) {
-  return make_seq(SeqKind::list, std::move(items));
-}
+Value make_seq(SeqKind kind, Vector<Value> items);
+inline Value make_list(Vector<Value> items) { return make_seq(SeqKind::list, std::move(items)); }
 Value make_dict(Dict dict);
 Value make_undefined(std::string why);
 

@@ -20,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   GenerationRequest asked;
   if (openai::parse_chat(body.value(), {.vocabulary = vocabulary}, asked)) return 0;
   if (asked.grammar.kind == AnswerGrammar::Kind::none)
-    asked.grammar = tool_call_grammar(asked, size % 2 ? "tools" : "");
+    asked.grammar =
+        tool_call_grammar(asked, answer_format(size % 2 ? "tools [TOOL_CALLS]" : ""), tokenizer);
   if (asked.grammar.kind == AnswerGrammar::Kind::none) return 0;
   const auto grammar = grammar_of(asked.grammar);
   if (!grammar.ok()) return 0;

@@ -10,11 +10,15 @@ namespace quire::openai {
 namespace {
 
 constexpr std::size_t kMessagesMax = 4096, kToolsMax = 1024;
+constexpr std::size_t kBreakpointsMax = 4;  // the latest count
 
 struct MessageReader {
   Fields& body;
   GenerationRequest& asked;
-  std::map<std::string, std::string> calls;  // names of functions called so far, by call id
+  struct Called {
+    std::string name, number;
+  };
+  std::map<std::string, Called> calls;  // functions called so far, by call id
 
   // A string, or parts of text that are joined by line feeds.
   std::string content(const Json& value, const std::string& where, std::size_t message) {
@@ -59,8 +63,9 @@ struct MessageReader {
       f.refuse("mode", "must be explicit");
     const auto ttl = f.duration("ttl");
     if (f.failed()) return body.refuse(f.error());
-    asked.breakpoint = {message, bytes};
-    asked.kv.breakpoint_ttl = ttl.value_or(0);
+    if (asked.breakpoints.size() == kBreakpointsMax)
+      asked.breakpoints.erase(asked.breakpoints.begin());
+    asked.breakpoints.push_back({message, bytes, ttl.value_or(0)});
   }
 
   Json tool_calls(const Json& list, const std::string& where) {
@@ -76,9 +81,13 @@ struct MessageReader {
         return out;
       }
       const Json call = function_call(list[i]["function"], at + ".function");
-      if (list[i].contains("id") && list[i]["id"].is_string() && call.contains("name"))
-        calls[list[i]["id"].get<std::string>()] = call["name"].get<std::string>();
       out.push_back({{"type", "function"}, {"function", call}});
+      if (list[i].contains("id") && list[i]["id"].is_string() && call.contains("name")) {
+        // Clients' ids are random: prompts must not hold them.
+        const std::string number = std::to_string(calls.size());
+        calls[list[i]["id"].get<std::string>()] = {call["name"].get<std::string>(), number};
+        out.back()["id"] = number;
+      }
     }
     return out;
   }
@@ -96,8 +105,8 @@ struct MessageReader {
     return {{"name", call["name"]}, {"arguments", std::move(arguments)}};
   }
 
-  void message(const Json& m, std::size_t index) {
-    const std::string where = fmt::format("messages[{}]", index);
+  void message(const Json& m, const std::string& where) {
+    const std::size_t index = asked.messages.size();
     if (!m.is_object()) return body.refuse(bad_value(where, "must be an object"));
     static constexpr std::array kRoles = {"system",    "developer", "user",
                                           "assistant", "tool",      "function"};
@@ -118,6 +127,9 @@ struct MessageReader {
       return body.refuse(
           bad_value(where + ".content", "is required", "missing_required_parameter"));
     if (has("name") && m["name"].is_string()) out["name"] = m["name"];
+    for (const char* name : {"reasoning", "reasoning_content"})
+      if (role == "assistant" && has(name) && m[name].is_string())
+        out["reasoning_content"] = m[name];
     if (role == "assistant" && has("tool_calls"))
       out["tool_calls"] = tool_calls(m["tool_calls"], where + ".tool_calls");
     else if (role == "assistant" && has("function_call"))
@@ -132,7 +144,8 @@ struct MessageReader {
       if (call == calls.end())
         return body.refuse(bad_value(where + ".tool_call_id",
                                      "answers no tool call of an earlier assistant message"));
-      out["name"] = call->second;
+      out["name"] = call->second.name;
+      out["tool_call_id"] = call->second.number;
     }
     asked.messages.push_back(std::move(out));
   }
@@ -186,9 +199,15 @@ void parse_messages(Fields& body, GenerationRequest& asked) {
   if (body.failed()) return;
   if (!messages.is_array() || messages.empty() || messages.size() > kMessagesMax)
     return body.refuse("messages", fmt::format("must be a list of 1 to {} messages", kMessagesMax));
+  read_messages(
+      body, messages, [](std::size_t i) { return fmt::format("messages[{}]", i); }, asked);
+}
+
+void read_messages(Fields& body, const Json& messages,
+                   const std::function<std::string(std::size_t)>& name, GenerationRequest& asked) {
   MessageReader reader{body, asked, {}};
   for (std::size_t i = 0; i < messages.size() && !body.failed(); ++i)
-    reader.message(messages[i], i);
+    reader.message(messages[i], name(i));
 }
 
 void parse_tools(Fields& body, GenerationRequest& asked) {

@@ -129,7 +129,8 @@ void parse_cache_fields(Fields& body, bool has_breakpoint, GenerationRequest& as
   }
 }
 
-// What chat and completions have in common.
+}  // namespace
+
 void parse_common(Fields& f, const ParseContext& context, GenerationRequest& asked) {
   asked.model = f.text("model", 1024).value_or("");
   if (asked.model.empty()) asked.model = context.model;
@@ -177,7 +178,8 @@ void parse_common(Fields& f, const ParseContext& context, GenerationRequest& ask
   }
 
   parse_kv(f, context.kv_header, context.kv, asked.kv);
-  parse_cache_fields(f, asked.breakpoint.has_value(), asked);
+  asked.kv.breakpoint_tokens_min = context.cache_min_tokens;
+  parse_cache_fields(f, !asked.breakpoints.empty(), asked);
   // In vLLM's sense lower is earlier; in ours higher is more important.
   if (const auto priority = f.integer("priority", -1'000'000, 1'000'000))
     asked.priority = static_cast<std::int32_t>(std::clamp<std::int64_t>(-*priority, -100, 100));
@@ -200,6 +202,8 @@ void parse_common(Fields& f, const ParseContext& context, GenerationRequest& ask
     if (transfer->is_object() && transfer->value("do_remote_decode", Json(false)) == true)
       f.refuse(not_implemented("kv_transfer_params.do_remote_decode", "kv_transfer_params"));
 }
+
+namespace {
 
 // One of four fields that say what the answer must look like; an empty name is not looked for.
 void parse_shape(Fields& f, std::string_view json, std::string_view regex, std::string_view rules,

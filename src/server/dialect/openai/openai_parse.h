@@ -11,5 +11,8 @@ namespace quire::openai {
 ParseRequest parse_chat, parse_completion;
 // The messages, tools and template fields alone.
 ParseRequest parse_conversation;
+// What chat, completions and responses have in common: model, sampling, stop strings, kv, priority.
+// After the messages, whose breakpoints it looks at.
+void parse_common(Fields& fields, const ParseContext& context, GenerationRequest& asked);
 
 }  // namespace quire::openai

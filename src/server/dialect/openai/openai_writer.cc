@@ -19,6 +19,11 @@ std::uint64_t characters_in(std::string_view text) {
       std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
+// The name that most servers give it, and the one that newer clients read.
+Json reasoning_fields(const std::string& text) {
+  return {{"reasoning_content", text}, {"reasoning", text}};
+}
+
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 }  // namespace
@@ -30,7 +35,7 @@ Json openai_usage(const Usage& u, bool chat) {
            {"prompt_tokens_details",
             {{"cached_tokens", u.cached}, {"cache_write_tokens", u.written}, {"audio_tokens", 0}}}};
   if (chat)
-    out["completion_tokens_details"] = {{"reasoning_tokens", 0},
+    out["completion_tokens_details"] = {{"reasoning_tokens", u.reasoning},
                                         {"audio_tokens", 0},
                                         {"accepted_prediction_tokens", u.predicted},
                                         {"rejected_prediction_tokens", u.mispredicted}};
@@ -44,6 +49,15 @@ Json openai_error(const ApiError& error) {
             {"type", error.type},
             {"param", or_null(error.param)},
             {"code", or_null(error.code)}}}};
+}
+
+HttpResponse openai_error_response(const ApiError& error, std::string_view) {
+  HttpResponse r = json_response(openai_error(error), error.status);
+  if (error.retry_after_s > 0)
+    r.headers.push_back({"Retry-After", std::to_string(error.retry_after_s)});
+  if (error.status == 501) r.headers.push_back({"x-should-retry", "false"});
+  if (error.status == 401) r.headers.push_back({"WWW-Authenticate", "Bearer"});
+  return r;
 }
 
 OpenAiWriter::OpenAiWriter(const GenerationRequest& asked, AnswerHead head,
@@ -124,6 +138,10 @@ std::string OpenAiWriter::chat_piece(const AnswerPiece& piece, ChoiceState& stat
     state.begun = true;
     send({{"role", "assistant"}, {"content", ""}}, nullptr, "null");
   }
+  if (!piece.reasoning.empty()) {
+    send(reasoning_fields(piece.reasoning), logprobs, "null");
+    logprobs = nullptr;
+  }
   if (!piece.text.empty() || (!logprobs.is_null() && piece.tools.empty())) {
     send({{"content", piece.text}}, logprobs, "null");
     logprobs = nullptr;
@@ -164,26 +182,32 @@ std::string OpenAiWriter::failure(const ApiError& error) {
   return sse(dump(openai_error(error))).append(kDone);
 }
 
-Json OpenAiWriter::token_entry(TokenId token, float logprob, bool shown) const {
-  const std::string_view piece = tokenizer_.piece(token);
-  Json bytes = Json::array();
-  if (shown)
-    for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", std::string(piece)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
-}
-
-Json OpenAiWriter::chat_logprobs(const std::vector<Choice>& tokens) const {
-  Json content = Json::array();
+Json token_logprobs(const std::vector<Choice>& tokens, const Tokenizer& tokenizer,
+                    bool skip_special) {
+  const auto token_entry = [&](TokenId token, float logprob, bool shown) -> Json {
+    const std::string_view piece = tokenizer.piece(token);
+    Json bytes = Json::array();
+    if (shown)
+      for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
+    return {
+        {"token", std::string(piece)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
+  };
+  Json list = Json::array();
   for (const Choice& c : tokens) {
     // Tokens that leave no text have no bytes, so that the bytes join to the text.
-    const bool shown = !(asked_.skip_special && tokenizer_.is_special(c.token));
+    const bool shown = !(skip_special && tokenizer.is_special(c.token));
     Json entry = token_entry(c.token, c.logprob, shown);
     entry["top_logprobs"] = Json::array();
     for (const TokenLogprob& t : c.alternatives)
       entry["top_logprobs"].push_back(token_entry(t.token, t.logprob, true));
-    content.push_back(std::move(entry));
+    list.push_back(std::move(entry));
   }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+  return list;
+}
+
+Json OpenAiWriter::chat_logprobs(const std::vector<Choice>& tokens) const {
+  return {{"content", token_logprobs(tokens, tokenizer_, asked_.skip_special)},
+          {"refusal", nullptr}};
 }
 
 Json OpenAiWriter::text_logprobs(const std::vector<Choice>& tokens, const PromptInfo* echoed,
@@ -255,6 +279,7 @@ Json OpenAiWriter::chat_choice(const WholeAnswer& answer) const {
       {"content", answer.text.empty() && !answer.calls.empty() ? Json() : Json(answer.text)},
       {"refusal", nullptr},
       {"annotations", Json::array()}};
+  if (!answer.reasoning.empty()) message.update(reasoning_fields(answer.reasoning));
   if (!answer.calls.empty() && old_functions_) {
     message["function_call"] = {{"name", answer.calls.front().name},
                                 {"arguments", answer.calls.front().arguments}};

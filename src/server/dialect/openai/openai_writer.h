@@ -37,7 +37,6 @@ class OpenAiWriter final : public AnswerWriter {
   Json chat_logprobs(const std::vector<Choice>& tokens) const;
   Json text_logprobs(const std::vector<Choice>& tokens, const PromptInfo* echoed,
                      std::uint64_t& characters) const;
-  Json token_entry(TokenId token, float logprob, bool shown) const;
   std::string echo_text(const PromptInfo& prompt) const;
   Json prompt_logprobs(const PromptInfo& prompt) const;
   std::string_view finish_name(FinishReason finish) const;
@@ -53,5 +52,9 @@ class OpenAiWriter final : public AnswerWriter {
 
 Json openai_usage(const Usage& usage, bool chat);
 Json openai_error(const ApiError& error);  // {"error": {...}}
+HttpResponse openai_error_response(const ApiError& error, std::string_view request_id);
+// A list with an entry for each token: its text, bytes, log-probability and alternatives.
+Json token_logprobs(const std::vector<Choice>& tokens, const Tokenizer& tokenizer,
+                    bool skip_special);
 
 }  // namespace quire::openai

@@ -1,0 +1,67 @@
+#include "server/cache_diagnostics.h"
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+Explanation diagnosed(std::string segment, bool reused_all) {
+  Explanation e;
+  e.compared_to = "req_before";
+  e.prompt_tokens = 100;
+  e.cached_tokens = 32;
+  e.missed_tokens = 68;
+  e.shared_prefix_tokens = 40;
+  e.changed_segment = std::move(segment);
+  e.reused_all = reused_all;
+  return e;
+}
+
+TEST(CacheDiagnostics, AppendedTurnsAreNoChange) {
+  const CacheDiagnosis d = diagnose_cache(diagnosed("", true));
+  EXPECT_EQ(d.change, CacheChange::none);
+  EXPECT_TRUE(anthropic_diagnostics(d).is_null());
+  EXPECT_EQ(openai_diagnostics(d)["type"], "cache_hit");
+}
+
+TEST(CacheDiagnostics, NamesThePartThatChanged) {
+  const auto anthropic = [](const std::string& segment) {
+    return anthropic_diagnostics(diagnose_cache(diagnosed(segment, true)));
+  };
+  EXPECT_EQ(anthropic("tools")["cache_miss_reason"]["type"], "tools_changed");
+  EXPECT_EQ(anthropic("system[0]")["cache_miss_reason"]["type"], "system_changed");
+  EXPECT_EQ(anthropic("messages[3]")["cache_miss_reason"]["type"], "messages_changed");
+  EXPECT_EQ(anthropic("tools")["cache_miss_reason"]["cache_missed_input_tokens"], 68);
+  const Json openai = openai_diagnostics(diagnose_cache(diagnosed("system[0]", true)));
+  EXPECT_EQ(openai["reason"], "input_changed");
+  EXPECT_EQ(openai["cache_missed_tokens"], 68);
+  EXPECT_EQ(openai["comparison_reusable_tokens"], 40);
+}
+
+TEST(CacheDiagnostics, ModelAndKeyComeBeforeTheText) {
+  Explanation e = diagnosed("tools", false);
+  e.other_salt = true;
+  EXPECT_EQ(openai_diagnostics(diagnose_cache(e))["reason"], "prompt_cache_key_changed");
+  EXPECT_EQ(anthropic_diagnostics(diagnose_cache(e))["cache_miss_reason"]["type"], "unavailable");
+  e.other_model = true;
+  EXPECT_EQ(openai_diagnostics(diagnose_cache(e))["reason"], "model_changed");
+  EXPECT_EQ(anthropic_diagnostics(diagnose_cache(e))["cache_miss_reason"]["type"], "model_changed");
+}
+
+TEST(CacheDiagnostics, EvictedBlocksAreNoChangeOfTheText) {
+  const CacheDiagnosis d = diagnose_cache(diagnosed("", false));
+  EXPECT_EQ(d.change, CacheChange::unavailable);
+  EXPECT_FALSE(anthropic_diagnostics(d)["cache_miss_reason"].contains("cache_missed_input_tokens"));
+  EXPECT_EQ(openai_diagnostics(d)["type"], "unavailable");
+}
+
+TEST(CacheDiagnostics, ForgottenRequests) {
+  Explanation e = diagnosed("", true);
+  e.compare_missing = true;
+  EXPECT_EQ(anthropic_diagnostics(diagnose_cache(e))["cache_miss_reason"]["type"],
+            "previous_message_not_found");
+  EXPECT_EQ(openai_diagnostics(diagnose_cache(e))["type"], "comparison_response_not_found");
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,16 @@
+// server/dialect/ollama/ollama_parse.h - from bodies of /api/chat and /api/generate to a
+// GenerationRequest.
+#pragma once
+
+#include "server/dialect/dialect.h"
+
+namespace quire::ollama {
+
+ParseRequest parse_chat;
+ParseRequest parse_generate;
+ParseRequest parse_conversation;  // messages and tools alone
+
+// A body without messages, prompt or suffix asks for the model to be loaded, and is answered at once.
+bool asks_to_load(const Json& body);
+
+}  // namespace quire::ollama

@@ -1,0 +1,37 @@
+// server/dialect/responses/turn.h - what a request for a response leaves for its writer, and what is
+// stored of a response.
+//
+// A stored response stands for itself: it has all items before it, so that others of its chain may be
+// deleted or expire. Its JSON is {"items": [...], "salt": ..., "response": {...}}.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "server/dialect/responses/response_store.h"
+#include "server/generation_request.h"
+
+namespace quire::responses {
+
+inline constexpr std::string_view kResponsePrefix = "resp_";
+
+struct Turn final : DialectNotes {
+  std::string tenant;
+  std::shared_ptr<ResponseStore> store;  // null: the response is not stored
+  Json echo = Json::object();            // fields of the response that repeat the request
+  std::string items;                     // that it is made from: a JSON list
+  std::size_t item_count = 0;
+  std::string salt;  // a digest of the request's salt; empty: none
+  bool prewarm = false;
+  bool compares = false;                                  // comparison_response_id was there ...
+  std::shared_ptr<const StoredResponse> comparison = {};  // ... and this it names; null: nothing
+};
+
+// A stored response's JSON; null where it is not what this program writes.
+Json read_stored(const StoredResponse& stored);
+// {"type": "cache_hit"} and the like: how much of what the compared response read was reused.
+Json diagnose(const Turn& turn, const Json& response, std::span<const TokenId> prompt,
+              std::uint64_t cached, std::uint32_t tokens_per_block, bool dropped);
+
+}  // namespace quire::responses

@@ -1,0 +1,18 @@
+// server/kv_report.h - the `kv` object of an answer: what was cached, computed and written, and what
+// kv.report names.
+#pragma once
+
+#include <span>
+
+#include "base/json.h"
+#include "engine/runtime.h"
+#include "server/dialect/answer_writer.h"
+#include "server/generation_request.h"
+
+namespace quire {
+
+// Of all prompts of a request, and what each came to.
+Json kv_report(const GenerationRequest& request, const Usage& usage,
+               std::span<const Done* const> prompts, const Runtime& runtime);
+
+}  // namespace quire
