@@ -94,9 +94,14 @@ int stop_now(Server& server, std::unique_ptr<CacheTrace> trace, int code) {
 // Runs until a signal asks it to end. Running requests may then finish.
 int watch(Server& server, std::unique_ptr<CacheTrace> trace, const sigset_t& signals,
           double drain_seconds) {
+  std::uint64_t trimmed_at = 0;  // requests seen when memory was last given back
   while (true) {
-    const int signal = next_signal(signals, std::chrono::seconds(5));
+    const int signal = next_signal(signals, std::chrono::seconds(2));
     if (signal == 0) {
+      if (const std::uint64_t seen = server.requests_seen(); seen != trimmed_at && server.idle()) {
+        malloc_trim(0);  // a crowd of small requests leaves many small holes
+        trimmed_at = seen;
+      }
       if (const auto news = server.look_at_model_files())
         fmt::print(stderr, "warning: {}\n", *news);
     } else if (signal == SIGHUP) {

@@ -111,6 +111,7 @@ class Server {
   std::uint16_t port() const { return door_->http().port(); }
   void drain();       // new work is refused, what is here goes on
   bool idle() const;  // no request is being answered
+  std::uint64_t requests_seen() const { return door_->http().counters().requests_total; }
   void stop();
   // After stop(): whether no thread works for a request any more. A grammar that is being compiled
   // cannot be stopped. The destructor waits for it, so a caller that must end now does not call the

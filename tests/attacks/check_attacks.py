@@ -237,11 +237,14 @@ class Places(Attacks):
                 wires[-1].send(request)
             else:
                 time.sleep(0.05)
-        try:
-            self.neighbour(attack, 1000, count=2)
-        finally:
+
+        def leave():
             for wire in wires:
                 wire.close()
+        try:
+            self.neighbour(attack, 1000, count=2, leave=leave)
+        finally:
+            leave()
 
 
 class Connections(Attacks):

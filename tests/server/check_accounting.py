@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 
 from serving import Server
 
@@ -98,15 +99,29 @@ DIALECTS = {
 }
 
 
+COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:prefix_cache_hits_total",
+            "vllm:request_prefill_kv_computed_tokens_sum")
+
+
 def counters(server):
-    """Of /metrics, without labels."""
+    """Of /metrics, once they rest: the engine publishes its counts after the step that ended the last answer."""
+    last = None
+    while (now := counters_now(server)) != last:
+        last = now
+        time.sleep(0.1)
+    return now
+
+
+def counters_now(server):
+    """Counters without labels."""
     _, _, text = server.call("GET", "/metrics", raw=True)
     out = {}
     for line in text.decode().splitlines():
         if line and not line.startswith("#"):
             name, value = line.rsplit(" ", 1)
             name = name.split("{")[0]
-            out[name] = out.get(name, 0) + float(value)
+            if name in COUNTERS:
+                out[name] = out.get(name, 0) + float(value)
     return out
 
 
@@ -154,9 +169,7 @@ def main():
             after = counters(server)
     moved = {name: after[name] - before.get(name, 0) for name in after}
     prompt, cached, completion_tokens = (sum(d[i] for d in done) for i in range(3))
-    told = {"vllm:prompt_tokens_total": prompt, "vllm:generation_tokens_total": completion_tokens,
-            "vllm:prefix_cache_hits_total": cached, "vllm:request_prefill_kv_computed_tokens_sum": prompt - cached}
-    for name, value in told.items():
+    for name, value in zip(COUNTERS, (prompt, completion_tokens, cached, prompt - cached)):
         assert moved[name] == value, f"{name}: the engine counted {moved[name]:.0f}, answers say {value}"
     assert cached > prompt / 4, "most prompts begin like another one"
     by_name = {name: sum(d[3] == name for d in done) for name in there}

@@ -87,6 +87,13 @@ class RedisCluster : public testing::Test {
       for (int i = 0; i < 100 && run({"redis-cli", "-p", std::to_string(port), "ping"}, log); ++i)
         std::this_thread::sleep_for(milliseconds(50));
     ready_ = run(create, log) == 0;
+    // A node refuses requests until it has heard of all slots, a little after the cluster was made.
+    for (const std::uint16_t port : ports_) {
+      const std::string ok =
+          fmt::format("redis-cli -p {} cluster info | grep -q cluster_state:ok", port);
+      for (int i = 0; i < 200 && run({"sh", "-c", ok}, log); ++i)
+        std::this_thread::sleep_for(milliseconds(50));
+    }
   }
   static void TearDownTestSuite() {
     for (const pid_t pid : nodes_) {
