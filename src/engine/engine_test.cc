@@ -589,6 +589,42 @@ TEST(Engine, TellsAnExplanationWhenItAdmits) {
   EXPECT_EQ(submit("e", "").changed_segment, "messages[0]");
 }
 
+// Where two prompts part says little of which part of the conversation is another one.
+TEST(Engine, TellsWhichPartsDiffer) {
+  TinyEngine e(tiny());
+  const std::vector<TokenId> system = text_of(60, 1), tools = text_of(60, 2), ask = text_of(60, 3);
+  int count = 0;
+  const auto submit = [&](std::vector<TokenId> s, std::vector<TokenId> t) {
+    Request r = request(s, 1);
+    r.prompt.insert(r.prompt.end(), t.begin(), t.end());
+    r.prompt.insert(r.prompt.end(), ask.begin(), ask.end());
+    const auto a = static_cast<std::uint32_t>(s.size());
+    const auto b = static_cast<std::uint32_t>(s.size() + t.size());
+    r.segments = {{"system[0]", 0, a}};
+    if (!t.empty()) r.segments.push_back({"tools", a, b});
+    r.segments.push_back({"messages[0]", b, b + 60});
+    r.id = std::to_string(count++);
+    r.explain = true;
+    if (count > 1) r.compare_to = {"0"};
+    const auto sink = e.submit(std::move(r));
+    e.run();
+    const Explanation& told = *sink->admission.explanation;
+    return std::pair{told.other_tools, told.other_system};
+  };
+  const auto changed = [](std::vector<TokenId> text, std::size_t at) {
+    text[at] = text[at] == 'x' ? 'y' : 'x';
+    return text;
+  };
+  using Parts = std::pair<bool, bool>;
+  submit(system, tools);
+  EXPECT_EQ(submit(system, tools), Parts(false, false));
+  EXPECT_EQ(submit(changed(system, 30), tools), Parts(false, true));
+  EXPECT_EQ(submit(changed(system, 30), changed(tools, 30)), Parts(true, true));
+  EXPECT_EQ(submit(system, changed(tools, 30)), Parts(true, false));
+  EXPECT_EQ(submit(system, {}), Parts(true, false));
+  EXPECT_EQ(submit(system, changed(tools, 0)), Parts(false, false));  // an edge
+}
+
 // A prompt of many short messages has as many segments.
 TEST(RequestLog, WhatItHoldsIsBounded) {
   RequestLog log(1000, 100'000);

@@ -24,6 +24,28 @@ std::string segment_at(std::span<const PromptSegment> segments, std::uint32_t to
   return {};
 }
 
+// All tokens of the segments that are called so.
+std::vector<TokenId> tokens_of(const RequestRecord& r, std::string_view name) {
+  std::vector<TokenId> out;
+  for (const PromptSegment& s : r.segments) {
+    const std::size_t end = std::min<std::size_t>(s.end, r.prompt.size());
+    if (s.name.starts_with(name) && s.begin < end)
+      out.insert(out.end(), r.prompt.begin() + s.begin,
+                 r.prompt.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+  return out;
+}
+
+// Tokens at the edge of a segment may belong to the text beside it: a difference there says nothing.
+bool part_differs(const RequestRecord& a, const RequestRecord& b, std::string_view name) {
+  constexpr std::size_t kEdge = 2;
+  const std::vector<TokenId> x = tokens_of(a, name), y = tokens_of(b, name);
+  if (x.empty() != y.empty()) return true;
+  const auto front = std::ranges::mismatch(x, y).in1 - x.begin();
+  const auto back = std::mismatch(x.rbegin(), x.rend(), y.rbegin(), y.rend()).first - x.rbegin();
+  return static_cast<std::size_t>(std::max(front, back)) + kEdge < std::max(x.size(), y.size());
+}
+
 // Reasons that mean: the block was cached once and is gone.
 bool about_residency(Reason r) {
   return r == Reason::evicted || r == Reason::expired || r == Reason::cleared ||
@@ -136,6 +158,8 @@ void RequestLog::compare(const RequestRecord& record, const RequestRecord& other
   if (shared < other.prompt.size()) {
     e.changed_segment = segment_at(record.segments, shared);
     if (e.changed_segment.empty()) e.changed_segment = segment_at(other.segments, shared);
+    e.other_tools = part_differs(record, other, "tools");
+    e.other_system = part_differs(record, other, "system");
   }
   const std::uint32_t whole = shared / tokens_per_block * tokens_per_block;
   // The last token of a prompt is computed in any case.

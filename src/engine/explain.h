@@ -72,6 +72,8 @@ struct Explanation {
   bool other_model = false, other_family = false, other_salt = false;
   // The part of the prompt in which they part; empty: all that the other one had is there.
   std::string changed_segment;
+  // These parts differ, wherever in the prompt the template shows them.
+  bool other_tools = false, other_system = false;
   bool reused_all = false;  // every whole block that both begin with was served
 
   std::vector<SegmentHit> segments;

@@ -1,12 +1,14 @@
 // server/cache_diagnostics.h - why a request did not reuse what an earlier one left, in vendors' words.
 //
 // Anthropic's `diagnostics` and the `prompt_cache_diagnostics` of Responses are the same question. A
-// dialect's parser names the earlier answer; its writer is told the explanation before begin() and
-// whole():
+// dialect's parser names the earlier answer. The engine compares both prompts when it admits the
+// request, and the writer is told before begin() and whole():
 //
 //   asked.compare_to = body["diagnostics"]["previous_message_id"];          // in the parser
 //   void explained(const Explanation& e) override { why_ = diagnose_cache(e); }
 //   message["diagnostics"] = anthropic_diagnostics(why_);                   // null: all was reused
+//
+// The engine remembers the last --explain-keep requests, so nothing is kept for this alone.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +21,13 @@ namespace quire {
 enum class CacheChange : std::uint8_t {
   none,   // all that the earlier request had was reused
   model,  // these five: what differs first
-  key,    // the salt or prompt_cache_key
+  salt,
   tools,
   system,
   messages,
+  compacted,        // the oldest messages were left out, because the context is full
   unknown_request,  // the earlier request is not remembered
-  unavailable,      // nothing differs: the blocks were evicted, or cannot be shared
+  unavailable,      // nothing differs: the blocks were evicted, or nobody can say
 };
 
 struct CacheDiagnosis {

@@ -38,10 +38,35 @@ TEST(CacheDiagnostics, NamesThePartThatChanged) {
   EXPECT_EQ(openai["comparison_reusable_tokens"], 40);
 }
 
-TEST(CacheDiagnostics, ModelAndKeyComeBeforeTheText) {
+// A template may show the tools behind the system prompt.
+TEST(CacheDiagnostics, ToolsComeBeforeTheSystemPrompt) {
+  const auto type = [](const Explanation& e) {
+    return anthropic_diagnostics(diagnose_cache(e))["cache_miss_reason"]["type"];
+  };
+  Explanation e = diagnosed("messages[0]", true);
+  e.other_system = true;
+  EXPECT_EQ(type(e), "system_changed");
+  e.other_tools = true;
+  EXPECT_EQ(type(e), "tools_changed");
+}
+
+TEST(CacheDiagnostics, WhatAnotherRequestLeftIsReusedToo) {
+  Explanation e = diagnosed("messages[0]", true);
+  e.cached_tokens = 99;
+  EXPECT_EQ(diagnose_cache(e).change, CacheChange::none);
+}
+
+TEST(CacheDiagnostics, AnotherPromptCacheKeyIsNoReason) {
+  Explanation e = diagnosed("messages[0]", true);
+  e.other_family = true;
+  EXPECT_EQ(diagnose_cache(e).change, CacheChange::messages);
+}
+
+TEST(CacheDiagnostics, ModelAndSaltComeBeforeTheText) {
   Explanation e = diagnosed("tools", false);
   e.other_salt = true;
   EXPECT_EQ(openai_diagnostics(diagnose_cache(e))["reason"], "prompt_cache_key_changed");
+  EXPECT_EQ(openai_diagnostics(diagnose_cache(e))["comparison_reusable_tokens"], 0);
   EXPECT_EQ(anthropic_diagnostics(diagnose_cache(e))["cache_miss_reason"]["type"], "unavailable");
   e.other_model = true;
   EXPECT_EQ(openai_diagnostics(diagnose_cache(e))["reason"], "model_changed");
@@ -53,6 +78,12 @@ TEST(CacheDiagnostics, EvictedBlocksAreNoChangeOfTheText) {
   EXPECT_EQ(d.change, CacheChange::unavailable);
   EXPECT_FALSE(anthropic_diagnostics(d)["cache_miss_reason"].contains("cache_missed_input_tokens"));
   EXPECT_EQ(openai_diagnostics(d)["type"], "unavailable");
+}
+
+TEST(CacheDiagnostics, ACompactedConversation) {
+  const CacheDiagnosis d{.change = CacheChange::compacted, .missed_tokens = 7};
+  EXPECT_EQ(openai_diagnostics(d)["reason"], "context_compacted");
+  EXPECT_EQ(anthropic_diagnostics(d)["cache_miss_reason"]["type"], "messages_changed");
 }
 
 TEST(CacheDiagnostics, ForgottenRequests) {

@@ -278,6 +278,48 @@ class Messages(unittest.TestCase):
         _, all_events = raw_events({**case, "max_tokens": 0})
         self.assertEqual([name for name, _ in all_events], ["message_start", "message_delta", "message_stop"])
 
+    def test_50_diagnostics(self):
+        rules, text = words(120), words(60)
+        base = dict(system=[block(rules)], tools=[TOOL])
+        turns = [user(text)]
+
+        def reason(previous, messages=turns, **changed):
+            answer = ask(messages, diagnostics={"previous_message_id": previous}, **{**base, **changed})
+            return answer.diagnostics and answer.diagnostics.cache_miss_reason
+
+        first = ask(turns, **base)
+        self.assertIsNone(first.diagnostics)
+        self.assertIsNone(reason(None))
+        self.assertIsNone(reason(first.id))
+        # Appended turns are no change.
+        self.assertIsNone(reason(first.id, [*turns, {"role": "assistant", "content": said(first) or "Yes."}, user("And?")]))
+        other = {**TOOL, "name": "get_time"}
+        cases = [
+            ("messages_changed", dict(messages=[user(words(60))])),
+            ("system_changed", dict(system=[block(words(120))])),
+            ("tools_changed", dict(tools=[{**other, "description": words(30)}])),
+            ("tools_changed", dict(tools=[TOOL, {**other, "description": words(30)}])),
+            ("tools_changed", dict(tools=[], system=[block(words(120))])),  # the first difference of both
+        ]
+        for type, changed in cases:
+            seen = reason(first.id, **changed)
+            self.assertEqual(seen.type, type, changed)
+            self.assertGreater(seen.cache_missed_input_tokens, 0)
+        salted = ask(turns, diagnostics={"previous_message_id": first.id}, extra_body={"kv": {"salt": "s"}}, **base)
+        self.assertEqual(salted.diagnostics.cache_miss_reason.type, "unavailable")
+        unread = ask(turns, diagnostics={"previous_message_id": first.id}, extra_body={"kv": {"reuse": "none"}}, **base)
+        self.assertEqual(unread.diagnostics.cache_miss_reason.type, "unavailable")
+
+    def test_50_unknown_messages_and_streams(self):
+        answer = ask(words(60), diagnostics={"previous_message_id": "msg_nobody"})
+        self.assertEqual(answer.diagnostics.cache_miss_reason.type, "previous_message_not_found")
+        _, streamed = raw_events({"messages": [user(words(60))], "diagnostics": {"previous_message_id": answer.id}})
+        reason = streamed[0][1]["message"]["diagnostics"]["cache_miss_reason"]
+        self.assertEqual(reason["type"], "messages_changed")
+        self.assertGreater(reason["cache_missed_input_tokens"], 0)
+        with self.assertRaises(anthropic.BadRequestError):
+            ask(diagnostics={"previous_message_id": "x" * 300})
+
     def test_51_errors(self):
         status, headers, body = SERVER.call("POST", "/v1/messages", {"model": "m", "messages": [user("x")]})
         self.assertEqual((status, body["type"], body["error"]["type"]), (400, "error", "invalid_request_error"))
@@ -411,6 +453,25 @@ class Keeping(unittest.TestCase):
             ask([user(*blocks[:5], {**blocks[5], "cache_control": FIVE})], client)
             near = ask([user(*blocks[:20], {**blocks[20], "cache_control": FIVE})], client).usage
             self.assertGreater(near.cache_read_input_tokens, 0)
+
+    def test_50_diagnostics_are_about_the_tenant_s_own(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            keys.write("secret-key-1 tenant=a\nsecret-key-2 tenant=b\n")
+            keys.flush()
+            with Server(QUIRE, MODEL, "--api-key-file", keys.name, "--explain-keep", "4") as server:
+                a, b = server_client(server, "secret-key-1"), server_client(server, "secret-key-2")
+                text = words(60)
+                mine = ask(text, a).id
+
+                def why(client, messages=text):
+                    told = ask(messages, client, diagnostics={"previous_message_id": mine}).diagnostics
+                    return told and told.cache_miss_reason.type
+                self.assertEqual(why(b), "previous_message_not_found")
+                self.assertIsNone(why(a))
+                self.assertEqual(why(a, words(60)), "messages_changed")
+                for _ in range(4):
+                    ask("x", a, max_tokens=1)
+                self.assertEqual(why(a, words(60)), "previous_message_not_found")  # only so many are remembered
 
     def test_51_keys_and_strictness(self):
         with tempfile.NamedTemporaryFile("w") as keys:

@@ -265,6 +265,22 @@ class Cache(unittest.TestCase):
         self.assertEqual(SERVER.call("DELETE", f"/v1/kv/pins/{cached['id']}")[0], 200)
         self.assertTrue(again["id"].startswith("cmpl-"))
 
+    def test_63_a_pin_survives_pressure(self):
+        prompts = [[209 + i % 30, 60 + i // 30, *range(60, 250)] for i in range(60)]  # far more than the cache holds
+        with Server(QUIRE, MODEL, "--kv-cache-memory", "2MiB") as server:
+            def found(tokens):
+                return server.post("/v1/kv/lookup", {"tokens": tokens + [4]})["matched_tokens"]
+            for prompt in prompts[:10]:
+                server.post("/v1/completions", ask(prompt=prompt, max_tokens=1))
+            pin = server.post("/v1/kv/pins", {"tokens": prompts[10], "prefill": True})
+            self.assertEqual(pin["tokens"], len(prompts[10]))
+            for prompt in prompts[11:]:
+                server.post("/v1/completions", ask(prompt=prompt, max_tokens=1))
+            self.assertEqual(found(prompts[10]), pin["tokens"])
+            gone = sum(found(p) < BLOCK for p in prompts[5:10] + prompts[11:16])  # as long, and not pinned
+            self.assertGreaterEqual(gone, 6)
+            self.assertEqual(server.call("DELETE", f"/v1/kv/pins/{pin['id']}")[0], 200)
+
     def test_previews_begin_where_prompts_part(self):
         rules = "Rules for all of us: be brief, be kind, and never hurry. "  # more than a block of bytes
         for question in ("Where is the river?", "Who wrote this letter?"):

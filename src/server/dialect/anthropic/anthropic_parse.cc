@@ -101,6 +101,8 @@ std::optional<ApiError> parse_messages(const Json& body, const ParseContext& con
   asked.stream = f.boolean("stream").value_or(false);
   parse_kv(f, context.kv_header, context.kv, asked.kv);
   if (asked.kv.given) asked.priority = asked.kv.priority;
+  if (auto diagnostics = f.object("diagnostics"))
+    asked.compare_to = diagnostics->text("previous_message_id", 256).value_or("");
   f.object("metadata");
   ignore_other_fields(f);
   if (context.strict_fields && !f.failed()) f.refuse_unknown();

@@ -254,6 +254,17 @@ TEST(AnthropicParse, ShapeThinkingAndIgnoredFields) {
   EXPECT_NE(bad(request({{"kv", {{"tpyo", 1}}}})), "accepted");
 }
 
+TEST(AnthropicParse, DiagnosticsNameAnEarlierMessage) {
+  EXPECT_EQ(good(request()).compare_to, "");
+  EXPECT_EQ(good(request({{"diagnostics", {{"previous_message_id", nullptr}}}})).compare_to, "");
+  EXPECT_EQ(good(request({{"diagnostics", {{"previous_message_id", "msg_1"}}}})).compare_to,
+            "msg_1");
+  EXPECT_NE(bad(request({{"diagnostics", {{"previous_message_id", 1}}}})), "accepted");
+  EXPECT_NE(bad(request({{"diagnostics", {{"previous_message_id", std::string(300, 'x')}}}})),
+            "accepted");
+  EXPECT_NE(bad(request({{"diagnostics", "msg_1"}})), "accepted");
+}
+
 TEST(AnthropicParse, ACountNeedsNoMaxTokens) {
   Json body = request();
   body.erase("max_tokens");

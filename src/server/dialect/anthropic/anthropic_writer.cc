@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "net/http.h"
+#include "server/cache_diagnostics.h"
 #include "server/ids.h"
 
 namespace quire::anthropic {
@@ -105,7 +106,15 @@ PromptUsage prompt_usage(const Usage& u, const CacheReporting& reporting) {
 AnthropicWriter::AnthropicWriter(const GenerationRequest& asked, AnswerHead head)
     : head_(std::move(head)),
       id_(std::string(kMessageIdPrefix) + head_.id),
-      tokens_max_(asked.tokens_max.value_or(0)) {}
+      tokens_max_(asked.tokens_max.value_or(0)) {
+  // As long as the engine has not said more.
+  if (!asked.compare_to.empty())
+    diagnostics_ = anthropic_diagnostics({.change = CacheChange::unavailable});
+}
+
+void AnthropicWriter::explained(const Explanation& e) {
+  if (!diagnostics_.is_null()) diagnostics_ = anthropic_diagnostics(diagnose_cache(e));
+}
 
 std::vector<HttpHeader> AnthropicWriter::headers(Nanoseconds) const {
   return {{"anthropic-organization-id", "local"}};

@@ -25,6 +25,7 @@ class AnthropicWriter final : public AnswerWriter {
   std::string id() const override { return id_; }
   std::vector<HttpHeader> headers(Nanoseconds) const override;
   HttpResponse stream_head() const override;
+  void explained(const Explanation& e) override;
   std::string begin(const Usage& so_far) override;
   std::string piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
                     const Usage& so_far) override;
@@ -46,7 +47,7 @@ class AnthropicWriter final : public AnswerWriter {
   const AnswerHead head_;
   const std::string id_;
   const std::uint32_t tokens_max_;
-  Json diagnostics_ = nullptr;
+  Json diagnostics_;  // null: nobody asked, or all was reused
   Block open_ = Block::none;
   std::uint32_t blocks_ = 0;  // begun so far
   FinishReason finish_ = FinishReason::stop;

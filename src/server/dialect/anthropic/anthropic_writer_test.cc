@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/explain.h"
+
 namespace quire::anthropic {
 namespace {
 
@@ -136,6 +138,27 @@ TEST(AnthropicWriter, StopReasons) {
   for (const char* field : {"id", "type", "role", "model", "content", "stop_reason",
                             "stop_sequence", "usage", "diagnostics"})
     EXPECT_TRUE(called.contains(field)) << field;
+}
+
+TEST(AnthropicWriter, DiagnosticsSayWhatChanged) {
+  Explanation e;
+  e.prompt_tokens = 100;
+  e.cached_tokens = 32;
+  e.missed_tokens = 68;
+  e.compared_to = "req_before";
+  e.changed_segment = "system[0]";
+  const auto told = [&](const char* compare_to, bool explained) {
+    AnthropicWriter w({.chat = true, .compare_to = compare_to}, {.id = "1", .model = "m"});
+    if (explained) w.explained(e);
+    const Json whole = w.whole({{.text = "a"}}, {}, {.prompt = 100}, nullptr)["diagnostics"];
+    EXPECT_EQ(events(w.begin({.prompt = 100}))[0].data["message"]["diagnostics"], whole);
+    return whole;
+  };
+  EXPECT_TRUE(told("", true).is_null());  // nobody asked
+  EXPECT_EQ(told("msg_before", true), Json::parse(R"({"cache_miss_reason":{"type":"system_changed",
+                            "cache_missed_input_tokens":68}})"));
+  EXPECT_EQ(told("msg_before", false),  // the engine remembers nothing
+            Json::parse(R"({"cache_miss_reason":{"type":"unavailable"}})"));
 }
 
 // Each token of the prompt is in exactly one count.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "base/token.h"
 #include "kv/key.h"
 
 namespace quire::responses {
@@ -18,7 +19,8 @@ constexpr std::uint64_t kResponseMagic = 0x0131707365727171;  // "qqresp1" and t
 struct ResponseHead {
   std::uint64_t magic = kResponseMagic;
   std::uint64_t check = 0;  // of everything behind it
-  std::uint64_t tenant_bytes = 0, id_bytes = 0, json_bytes = 0, tokens = 0;
+  std::uint64_t tenant_bytes = 0, id_bytes = 0, json_bytes = 0;
+  std::uint64_t tokens = 0;  // behind the JSON; nobody reads them, and none are written
   std::int64_t expires_s = 0;
 };
 static_assert(sizeof(ResponseHead) == 56);
@@ -35,13 +37,11 @@ std::string encode_response(const ResponseFile& file) {
   ResponseHead head{.tenant_bytes = file.tenant.size(),
                     .id_bytes = file.id.size(),
                     .json_bytes = r.json.size(),
-                    .tokens = r.prompt.size(),
                     .expires_s = r.expires_s};
   std::string out(reinterpret_cast<const char*>(&head), sizeof head);
   out += file.tenant;
   out += file.id;
   out += r.json;
-  out.append(reinterpret_cast<const char*>(r.prompt.data()), r.prompt.size() * sizeof(TokenId));
   head.check = check_of(out);
   std::memcpy(out.data(), &head, sizeof head);
   return out;
@@ -68,8 +68,6 @@ Result<ResponseFile> decode_response(std::string_view bytes) {
   ResponseFile file{.tenant = std::string(tenant), .id = std::string(id)};
   file.response.json = json;
   file.response.expires_s = head.expires_s;
-  file.response.prompt.resize(head.tokens);
-  if (!rest.empty()) std::memcpy(file.response.prompt.data(), rest.data(), rest.size());
   return file;
 }
 

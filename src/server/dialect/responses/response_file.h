@@ -1,5 +1,5 @@
 // server/dialect/responses/response_file.h - a stored response as a file: whose it is, its id, until
-// when it stays, its JSON, and the tokens of its prompt.
+// when it stays, and its JSON.
 //
 //   const std::string bytes = encode_response({.tenant = "acme", .id = "resp_1", .response = r});
 //   TRY(const ResponseFile file, decode_response(bytes));     // a damaged file is an error
@@ -8,17 +8,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.h"
-#include "base/token.h"
 
 namespace quire::responses {
 
 struct StoredResponse {
-  std::string json;             // see server/dialect/responses/turn.h
-  std::vector<TokenId> prompt;  // that it answered
-  std::int64_t expires_s = 0;   // seconds since 1970
+  std::string json;            // see server/dialect/responses/turn.h
+  std::int64_t expires_s = 0;  // seconds since 1970
 };
 
 struct ResponseFile {

@@ -13,7 +13,7 @@ constexpr std::size_t kJobsMax = 1 << 16;
 constexpr std::chrono::seconds kFlushLimit{5}, kSweep{30};
 
 std::uint64_t entry_bytes(const std::string& id, const StoredResponse& r) {
-  return kEntryOverhead + id.size() + r.json.size() + r.prompt.size() * sizeof(TokenId);
+  return kEntryOverhead + id.size() + r.json.size();
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // within bounds.
 //
 //   TRY(auto store, ResponseStore::open({.folder = kv_dir + "/responses"}));
-//   store->put("acme", "resp_1", {.json = text, .prompt = tokens});
+//   store->put("acme", "resp_1", {.json = text});
 //   store->find("acme", "resp_1");       // null: never there, gone, expired, or another tenant's
 //
 // Memory holds all of them. The folder is a copy: a thread of the store's own writes it, and the next

@@ -33,9 +33,9 @@ class ResponseStoreTest : public ::testing::Test {
 
 TEST_F(ResponseStoreTest, ATenantFindsItsOwnOnly) {
   auto store = open();
-  EXPECT_TRUE(store->put("a", "resp_1", {.json = "{}", .prompt = {1, 2, 3}}));
+  EXPECT_TRUE(store->put("a", "resp_1", {.json = "{}"}));
   ASSERT_NE(store->find("a", "resp_1"), nullptr);
-  EXPECT_EQ(store->find("a", "resp_1")->prompt, (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_EQ(store->find("a", "resp_1")->json, "{}");
   EXPECT_EQ(store->find("b", "resp_1"), nullptr);
   EXPECT_EQ(store->find("a", "resp_2"), nullptr);
   EXPECT_FALSE(store->remove("b", "resp_1"));
@@ -96,7 +96,7 @@ TEST_F(ResponseStoreTest, ATenantDoesNotPushOutTheShareOfAnother) {
 TEST_F(ResponseStoreTest, AFolderCarriesThemOverARestart) {
   {
     auto store = open_folder();
-    store->put("a", "resp_1", {.json = "{\"a\":1}", .prompt = {7, 8}});
+    store->put("a", "resp_1", {.json = "{\"a\":1}"});
     store->put("b", "resp_1", sized(10));
     store->put("a", "resp_2", sized(20));
     bool gone = false;
@@ -110,7 +110,6 @@ TEST_F(ResponseStoreTest, AFolderCarriesThemOverARestart) {
     auto store = open_folder();
     ASSERT_NE(store->find("a", "resp_1"), nullptr);
     EXPECT_EQ(store->find("a", "resp_1")->json, "{\"a\":1}");
-    EXPECT_EQ(store->find("a", "resp_1")->prompt, (std::vector<TokenId>{7, 8}));
     EXPECT_NE(store->find("b", "resp_1"), nullptr);
     EXPECT_EQ(store->find("a", "resp_2"), nullptr);
   }
@@ -134,7 +133,7 @@ TEST_F(ResponseStoreTest, ADamagedFileIsNotFound) {
   std::string whole;
   {
     auto store = open_folder();
-    store->put("a", "resp_1", {.json = "{}", .prompt = {1}});
+    store->put("a", "resp_1", {.json = "{}"});
   }
   ASSERT_EQ(disk_->paths().size(), 1u);
   const std::string path = disk_->paths().front();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/hash.h"
 #include "server/dialect/openai/openai_messages.h"
 #include "server/dialect/openai/openai_parse.h"
 #include "server/dialect/responses/items.h"
@@ -195,7 +194,7 @@ void Reading::read_cache_options() {
     turn.prewarm = options->boolean("prewarm").value_or(false);
     if (const auto id = options->text("comparison_response_id", 256)) {
       turn.compares = true;
-      turn.comparison = find(*id);
+      if (find(*id)) asked.compare_to = *id;
       shown["comparison_response_id"] = *id;
     }
   }
@@ -265,8 +264,6 @@ std::optional<ApiError> read_body(const Json& body, const ParseContext& context,
   const bool wants = f.boolean("store").value_or(true);
   if (wants && store) turn->store = r.store;
   turn->echo["store"] = turn->store != nullptr;
-  if (const std::string& salt = asked.kv.policy.salt; !salt.empty())
-    turn->salt = fmt::format("{:016x}", hash64(salt.data(), salt.size()));
   if (context.strict_fields && !f.failed()) f.refuse_unknown();
   if (f.failed()) return f.error();
   return std::nullopt;

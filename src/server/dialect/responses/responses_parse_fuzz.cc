@@ -28,8 +28,8 @@ void check_response_body(const quire::Json& body, quire::ParseContext& context) 
     // What was accepted once is accepted as the beginning of a chain.
     const std::string stored = "{\"items\":" + turn.items + ",\"response\":{\"output\":[]}}";
     const auto store = std::static_pointer_cast<responses::ResponseStore>(context.state);
-    CHECK(!responses::read_stored({.json = stored, .prompt = {}}).is_null());
-    if (!store->put("", "resp_self", {.json = stored, .prompt = {}})) continue;
+    CHECK(!responses::read_stored({.json = stored}).is_null());
+    if (!store->put("", "resp_self", {.json = stored})) continue;
     GenerationRequest next;
     const Json follows{{"input", "x"}, {"previous_response_id", "resp_self"}};
     CHECK(!responses::parse_response(follows, context, next));
@@ -50,10 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   store->put("", "resp_1",
              {.json = R"({"items":[{"id":"msg_1_0","type":"message","role":"user","content":"hi"}],
                           "response":{"output":[{"id":"fc_1_1","type":"function_call","call_id":"c",
-                          "name":"f","arguments":"{}"}]}})",
-              .prompt = {}});
+                          "name":"f","arguments":"{}"}]}})"});
   check_response_body(body.value(), context);
-  if (store->put("", "resp_any", {.json = text, .prompt = {}}))
+  if (store->put("", "resp_any", {.json = text}))
     check_response_body({{"input", "x"}, {"previous_response_id", "resp_any"}}, context);
   return 0;
 }

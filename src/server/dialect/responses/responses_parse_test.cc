@@ -21,7 +21,7 @@ class ResponsesParse : public ::testing::Test {
     return error->param;
   }
   const Turn& turn() const { return dynamic_cast<const Turn&>(*asked_.notes); }
-  void keep(const char* id, const char* json) { store_->put("", id, {.json = json, .prompt = {}}); }
+  void keep(const char* id, const char* json) { store_->put("", id, {.json = json}); }
 
   std::shared_ptr<ResponseStore> store_ = ResponseStore::open({}).value();
   ParseContext context_{.vocabulary = 1000,
@@ -156,7 +156,7 @@ TEST_F(ResponsesParse, CacheOptions) {
   EXPECT_TRUE(turn().prewarm);
   EXPECT_EQ(asked_.tokens_max, 0u);
   EXPECT_TRUE(turn().compares);
-  EXPECT_EQ(turn().comparison, nullptr);
+  EXPECT_EQ(asked_.compare_to, "");
   EXPECT_EQ(turn().store, nullptr);
   EXPECT_EQ(asked_.family, "k");
   EXPECT_GT(asked_.kv.policy.ttl, 0);

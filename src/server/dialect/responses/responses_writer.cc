@@ -149,9 +149,8 @@ std::string ResponsesWriter::close(bool whole) {
   return out;
 }
 
-std::string ResponsesWriter::piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
+std::string ResponsesWriter::piece(const AnswerPiece& piece, const std::vector<PromptInfo>&,
                                    const Usage&) {
-  prompts_ = &prompts;
   if (turn_.prewarm) return {};
   std::string out;
   Json logprobs = Json::array();
@@ -176,21 +175,28 @@ std::string ResponsesWriter::piece(const AnswerPiece& piece, const std::vector<P
   return out + close(!cut_);
 }
 
+Json ResponsesWriter::diagnostics() const {
+  CacheDiagnosis d = why_;
+  const bool text_changed = d.change == CacheChange::system || d.change == CacheChange::messages;
+  if (asked_.compare_to.empty())
+    d.change = CacheChange::unknown_request;
+  else if (d.change == CacheChange::unknown_request)
+    d.change = CacheChange::unavailable;  // it is stored, but its prompt is no longer remembered
+  else if (text_changed && asked_.dropped > 0)
+    d.change = CacheChange::compacted;
+  return openai_diagnostics(d);
+}
+
 Json ResponsesWriter::finished(const Usage& usage, const Json& kv) {
   Json r = response(cut_ ? "incomplete" : "completed");
   r["completed_at"] = cut_ ? Json() : Json(seconds_now());
   if (cut_) r["incomplete_details"] = {{"reason", "max_output_tokens"}};
   r["usage"] = usage_json(usage);
-  const std::vector<TokenId> none;
-  const std::vector<TokenId>& prompt = prompts_ ? prompts_->front().tokens : none;
-  if (turn_.compares)
-    r["prompt_cache_diagnostics"] =
-        diagnose(turn_, r, prompt, usage.cached, head_.cache.tokens_per_block, asked_.dropped > 0);
+  if (turn_.compares) r["prompt_cache_diagnostics"] = diagnostics();
   if (!kv.is_null()) r["kv"] = kv;
   if (turn_.store) {
-    const std::string json = fmt::format(R"({{"items":{},"salt":{},"response":{}}})", turn_.items,
-                                         dump(Json(turn_.salt)), dump(r));
-    r["store"] = turn_.store->put(turn_.tenant, id_, {.json = json, .prompt = prompt});
+    const std::string json = fmt::format(R"({{"items":{},"response":{}}})", turn_.items, dump(r));
+    r["store"] = turn_.store->put(turn_.tenant, id_, {.json = json});
   }
   return r;
 }

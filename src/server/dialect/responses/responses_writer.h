@@ -6,6 +6,7 @@
 // for it.
 #pragma once
 
+#include "server/cache_diagnostics.h"
 #include "server/dialect/answer_writer.h"
 #include "server/dialect/responses/turn.h"
 #include "server/generation_request.h"
@@ -21,6 +22,7 @@ class ResponsesWriter final : public AnswerWriter {
   std::string id() const override { return id_; }
   std::vector<HttpHeader> headers(Nanoseconds took) const override;
   HttpResponse stream_head() const override { return sse_head(": keep-alive\n\n"); }
+  void explained(const Explanation& e) override { why_ = diagnose_cache(e); }
   std::string begin(const Usage& so_far) override;
   std::string piece(const AnswerPiece& piece, const std::vector<PromptInfo>& prompts,
                     const Usage& so_far) override;
@@ -46,6 +48,7 @@ class ResponsesWriter final : public AnswerWriter {
   Json text_part() const;
   Json item_json(std::string_view status) const;
   Json response(std::string_view status) const;
+  Json diagnostics() const;
   Json finished(const Usage& usage, const Json& kv);  // and stored
 
   const GenerationRequest asked_;
@@ -53,11 +56,11 @@ class ResponsesWriter final : public AnswerWriter {
   const std::string id_;
   const Tokenizer& tokenizer_;
   Turn& turn_;
-  const std::vector<PromptInfo>* prompts_ = nullptr;  // the generation's
-  std::uint64_t sequence_ = 0;                        // of the next event
-  Json output_ = Json::array();                       // items that are complete
-  Item item_;                                         // the one that grows
-  bool cut_ = false;                                  // by the limit
+  CacheDiagnosis why_{.change = CacheChange::unavailable};
+  std::uint64_t sequence_ = 0;   // of the next event
+  Json output_ = Json::array();  // items that are complete
+  Item item_;                    // the one that grows
+  bool cut_ = false;             // by the limit
 };
 
 }  // namespace quire::responses

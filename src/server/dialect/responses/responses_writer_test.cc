@@ -35,6 +35,8 @@ class ResponsesWriterTest : public ::testing::Test {
   ResponsesWriter writer(bool stream = true) {
     GenerationRequest asked{.chat = true, .stream = stream};
     asked.logprobs = logprobs_;
+    asked.compare_to = compare_to_;
+    asked.dropped = dropped_;
     asked.notes = turn_;
     return ResponsesWriter(asked, head_, tokenizer_);
   }
@@ -55,6 +57,8 @@ class ResponsesWriterTest : public ::testing::Test {
     return turn;
   }();
   bool logprobs_ = false;
+  std::string compare_to_;
+  std::size_t dropped_ = 0;
   const Usage usage_{.prompt = 9, .completion = 3, .cached = 4, .written = 2};
 };
 
@@ -101,7 +105,6 @@ TEST_F(ResponsesWriterTest, WholeAndStreamedAreTheSameAndAreStored) {
   EXPECT_EQ(whole["status"], "incomplete");
   EXPECT_EQ(whole["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(whole["output"][0]["status"], "incomplete");
-  EXPECT_EQ(turn_->store->find("", "resp_1")->prompt, prompts_.front().tokens);
   EXPECT_EQ(last["items"][0]["id"], "msg_1_0");
 }
 
@@ -194,38 +197,34 @@ TEST_F(ResponsesWriterTest, AResponseThatCannotBeStoredSaysSo) {
   EXPECT_EQ(writer(false).whole({{.text = "x"}}, prompts_, {}, nullptr)["store"], false);
 }
 
+// What an explanation becomes is tested in server/cache_diagnostics_test.cc.
 TEST_F(ResponsesWriterTest, DiagnosticsNameWhatChanged) {
-  const auto compared = [&](std::vector<TokenId> prompt, const char* json) {
-    turn_->compares = true;
-    turn_->comparison =
-        std::make_shared<StoredResponse>(StoredResponse{.json = json, .prompt = std::move(prompt)});
+  Explanation e;
+  e.prompt_tokens = 100;
+  e.cached_tokens = 32;
+  e.missed_tokens = 68;
+  e.compared_to = "req_before";
+  e.shared_prefix_tokens = 50;
+  e.changed_segment = "messages[0]";
+  const auto told = [&](bool explained = true) {
+    auto w = writer(false);
+    if (explained) w.explained(e);
+    return w.whole({{.text = "x"}}, prompts_, usage_, nullptr);
   };
-  const auto now = [&](std::vector<TokenId> prompt, std::uint64_t cached) {
-    prompts_ = {{.tokens = std::move(prompt), .logprobs = {}}};
-    return writer(false).whole({{.text = "x"}}, prompts_,
-                               {.prompt = prompts_[0].tokens.size(), .cached = cached},
-                               nullptr)["prompt_cache_diagnostics"];
-  };
-  std::vector<TokenId> same(100, 7), longer(130, 7), other(100, 7);
-  other[50] = 8;
-  const char* const kSame =
-      R"({"items":[],"salt":"","response":{"model":"m","tools":[],"output":[]}})";
-  const char* const kTools =
-      R"({"items":[],"salt":"","response":{"model":"m","tools":[{}],"output":[]}})";
-  compared(same, kSame);
-  EXPECT_EQ(now(same, 99)["type"], "cache_hit");
-  EXPECT_EQ(now(longer, 96)["type"], "cache_hit");
-  EXPECT_EQ(now(longer, 64)["type"], "unavailable");  // it was evicted
-  EXPECT_EQ(now(other, 32), Json::parse(R"({"type":"cache_miss","reason":"input_changed",
-      "cache_missed_tokens":50,"comparison_reusable_tokens":50})"));
-  EXPECT_EQ(now(other, 99)["type"], "cache_hit");  // another request left all of it
-  compared(same, kTools);
-  EXPECT_EQ(now(other, 32)["reason"], "tools_changed");
-  turn_->salt = "1";
-  compared(same, kSame);
-  EXPECT_EQ(now(same, 0)["reason"], "prompt_cache_key_changed");
-  turn_->comparison = nullptr;
-  EXPECT_EQ(now(same, 0)["type"], "comparison_response_not_found");
+  EXPECT_FALSE(told().contains("prompt_cache_diagnostics"));
+  turn_->compares = true;
+  EXPECT_EQ(told()["prompt_cache_diagnostics"]["type"], "comparison_response_not_found");
+  compare_to_ = "resp_before";
+  EXPECT_EQ(told()["prompt_cache_diagnostics"],
+            Json::parse(R"({"type":"cache_miss","reason":"input_changed","cache_missed_tokens":68,
+                            "comparison_reusable_tokens":50})"));
+  EXPECT_EQ(told(false)["prompt_cache_diagnostics"]["type"], "unavailable");
+  dropped_ = 2;
+  EXPECT_EQ(told()["prompt_cache_diagnostics"]["reason"], "context_compacted");
+  e.other_tools = true;
+  EXPECT_EQ(told()["prompt_cache_diagnostics"]["reason"], "tools_changed");
+  e.compare_missing = true;  // it is stored, but the engine has forgotten its prompt
+  EXPECT_EQ(told()["prompt_cache_diagnostics"]["type"], "unavailable");
 }
 
 }  // namespace

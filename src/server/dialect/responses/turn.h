@@ -2,7 +2,7 @@
 // stored of a response.
 //
 // A stored response stands for itself: it has all items before it, so that others of its chain may be
-// deleted or expire. Its JSON is {"items": [...], "salt": ..., "response": {...}}.
+// deleted or expire. Its JSON is {"items": [...], "response": {...}}.
 #pragma once
 
 #include <memory>
@@ -22,16 +22,12 @@ struct Turn final : DialectNotes {
   Json echo = Json::object();            // fields of the response that repeat the request
   std::string items;                     // that it is made from: a JSON list
   std::size_t item_count = 0;
-  std::string salt;  // a digest of the request's salt; empty: none
   bool prewarm = false;
-  bool compares = false;                                  // comparison_response_id was there ...
-  std::shared_ptr<const StoredResponse> comparison = {};  // ... and this it names; null: nothing
+  // comparison_response_id was there. GenerationRequest::compare_to is empty where it names nothing.
+  bool compares = false;
 };
 
 // A stored response's JSON; null where it is not what this program writes.
 Json read_stored(const StoredResponse& stored);
-// {"type": "cache_hit"} and the like: how much of what the compared response read was reused.
-Json diagnose(const Turn& turn, const Json& response, std::span<const TokenId> prompt,
-              std::uint64_t cached, std::uint32_t tokens_per_block, bool dropped);
 
 }  // namespace quire::responses
