@@ -14,7 +14,8 @@ void check_response_file(std::string_view bytes) {
   using namespace quire::responses;
   const auto file = decode_response(bytes);
   if (!file.ok()) return;
-  CHECK(encode_response(file.value()) == bytes);
+  CHECK(decode_response(encode_response(file.value())).value().response.json ==
+        file.value().response.json);
   CHECK(response_file_name(file.value().tenant, file.value().id).size() == 41);
   const quire::Json json = read_stored(file.value().response);
   CHECK(json.is_null() || (json["items"].is_array() && json["response"]["output"].is_array()));
