@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "engine/runtime.h"
-#include "kv/planted.h"
 #include "kv/retain/observe.h"
 #include "kv/retain/retain.h"
 
@@ -108,12 +107,12 @@ class Observer {
   // A copy does not inherit it: a fork reads again from the beginning.
   struct OwnRereading {
     OwnRereading() = default;
-    OwnRereading(const OwnRereading& o) { *this = o; }
-    OwnRereading& operator=(const OwnRereading& o) {
-      at = planted(Bug::share_rereading) ? o.at : nullptr;
+    OwnRereading(const OwnRereading& o);
+    OwnRereading& operator=(const OwnRereading&) {
+      at = nullptr;
       return *this;
     }
-    std::shared_ptr<Rereading> at;
+    mutable std::shared_ptr<Rereading> at;
   } rereading_;
   bool has_read_again_ = false;
 };

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "engine/observer.h"
 #include "engine/stepper.h"
+#include "kv/planted.h"
 
 namespace quire {
 namespace {
@@ -37,6 +38,12 @@ struct Observer::Rereading {
   std::optional<Tap> tap;
   std::uint32_t worked = 0;  // tokens whose queries were looked at
 };
+
+Observer::OwnRereading::OwnRereading([[maybe_unused]] const OwnRereading& o) {
+  if (!planted(Bug::share_rereading)) return;
+  if (!o.at) o.at = std::make_shared<Rereading>();  // forks part before anything was read again
+  at = o.at;
+}
 
 Result<bool> Observer::read_some(Stepper& stepper, const Sequence& s, std::uint32_t rows) {
   Runtime& runtime = stepper.runtime();

@@ -123,7 +123,7 @@ bool BlockPool::move(BlockId id) {
 }
 
 void BlockPool::tidy() {
-  if (steps_in_flight() > 0) return;
+  if (steps_in_flight() > 0 && !planted(Bug::move_in_flight)) return;
   idle_.resize(arena_.class_count());
   const bool look = ++tidied_ % kTidyEvery == 0;
   for (std::size_t i = 0; i < idle_.size(); ++i) {

@@ -121,8 +121,9 @@ def agrees(test, server, subscriber):
 
 
 def ask(server, first, count=100, **more):
-    return server.post("/v1/completions", {"model": "m", "prompt": [60 + (first + i * i) % 200 for i in range(count)], "max_tokens": 4,
-                                           "temperature": 0, "ignore_eos": True, **more})
+    """Two numbers below 40000 are two prompts, which differ within two tokens: neither is a hit of the other."""
+    prompt = [60 + (first + i * i * (1 + first // 200)) % 200 for i in range(count)]
+    return server.post("/v1/completions", {"model": "m", "prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": True, **more})
 
 
 class Events(unittest.TestCase):
