@@ -217,7 +217,7 @@ Request Asks::make(std::uint64_t ask) const {
                                     : KvWrite::all;
   r.kv.priority = static_cast<std::uint8_t>(random.below(101));
   if (random.chance(0.1)) r.kv.ttl = 1'000'000 * static_cast<Nanoseconds>(1 + random.below(100));
-  if (random.chance(0.1)) r.kv.below = false;
+  if (random.chance(0.1)) r.kv.disk = r.kv.remote = false;
   if (pins_ && random.chance(0.3))
     r.kv.leases.push_back({.ttl = random.chance(0.5) ? 50'000'000 : 0,
                            .pin = random.chance(0.7),

@@ -194,8 +194,10 @@ void EngineWorld::count_events() {
   count_drafts(s.drafts);
   report_.features["evicted"] += s.cache.evicted_blocks;
   report_.features["blocks moved"] += s.cache.blocks_moved;
-  report_.features["written to a tier"] += s.tier.down.blocks;
-  report_.features["read in vain"] += s.tier.failed_loads;
+  for (const TierLinkStats& t : s.tiers) {
+    report_.features["written to a tier"] += t.down.blocks;
+    report_.features["read in vain"] += t.failed_loads;
+  }
   report_.steps += s.steps;
   report_.rows += s.step_rows;
   report_.alone_steps += alone_.steps();

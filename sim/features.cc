@@ -102,7 +102,7 @@ void Asks::count(const Request& r, Features& features) {
   note(!kv.reuse, "no reuse");
   note(kv.write == KvWrite::none, "write none");
   note(kv.write == KvWrite::prompt, "write prompt");
-  note(!kv.below, "memory only");
+  note(!kv.disk, "memory only");
   note(kv.ttl > 0, "ttl");
   for (const LeaseRequest& lease : kv.leases)
     note(true, !lease.pin ? "lease" : lease.breakpoint && lease.ttl > 0 ? "breakpoint" : "pin");

@@ -95,7 +95,7 @@ TEST(ToyTier, RequestsShareABlockThatArrives) {
     loaded += log->admission->loaded_tokens;
   }
   EXPECT_EQ(loaded, kWhole);
-  EXPECT_EQ(toys.toy.engine().stats().tier.up.blocks, kPrompt / kToyBlock);
+  EXPECT_EQ(toys.toy.engine().stats().tiers.at(0).up.blocks, kPrompt / kToyBlock);
 }
 
 TEST(ToyTier, TenantsAndSaltsFindTheirOwn) {
@@ -108,7 +108,7 @@ TEST(ToyTier, TenantsAndSaltsFindTheirOwn) {
   salted.kv.salt = "s";
   EXPECT_EQ(toys.ask(std::move(salted))->admission->cached_tokens, 0u);
   Request memory_only = request(3, "a");
-  memory_only.kv.below = false;
+  memory_only.kv.disk = false;
   EXPECT_EQ(toys.ask(std::move(memory_only))->admission->cached_tokens, 0u);
   toys.forget();
   EXPECT_EQ(toys.ask(request(3, "a"))->admission->loaded_tokens, kWhole);

@@ -7,6 +7,7 @@
 
 #include "cli/help.h"
 #include "cli/model_options.h"
+#include "kv/tier/store_url.h"
 
 namespace quire::cli {
 
@@ -21,6 +22,12 @@ void add_tier_options(CLI::App& app, TierOptionsCli& o, bool server) {
                  "blocks it gets: auto, always, reused, evicted or never (auto)")
       ->check(CLI::IsMember({"auto", "always", "reused", "evicted", "never"}))
       ->group(kRare);
+  app.add_option("--kv-store", o.store,
+                 "store that machines share: redis://HOST:PORT,..., rediss://, file:///FOLDER")
+      ->group(group);
+  app.add_option("--kv-secret-file", o.secret_file,
+                 "secret of all machines that share a store (openssl rand -hex 64)")
+      ->group(group);
 }
 
 namespace {
@@ -50,6 +57,9 @@ void use_common_folder(RuntimeOptions& to) {
 Status read_tier_options(const TierOptionsCli& o, RuntimeOptions& to) {
   to.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   TRY(to.kv_disk_write, find_tier_write(o.write));
+  if (!o.store.empty()) TRY_STATUS(check_store_url(o.store));
+  to.kv_store = o.store;
+  to.kv_secret_file = o.secret_file;
   if (o.none) return {};
   if (o.dir == "auto" && to.device != DeviceKind::cpu) return {};
   if (o.dir == "auto")

@@ -1,4 +1,4 @@
-// cli/tier_options.h - where cached blocks are kept besides memory: --kv-dir and its bounds.
+// cli/tier_options.h - where cached blocks are kept besides memory: --kv-dir and its bounds, --kv-store.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 namespace quire::cli {
 
 struct TierOptionsCli {
-  std::string dir, disk, write = "auto";
+  std::string dir, disk, write = "auto", store, secret_file;
   bool none = false;
 };
 // Other commands than a server rarely need them.

@@ -176,6 +176,7 @@ void Engine::tell_admission(Job& job) {
   stats_.prompt_tokens_cached += job.cached;
   stats_.prompt_tokens_waited += job.waited;
   stats_.prompt_tokens_loaded += job.loaded;
+  stats_.prompt_tokens_remote += job.remote;
   stats_.prompt_tokens_computed += prompt - job.cached;
   ++stats_.missed[static_cast<std::size_t>(job.reason)];
   stats_.saved_prefill_seconds += job.cached * prefill_cost_.token_seconds();
@@ -191,6 +192,7 @@ void Engine::tell_admission(Job& job) {
                 .cached_tokens = job.cached,
                 .waited_tokens = job.waited,
                 .loaded_tokens = job.loaded,
+                .remote_tokens = job.remote,
                 .reason = job.reason,
                 .queue_seconds = static_cast<double>(job.admitted - job.submitted) * 1e-9};
   if (job.request.explain)

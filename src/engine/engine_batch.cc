@@ -264,7 +264,7 @@ SequenceOptions Engine::sequence_options(const Job& job) const {
           .publish = r.kv.write != KvWrite::none,
           .publish_generated = r.kv.write == KvWrite::all && !geometry(job).sparse(),
           .serve_max = unscored(job),
-          .goes_below = r.kv.below,
+          .goes_below = goes_below(runtime_, r.kv),
           .priority = r.kv.priority,
           .ttl = r.kv.ttl,
           .changes = job.changes,

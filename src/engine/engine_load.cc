@@ -33,16 +33,21 @@ void Engine::drain_below() {
 // When a request comes, not when its turn comes.
 void Engine::look_below(Job& job) {
   if (!job.records || job.records->blocks() == 0) return;
+  TierLink& link = *runtime_.tiers();
   job.stored = std::make_shared<Stored>();
-  runtime_.tiers()->find(job.records->names,
-                         [stored = job.stored](std::span<const std::uint8_t> there) {
-                           stored->there.assign(there.begin(), there.end());
-                           stored->known = true;
-                         });
+  job.stored->place.assign(job.records->names.size(), kNowhere);
+  std::vector<TierPlace> allowed;
+  for (TierPlace p = 0; p < link.tiers(); ++p)
+    if (job.request.kv.may_use(link.traits(p))) allowed.push_back(p);
+  job.stored->unanswered = static_cast<std::uint32_t>(allowed.size());
+  for (const TierPlace p : allowed)
+    link.find(p, job.records->names, [p, stored = job.stored](std::span<const std::uint8_t> there) {
+      stored->answer(p, there);
+    });
 }
 
 bool Engine::still_looking(const Job& job) const {
-  return job.stored && !job.stored->known &&
+  return job.stored && !job.stored->all() &&
          now_ - job.submitted <
              patience(prefill_cost_, 0, static_cast<double>(job.request.prompt.size()));
 }
@@ -55,7 +60,7 @@ std::uint32_t Engine::stored_end(const Job& job, const Sequence& s, std::uint32_
   const std::uint32_t most = std::min(r.blocks(), cache.serve_limit(s) / r.tokens_per_block);
   const auto lacks = [&](std::uint32_t block, std::uint32_t end) {
     for (std::uint32_t g = 0; g < r.groups(); ++g)
-      if (r.column[g] != PromptRecords::kNone && !job.stored->there[r.at(block, g)] &&
+      if (r.column[g] != PromptRecords::kNone && job.stored->place[r.at(block, g)] == kNowhere &&
           cache.wants(s, g, block, end * r.tokens_per_block))
         return true;
     return false;
@@ -77,17 +82,25 @@ void Engine::begin_loading(Job& job) {
   const std::uint32_t from = s.length() / r.tokens_per_block, end = stored_end(job, s, from);
   if (end <= from) return;
   LoadSpan span{.from = from, .to = end, .tokens_per_block = r.tokens_per_block, .block_bytes = 0};
-  for (std::uint32_t g = 0; g < r.groups(); ++g)
-    if (runtime_.cache().wants(s, g, from, (end + (1u << 20)) * r.tokens_per_block))
-      for (const RecordSegment& part : r.segments[g]) span.block_bytes += part.bytes;
+  std::vector<TierShare> shares;
+  for (TierPlace p = 0; p < link->tiers(); ++p) shares.push_back({.cost = link->cost(p)});
+  for (std::uint32_t g = 0; g < r.groups(); ++g) {
+    if (!runtime_.cache().wants(s, g, from, (end + (1u << 20)) * r.tokens_per_block)) continue;
+    std::uint64_t bytes = 0;
+    for (const RecordSegment& part : r.segments[g]) bytes += part.bytes;
+    span.block_bytes += bytes;
+    for (std::uint32_t block = from; block < end; ++block)
+      if (const TierPlace p = job.stored->place[r.at(block, g)]; p != kNowhere)
+        shares[p].bytes += bytes;
+  }
   const LoadPlan plan =
-      plan_load(span, link->cost(), prefill_cost_, running_.size() == 1 && line_.size() == 0);
+      plan_load(span, joint_cost(shares), prefill_cost_, running_.size() == 1 && line_.size() == 0);
   if (plan.first >= end) {
     job.reason = Reason::load_too_slow;
     return;
   }
   job.loading = std::make_unique<Loading>(
-      *link, runtime_.cache(), job.records,
+      *link, runtime_.cache(), job.records, job.stored->place,
       Loading::Plan{
           .first = plan.first,
           .end = end,
@@ -110,6 +123,7 @@ void Engine::end_loading(Job& job) {
   const auto prompt = static_cast<std::uint32_t>(job.request.prompt.size());
   const std::uint32_t length = job.branch(0).sequence->length();
   job.loaded = job.loading->adopted_tokens();
+  job.remote = job.loading->remote_tokens();
   job.cached = std::min(job.cached + job.loaded, prompt - 1);
   job.load_time += now_ - job.loading->began();
   if (job.loading->failed())

@@ -59,6 +59,7 @@ void Engine::complete(Job& job) {
   Done done{.prompt_tokens = prompt,
             .cached_tokens = job.cached,
             .loaded_tokens = job.loaded,
+            .remote_tokens = job.remote,
             .approximate_tokens = approximate,
             .converted = job.programs.converted,
             .computed_tokens = prompt - job.cached - approximate,
@@ -133,7 +134,9 @@ const ServiceStats& Engine::stats() {
   stats_.sequences_running = branches_;
   stats_.cache = runtime_.cache().stats();
   stats_.block_times = runtime_.cache().block_times();
-  if (TierLink* link = runtime_.tiers()) stats_.tier = link->stats();
+  stats_.tiers.clear();
+  if (TierLink* link = runtime_.tiers())
+    for (TierPlace p = 0; p < link->tiers(); ++p) stats_.tiers.push_back(link->stats(p));
   stats_.key_error = runtime_.executor().seal_error().keys.relative();
   stats_.value_error = runtime_.executor().seal_error().values.relative();
   const CacheStats& c = stats_.cache;

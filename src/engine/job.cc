@@ -144,6 +144,13 @@ std::vector<KeyChange> key_changes(const KvPolicy& policy) {
   return changes;
 }
 
+bool goes_below(const Runtime& runtime, const KvPolicy& policy) {
+  const TierLink* link = runtime.tiers();
+  for (TierPlace p = 0; link && p < link->tiers(); ++p)
+    if (!policy.may_use(link->traits(p))) return false;
+  return true;
+}
+
 std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
                                   const KvPolicy& policy) {
   KeyChain chain(runtime.secret(), runtime.tenant_key(policy.tenant, policy.storage.get()),
@@ -169,7 +176,7 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
   job->keys = prompt_keys(runtime, request.prompt, request.kv);
   const KvPolicy& kv = request.kv;
   // Some programs act on what was in memory when the prompt was attached.
-  if (runtime.tiers() && kv.reuse && kv.below && !kv.blend && !kv.convert)
+  if (runtime.tiers() && kv.reuse && (kv.disk || kv.remote) && !kv.blend && !kv.convert)
     job->records = prompt_records(runtime.secret(), runtime.geometry(kv.storage.get()), job->keys,
                                   request.prompt);
   if (!request.ignore_end) job->end_tokens = runtime.tokenizer().end_of_generation();

@@ -80,7 +80,7 @@ struct Job {
   bool one_by_one = false;  // its answers find no room together: a branch waits for those before it
   bool placed = false;
   std::uint32_t preemptions = 0;
-  std::shared_ptr<Stored> stored;    // what a tier has of `records`, once it has answered
+  std::shared_ptr<Stored> stored;    // what tiers have of `records`, as they answer
   std::unique_ptr<Loading> loading;  // of branch 0, while the prompt is read
   bool told_admission = false;
   bool snapshot_kept = false;    // what its programs left at their cut was offered to others
@@ -95,9 +95,9 @@ struct Job {
   std::uint32_t cached = 0, waited = 0, written = 0, generated = 0;
   std::uint32_t drafted = 0, drafted_right = 0, predicted = 0, predicted_right = 0;
   std::uint64_t kv_bytes = 0, kv_bytes_whole = 0;
-  ProgramReport programs;    // of answers that ended
-  Nanoseconds lookup = 0;    // spent on finding its prefix
-  std::uint32_t loaded = 0;  // tokens that came from a tier
+  ProgramReport programs;                // of answers that ended
+  Nanoseconds lookup = 0;                // spent on finding its prefix
+  std::uint32_t loaded = 0, remote = 0;  // tokens that came from a tier; from one that is shared
   Nanoseconds load_time = 0;
   GapSketch gaps;  // between the tokens of an answer
   Reason reason = Reason::none;
@@ -150,5 +150,7 @@ std::vector<KeyChange> key_changes(const KvPolicy& policy);
 // Keys of the prompt's whole blocks under a policy.
 std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
                                   const KvPolicy& policy);
+// Whether its blocks may be stored below memory: they go to all tiers, so all must be allowed.
+bool goes_below(const Runtime& runtime, const KvPolicy& policy);
 
 }  // namespace quire

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "engine/prefill_cost.h"
 #include "kv/tier/tier.h"
@@ -27,6 +28,13 @@ struct LoadPlan {
   bool waits = true;        // nothing is computed while it loads
   double seconds = 0;       // until it is there; 0: not known
 };
+
+// What blocks of several tiers cost, as if they came from one, one after the other.
+struct TierShare {
+  TierCost cost;
+  std::uint64_t bytes = 0;
+};
+TierCost joint_cost(std::span<const TierShare> shares);
 
 // `may_compute`: nobody else waits for the processor.
 LoadPlan plan_load(const LoadSpan& span, const TierCost& tier, const PrefillCost& prefill,

@@ -48,6 +48,24 @@ TEST(LoadPlan, LoadsAllWhereOthersCompute) {
   EXPECT_TRUE(plan.waits);
 }
 
+TEST(LoadPlan, TwoTiersCostWhatTheirSharesCost) {
+  const TierCost disk{.first_byte_s = 1e-4, .bytes_per_s = 1e9};
+  const TierCost store{.first_byte_s = 1e-3, .bytes_per_s = 1e8, .queued_bytes = 10'000'000};
+  const TierShare only[] = {{disk, 32'000'000}, {store, 0}};
+  EXPECT_EQ(joint_cost(only).bytes_per_s, 1e9);
+  EXPECT_EQ(joint_cost(only).queued_bytes, 0u);
+  const TierShare both[] = {{disk, 16'000'000}, {store, 16'000'000}};
+  const TierCost joint = joint_cost(both);
+  EXPECT_EQ(joint.first_byte_s, 1e-3);
+  // 16 ms, 160 ms, and 100 ms of what others have asked the store for.
+  EXPECT_NEAR(32e6 / joint.bytes_per_s, 0.176, 1e-9);
+  EXPECT_NEAR(static_cast<double>(joint.queued_bytes) / joint.bytes_per_s, 0.1, 1e-6);
+  // One that has not been measured does not make the other one unknown.
+  const TierShare fresh[] = {{disk, 16'000'000}, {{}, 16'000'000}};
+  EXPECT_GT(joint_cost(fresh).bytes_per_s, 3e8);
+  EXPECT_LT(joint_cost(fresh).bytes_per_s, 1e9);
+}
+
 TEST(LoadPlan, LoadsWhereNothingIsKnown) {
   const LoadPlan plan = plan_load(kSpan, {}, PrefillCost(), true);
   EXPECT_EQ(plan.first, 2u);

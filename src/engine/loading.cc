@@ -40,6 +40,17 @@ std::shared_ptr<const PromptRecords> prompt_records(const KeySecret& secret,
   return made;
 }
 
+void Stored::answer(TierPlace from, std::span<const std::uint8_t> there) {
+  --unanswered;
+  known = true;
+  for (std::size_t i = 0; i < there.size(); ++i)
+    if (there[i] != 0) place[i] = std::min(place[i], from);
+}
+
+bool Stored::all() const {
+  return unanswered == 0 || (known && std::ranges::find(place, kNowhere) == place.end());
+}
+
 struct Loading::Blocks {
   std::uint32_t first = 0;
   std::vector<Block> all;
@@ -48,14 +59,14 @@ struct Loading::Blocks {
   bool given_up = false;
 
   // A read of this block has ended.
-  void end_part(std::uint32_t block, TierOutcome outcome, TierLink& link) {
+  void end_part(std::uint32_t block, TierPlace place, TierOutcome outcome, TierLink& link) {
     Block& b = all[block - first];
     b.spoilt |= outcome != TierOutcome::ok && !planted(Bug::adopt_failed);
     if (--b.parts > 0) return;
     ++ended;
     if (b.spoilt) {
       ++failed;
-      link.load_failed(1);
+      link.load_failed(place);
     }
     if (b.spoilt || given_up || b.state == State::taken) b.room = {};
     if (b.state == State::coming) b.state = b.spoilt ? State::failed : State::there;
@@ -63,10 +74,12 @@ struct Loading::Blocks {
 };
 
 Loading::Loading(TierLink& link, KvCache& cache, std::shared_ptr<const PromptRecords> records,
-                 const Plan& plan, std::string tenant, Nanoseconds now)
+                 std::vector<TierPlace> places, const Plan& plan, std::string tenant,
+                 Nanoseconds now)
     : link_(link),
       cache_(cache),
       records_(std::move(records)),
+      places_(std::move(places)),
       plan_(plan),
       tenant_(std::move(tenant)),
       tokens_per_block_(records_->tokens_per_block),
@@ -110,9 +123,8 @@ bool Loading::land(const Sequence& s, std::uint32_t block) {
 void Loading::ask(const Sequence& s) {
   while (next_ > std::max(plan_.first, place(s)) && blocks_->in_flight < kInFlightBytes) {
     std::vector<SegmentRead> reads;
-    std::vector<std::uint32_t> owners;
+    std::vector<std::pair<std::uint32_t, TierPlace>> owners;
     std::uint64_t bytes = 0;
-    std::uint32_t count = 0;
     while (next_ > std::max(plan_.first, place(s)) && bytes < kReadBytes) {
       const std::uint32_t block = next_ - 1;
       if (!land(s, block)) {  // no room: what is left is computed
@@ -120,16 +132,18 @@ void Loading::ask(const Sequence& s) {
         break;
       }
       --next_;
-      ++count;
       Block& b = blocks_->all[block - blocks_->first];
       b.state = State::coming;
       for (std::uint32_t g = 0; g < records_->groups(); ++g) {
         if (b.room[g].empty()) continue;
+        const std::size_t record = records_->at(block, g);
+        const TierPlace place = places_[record];
+        b.remote |= link_.traits(place).shared;
         std::uint32_t number = 0;
         for (const std::span<std::byte> part :
              cut_block<std::byte>(records_->segments[g], b.room[g].bytes())) {
-          reads.push_back({records_->identities[records_->at(block, g)], number++, part, tenant_});
-          owners.push_back(block);
+          reads.push_back({records_->identities[record], number++, part, tenant_, place});
+          owners.emplace_back(block, place);
           bytes += part.size();
           ++b.parts;
         }
@@ -137,12 +151,12 @@ void Loading::ask(const Sequence& s) {
     }
     if (reads.empty()) return;
     blocks_->in_flight += bytes;
-    link_.read(reads, count,
-               [blocks = blocks_, owners = std::move(owners), bytes, link = &link_](
-                   std::span<const ReadEnd> ends, bool last) {
-                 for (const ReadEnd& e : ends) blocks->end_part(owners[e.read], e.outcome, *link);
-                 if (last) blocks->in_flight -= bytes;
-               });
+    link_.read(reads, [blocks = blocks_, owners = std::move(owners), bytes, link = &link_](
+                          std::span<const ReadEnd> ends, bool last) {
+      for (const ReadEnd& e : ends)
+        blocks->end_part(owners[e.read].first, owners[e.read].second, e.outcome, *link);
+      if (last) blocks->in_flight -= bytes;
+    });
   }
 }
 
@@ -159,7 +173,12 @@ void Loading::take(Sequence& s, Nanoseconds now) {
     run.push_back(std::move(blocks_->all[b - blocks_->first].room));
   const std::uint32_t before = s.length();
   cache_.adopt(s, from, run);
-  for (std::uint32_t b = from; b < to; ++b) blocks_->all[b - blocks_->first].state = State::taken;
+  for (std::uint32_t b = from; b < to; ++b) {
+    Block& taken = blocks_->all[b - blocks_->first];
+    taken.state = State::taken;
+    if (taken.remote)
+      remote_ += (b + 1) * tokens_per_block_ - std::max(before, b * tokens_per_block_);
+  }
   adopted_ += s.length() - before;
   progress_ = now;
 }

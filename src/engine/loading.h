@@ -1,4 +1,4 @@
-// engine/loading.h - blocks of one prompt on their way from a tier into memory.
+// engine/loading.h - blocks of one prompt on their way from tiers into memory.
 //
 // A job that was admitted has one while stored blocks come. They come from the last one to the
 // first, a few at a time, each into a room of its own. When the sequence has come to a block that is
@@ -6,7 +6,7 @@
 // never been stored. The engine thread owns it; a loading that is given up stays alive, room and all,
 // until the tier has let go of its memory.
 //
-//   Loading loading(link, cache, records, {.first = 3, .end = 31}, now);
+//   Loading loading(link, cache, records, stored->place, {.first = 3, .end = 31}, "tenant", now);
 //   loading.go_on(sequence, now);                  // before every step: asks for more, takes what is there
 //   if (loading.waits(sequence, now)) ...          // no rows: it is better to wait
 //   loading.rows(sequence);                        // rows that may be computed until the next block
@@ -41,10 +41,14 @@ struct PromptRecords {
   }
 };
 
-// What a tier says it has of them.
+// What tiers say they have of them, as their answers come.
 struct Stored {
-  bool known = false;
-  std::vector<std::uint8_t> there;  // by name
+  std::uint32_t unanswered = 0;  // tiers
+  bool known = false;            // one has answered
+  std::vector<TierPlace> place;  // by name: the fastest one that has it, or kNowhere
+
+  void answer(TierPlace from, std::span<const std::uint8_t> there);
+  bool all() const;  // more answers would tell nothing
 };
 
 // Made by the thread that submits: it hashes. None where a model has recurrent state.
@@ -60,8 +64,9 @@ class Loading {
     bool waits = true;
     Nanoseconds patience = 0;  // without progress; then computing goes on besides
   };
+  // `places`: where to read each record.
   Loading(TierLink& link, KvCache& cache, std::shared_ptr<const PromptRecords> records,
-          const Plan& plan, std::string tenant, Nanoseconds now);
+          std::vector<TierPlace> places, const Plan& plan, std::string tenant, Nanoseconds now);
   ~Loading();  // what is under way ends by itself
 
   void go_on(Sequence& s, Nanoseconds now);
@@ -70,7 +75,8 @@ class Loading {
   bool over(const Sequence& s) const;  // nothing more will come that it could take
 
   std::uint32_t adopted_tokens() const { return adopted_; }
-  bool failed() const;  // a block could not be read
+  std::uint32_t remote_tokens() const { return remote_; }  // of these: from places that are shared
+  bool failed() const;                                     // a block could not be read
   Nanoseconds began() const { return began_; }
 
  private:
@@ -79,6 +85,7 @@ class Loading {
     State state = State::waiting;
     std::uint32_t parts = 0;  // reads that have not ended
     bool spoilt = false;      // one of them failed
+    bool remote = false;      // one of them is of a shared place
     LandedBlock room;
   };
   struct Blocks;  // outlives the loading while the tier writes
@@ -92,12 +99,13 @@ class Loading {
   TierLink& link_;
   KvCache& cache_;
   std::shared_ptr<const PromptRecords> records_;
+  std::vector<TierPlace> places_;
   Plan plan_;
   std::string tenant_;
   std::uint32_t tokens_per_block_;
   std::shared_ptr<Blocks> blocks_;
   std::uint32_t next_;  // blocks from here on have been asked for
-  std::uint32_t adopted_ = 0;
+  std::uint32_t adopted_ = 0, remote_ = 0;
   std::uint64_t seen_ = 0;  // blocks that had ended when it last looked
   Nanoseconds began_, progress_;
 };

@@ -26,6 +26,7 @@
 #include "kv/reason.h"
 #include "kv/retain/policy.h"
 #include "kv/select/policy.h"
+#include "kv/tier/tier.h"
 
 namespace quire {
 
@@ -63,7 +64,9 @@ struct KvPolicy {
   // Texts of the prompt that are cached behind other prefixes are reused, and this share of their
   // tokens is computed again (engine/blend.h); none: prefixes only.
   std::optional<double> blend = {};
-  bool below = true;  // its blocks may be stored below memory, and come from there
+  // Its blocks may be stored in tiers of this machine, and in shared ones, and come from there.
+  bool disk = true, remote = true;
+  bool may_use(const TierTraits& tier) const { return tier.shared ? remote : disk; }
   bool convert =
       false;  // in a lossy format: exact blocks that are cached are encoded, not computed
   std::uint8_t priority = 50;  // 0-100, of the blocks it leaves
@@ -170,6 +173,7 @@ struct Admitted {
   std::uint32_t cached_tokens = 0;  // need not be computed; at most prompt_tokens - 1
   std::uint32_t waited_tokens = 0;  // of these: others computed them while this one waited
   std::uint32_t loaded_tokens = 0;  // of the cached: they came from a tier
+  std::uint32_t remote_tokens = 0;  // of these: from one that machines share
   Reason reason = Reason::none;     // why the next token was not served
   double queue_seconds = 0;
   std::shared_ptr<const Explanation> explanation = {};  // where Request::explain asks for it
@@ -184,6 +188,7 @@ struct PromptLogprob {
 struct Done {
   std::uint32_t prompt_tokens = 0, cached_tokens = 0;
   std::uint32_t loaded_tokens = 0;       // of the cached: they came from a tier
+  std::uint32_t remote_tokens = 0;       // of these: from one that machines share
   std::uint32_t approximate_tokens = 0;  // reused off the prefix
   bool converted = false;                // began with blocks that were encoded, not computed
   std::uint32_t computed_tokens = 0;     // prompt tokens that were computed, once for all choices

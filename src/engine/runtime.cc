@@ -12,11 +12,11 @@
 
 #include "base/check.h"
 #include "engine/combine.h"
+#include "engine/open_tiers.h"
 #include "engine/text_parts.h"
 #include "engine/weights_digest.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
-#include "kv/tier/disk_tier.h"
 #include "model/cpu_executor.h"
 #include "model/cuda_executor.h"
 
@@ -87,29 +87,6 @@ Digest file_identity(const std::string& path) {
                 '\0' + std::to_string(info.st_ino));
 }
 
-// The cache folder, and the secret that is in it.
-Status open_folder(const RuntimeOptions& options, RuntimeParts& parts) {
-  if (options.device != DeviceKind::cpu)
-    return Error{Code::unsupported,
-                 "--kv-dir: blocks of a GPU's cache cannot be kept in a folder yet; leave it out"};
-  std::optional<DeploymentSecret> secret;
-  TRY(parts.tiers, TierLink::open({.write = options.kv_disk_write}, [&](Mailbox& mailbox) {
-        DiskTierOptions disk;
-        disk.store.folder.path = options.kv_dir;
-        disk.store.capacity_bytes = options.kv_disk_bytes ? options.kv_disk_bytes : 1ull << 30;
-        disk.mailbox = &mailbox;
-        disk.log = options.log;
-        Result<std::unique_ptr<DiskTier>> tier = DiskTier::open(std::move(disk));
-        if (!tier.ok()) return Result<std::unique_ptr<Tier>>(tier.error());
-        secret = tier.value()->secret();
-        return Result<std::unique_ptr<Tier>>(std::move(tier.value()));
-      }));
-  parts.cache.secret = secret->key_secret();
-  parts.sessions = {options.kv_dir + "/sessions", *secret,
-                    options.kv_disk_bytes ? options.kv_disk_bytes : 1ull << 30};
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
@@ -132,15 +109,12 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   // The vocabulary is read while the weights are packed: both take a noticeable part of starting
   // up.
   Result<TextParts> text = Error{Code::unavailable, "not read"};
-  if (!options.kv_dir.empty())
-    if (const Status folder = open_folder(options, parts); !folder.ok()) {
-      if (options.kv_dir_needed) return folder.error();
-      if (options.log) options.log("nothing is kept on disk: " + folder.error().message);
-    }
+  TRY_STATUS(open_tiers(options, parts));
   Result<Digest> weights = file_identity(path);
   std::thread reader([&] { text = read_text_parts(*source); });
   std::thread hasher([&] {
-    if (parts.tiers) weights = weights_digest(path, options.kv_dir + "/weights");
+    if (!parts.tiers) return;
+    weights = weights_digest(path, parts.sessions ? options.kv_dir + "/weights" : "");
   });
   Result<std::unique_ptr<Executor>> executor = load_executor(*source, *parts.pool, options);
   reader.join();
@@ -235,7 +209,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   cache.tenant_pin_share = options.tenant_pin_share;
   if (parts.tiers) {
     r->tiers_ = std::move(parts.tiers);
-    r->kv_dir_ = options.kv_dir;
+    if (r->sessions_) r->kv_dir_ = options.kv_dir;  // it could be opened
     r->tiers_->set_secret(cache.secret);
     double token_bytes = 0;
     for (const LayerGroup& g : geometry.groups) token_bytes += geometry.bytes_per_token(g);

@@ -68,7 +68,9 @@ struct RuntimeOptions {
   bool kv_dir_needed = true;        // false: if it cannot be used, `log` says why
   std::uint64_t kv_disk_bytes = 0;  // it is never larger; 0: 1 GiB
   TierWrite kv_disk_write = TierWrite::automatic;
-  std::function<void(const std::string&)> log = {};  // lines about the folder, from any thread
+  std::string kv_store = {};        // URL of a store that machines share (kv/tier/store_url.h)
+  std::string kv_secret_file = {};  // the secret of keys and records; none: the folder's
+  std::function<void(const std::string&)> log = {};  // lines about folder and store, any thread
   ModelSource::Progress loading = {};  // called with the bytes of weights that are loaded
 };
 

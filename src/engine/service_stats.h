@@ -34,6 +34,7 @@ struct ServiceStats {
   std::array<std::uint64_t, kReasonCount> missed{};   // admissions, by why the next token missed
   std::uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, prompt_tokens_computed = 0;
   std::uint64_t prompt_tokens_loaded = 0;  // cached, and came from a tier
+  std::uint64_t prompt_tokens_remote = 0;  // of these: from one that machines share
   std::uint64_t prompt_tokens_waited = 0;  // cached, because others computed them meanwhile
   std::uint64_t tokens_generated = 0;
   std::uint64_t preemptions_recompute = 0, preemptions_parked = 0;
@@ -57,7 +58,7 @@ struct ServiceStats {
   // Of the cache, at the same moment.
   CacheStats cache{};
   BlockTimes block_times;
-  TierLinkStats tier;                     // what lies below memory
+  std::vector<TierLinkStats> tiers;       // what lies below memory, the fastest first
   double kv_usage = 0;                    // share of the budget that running answers and pins hold
   double key_error = 0, value_error = 0;  // lost in sealing: mean square, relative; sampled
   // Bytes in the prefix index of the tenants seen first. The names are replaced, never changed.

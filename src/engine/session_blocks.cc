@@ -18,7 +18,7 @@ Result<Sequence> open_text(Runtime& runtime, std::span<const TokenId> tokens, co
                             .token_capacity = static_cast<std::uint32_t>(tokens.size()) + 1,
                             .publish = publish,
                             .publish_generated = false,
-                            .goes_below = kv.below,
+                            .goes_below = goes_below(runtime, kv),
                             .priority = kv.priority,
                             .changes = changes}));
   std::vector<TokenId> all(tokens.begin(), tokens.end());

@@ -244,6 +244,7 @@ void Generation::handle(Event event) {
     prompts_[event.part].pooled = std::move(part.done->pooled);
     part.admitted.cached_tokens = part.done->cached_tokens;
     part.admitted.loaded_tokens = part.done->loaded_tokens;
+    part.admitted.remote_tokens = part.done->remote_tokens;
     for (std::uint32_t c = 0; c < part.choices.size() && !over_; ++c)
       finish_choice(part, c, Finish::length);  // those that only scored their prompt
     if (++parts_done_ == parts_.size() && !over_) complete();
@@ -385,6 +386,7 @@ Usage Generation::usage() const {
     u.prompt += prompt;
     u.cached += cached;
     u.loaded += part->admitted.loaded_tokens;
+    u.remote += part->admitted.remote_tokens;
     if (start_.asked.kv.policy.write != KvWrite::none) {
       const auto& marks = start_.prompts[part->number].breakpoints;
       const std::uint64_t kept = (marks.empty() ? prompt : marks.back().tokens) / p * p;

@@ -73,7 +73,7 @@ Status move_down(Server& server, KvJob& job, const Selector& selector, bool copy
     if (job.cancelled()) return {};
     const auto look_again = [](EngineView& e) {
       e.engine.drain_below();
-      return e.runtime.tiers()->write_queue_bytes() == 0;
+      return !e.runtime.tiers()->writes();
     };
     TRY(written, on_engine(server, look_again));
     if (!written) std::this_thread::sleep_for(kQueuePause);
@@ -298,18 +298,22 @@ void post_kv_move(Server& server, std::shared_ptr<Call> call) {
   server.with_json(call, [&server, call](const Json& body) {
     Fields f(body);
     const Selector selector = parse_selector(f, server, *call, false);
+    const TierLink* const tiers = server.runtime().tiers();
+    const std::string below(tiers ? tiers->traits().name : "disk");
     const std::string from = f.text("from", 16).value_or("cpu"),
-                      to = f.text("to", 16).value_or("disk");
+                      to = f.text("to", 16).value_or(below);
     const bool copy = f.boolean("copy").value_or(false);
     const bool dry_run = f.boolean("dry_run").value_or(false);
     f.refuse_unknown();
-    if (from != "cpu" || to != "disk")
+    if (from != "cpu" || to != below)
       f.refuse("to",
-               "must be disk, and from cpu; blocks come up when a request wants them "
-               "(POST /v1/kv/prefill)",
+               "must be " + below +
+                   ", and from cpu; blocks come up when a request wants them "
+                   "(POST /v1/kv/prefill)",
                "tier_unavailable");
-    if (!server.runtime().tiers())
-      f.refuse("to", "is not there; start the server with --kv-dir", "tier_unavailable");
+    if (!tiers)
+      f.refuse("to", "is not there; start the server with --kv-dir or --kv-store",
+               "tier_unavailable");
     if (f.failed()) return post_refusal(call, f.error());
     if (dry_run) return count_nodes(server, call, "move", selector);
     answer_job(server, call, "move", [&server, selector, copy](KvJob& job) {

@@ -339,7 +339,9 @@ void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
       f.refuse("tiers", "must be a list with \"cpu\", where blocks are computed",
                "tier_unavailable");
     else
-      kv.policy.below = std::ranges::find(*tiers, Json("disk")) != tiers->end();
+      for (const auto& [name, allowed] :
+           {std::pair{"disk", &kv.policy.disk}, std::pair{"remote", &kv.policy.remote}})
+        *allowed = std::ranges::find(*tiers, Json(name)) != tiers->end();
   }
   const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
   if (kv.policy.blend && !allow_lossy)

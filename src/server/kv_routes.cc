@@ -147,7 +147,7 @@ Json Server::statistics() const {
                      {"active", c.referenced_blocks},
                      {"cached", c.cached_blocks},
                      {"pinned", block_bytes ? c.pinned_bytes / block_bytes : 0}}}});
-  if (s.tier.there) tiers.push_back(tier_json(s.tier));
+  for (const TierLinkStats& t : s.tiers) tiers.push_back(tier_json(t));
   const auto rate = [](double hit, double asked) { return asked > 0 ? hit / asked : 0; };
   const HitHistory::Rates rates = hits_.rates(SteadyClock().now(), c.tokens_queried, c.tokens_hit);
   return {
@@ -163,7 +163,10 @@ Json Server::statistics() const {
       {"tokens",
        {{"queried", c.tokens_queried},
         {"hit", c.tokens_hit},
-        {"hit_by_tier", {{"cpu", c.tokens_hit}, {"disk", s.prompt_tokens_loaded}}},
+        {"hit_by_tier",
+         {{"cpu", c.tokens_hit},
+          {"disk", s.prompt_tokens_loaded - s.prompt_tokens_remote},
+          {"remote", s.prompt_tokens_remote}}},
         {"published", c.tokens_published}}},
       {"evictions", {{"total", c.evicted_blocks}, {"by_cause", evictions}}},
       {"sharing",

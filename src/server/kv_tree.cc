@@ -185,7 +185,7 @@ Json run_json(const std::vector<Run>& runs, std::size_t at, const View& view, Se
              {"pin", r.first->pinned},
              {"sessions", r.sessions}};
   Json tiers{{"cpu", r.blocks}};
-  if (server.runtime().tiers()) tiers["disk"] = r.below;
+  if (const TierLink* below = server.runtime().tiers()) tiers[below->traits().name] = r.below;
   Json children = Json::array();
   for (const std::size_t c : r.children) children.push_back(runs[c].last->key.hex());
   const std::string& format = server.runtime().kv_format();

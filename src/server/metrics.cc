@@ -100,31 +100,63 @@ void add_requests(Page& page, const ServiceStats& s) {
              {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});
 }
 
-// What moves between memory and a tier. Without one, all of it is 0.
-void add_tier(Page& page, const TierLinkStats& t) {
-  const std::string name(t.there ? t.name : "disk");
-  const Labels down{{"from", kTier}, {"to", name}}, up{{"from", name}, {"to", kTier}};
-  page.open("kv_transfers_total", MetricType::Counter, "Blocks moved between tiers.")
-      .sample(number(t.down.blocks), down)
-      .sample(number(t.up.blocks), up);
-  page.open("kv_transfer_bytes_total", MetricType::Counter, "Bytes moved between tiers.")
-      .sample(number(t.down.bytes), down)
-      .sample(number(t.up.bytes), up);
-  page.open("kv_transfer_seconds", MetricType::Histogram, "Time of a batch of blocks.")
-      .sample(t.down.seconds, down)
-      .sample(t.up.seconds, up);
-  page.open("kv_transfer_queue_bytes", MetricType::Gauge, "Bytes that wait to be moved.")
-      .sample(number(t.write_queue_bytes), down)
-      .sample(number(t.cost.queued_bytes), up);
-  page.gauge("kv_tier_open", "1: the tier works; 0: it closed itself, or there is none.",
-             t.there && t.tier.open != 0 ? 1 : 0, {{"tier", name}});
-  page.counter("kv_tier_closings_total", "How often it closed itself.", number(t.tier.closings),
-               {{"tier", name}});
-  page.open("kv_tier_misses_total", MetricType::Counter, "Blocks it could not give, by why.")
-      .sample(number(t.tier.absent), {{"tier", name}, {"cause", "absent"}})
-      .sample(number(t.tier.corrupt), {{"tier", name}, {"cause", "corrupt"}})
-      .sample(number(t.tier.failed), {{"tier", name}, {"cause", "failed"}});
-  page.gauge("kv_tier_bytes", "Bytes it holds.", number(t.tier.stored_bytes), {{"tier", name}});
+// What moves between memory and tiers. Without one, a disk's figures are all 0.
+void add_tiers(Page& page, const std::vector<TierLinkStats>& tiers) {
+  struct Named {
+    TierLinkStats of;
+    Labels tier, down, up;
+    Labels miss(const char* cause) const {
+      Labels labels = tier;
+      labels.push_back({"cause", cause});
+      return labels;
+    }
+  };
+  std::vector<Named> all;
+  const auto add = [&](const TierLinkStats& of, std::string name) {
+    all.push_back(
+        {of, {{"tier", name}}, {{"from", kTier}, {"to", name}}, {{"from", name}, {"to", kTier}}});
+  };
+  for (const TierLinkStats& t : tiers) add(t, std::string(t.name));
+  if (tiers.empty()) {
+    TierLinkStats none;
+    none.tier.open = 0;
+    add(none, "disk");
+  }
+  const auto family = [&](const char* name, MetricType type, const char* help,
+                          const auto& samples) {
+    page.open(name, type, help);
+    for (const Named& t : all) samples(t);
+  };
+  family("kv_transfers_total", MetricType::Counter, "Blocks moved between tiers.",
+         [&](const Named& t) {
+           page.sample(number(t.of.down.blocks), t.down).sample(number(t.of.up.blocks), t.up);
+         });
+  family("kv_transfer_bytes_total", MetricType::Counter, "Bytes moved between tiers.",
+         [&](const Named& t) {
+           page.sample(number(t.of.down.bytes), t.down).sample(number(t.of.up.bytes), t.up);
+         });
+  family("kv_transfer_seconds", MetricType::Histogram, "Time of a batch of blocks.",
+         [&](const Named& t) {
+           page.sample(t.of.down.seconds, t.down).sample(t.of.up.seconds, t.up);
+         });
+  family("kv_transfer_queue_bytes", MetricType::Gauge, "Bytes that wait to be moved.",
+         [&](const Named& t) {
+           page.sample(number(t.of.write_queue_bytes), t.down)
+               .sample(number(t.of.cost.queued_bytes), t.up);
+         });
+  family("kv_tier_open", MetricType::Gauge,
+         "1: the tier works; 0: it closed itself, or there is none.",
+         [&](const Named& t) { page.sample(t.of.tier.open != 0 ? 1 : 0, t.tier); });
+  family("kv_tier_closings_total", MetricType::Counter, "How often it closed itself.",
+         [&](const Named& t) { page.sample(number(t.of.tier.closings), t.tier); });
+  family("kv_tier_misses_total", MetricType::Counter, "Blocks it could not give, by why.",
+         [&](const Named& t) {
+           page.sample(number(t.of.tier.absent), t.miss("absent"))
+               .sample(number(t.of.tier.corrupt), t.miss("corrupt"))
+               .sample(number(t.of.tier.failed), t.miss("failed"));
+         });
+  family("kv_tier_bytes", MetricType::Gauge, "Bytes it holds; of a shared one nobody knows.",
+         [&](const Named& t) { page.sample(number(t.of.tier.stored_bytes), t.tier); });
 }
 
 void add_tokens(Page& page, const ServiceStats& s) {
@@ -136,7 +168,8 @@ void add_tokens(Page& page, const ServiceStats& s) {
             "Prompt tokens served from the cache, by where they were.")
       .sample(number(s.prompt_tokens_cached - s.prompt_tokens_loaded), {{"source", "device"}})
       .sample(0, {{"source", "host"}})
-      .sample(number(s.prompt_tokens_loaded), {{"source", "disk"}})
+      .sample(number(s.prompt_tokens_loaded - s.prompt_tokens_remote), {{"source", "disk"}})
+      .sample(number(s.prompt_tokens_remote), {{"source", "remote"}})
       .sample(0, {{"source", "p2p"}});
   page.counter("vllm:generation_tokens_total", "Tokens made.", number(s.tokens_generated));
   page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up.",
@@ -144,7 +177,7 @@ void add_tokens(Page& page, const ServiceStats& s) {
   page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found.",
                number(s.prompt_tokens_cached));
   page.counter("vllm:external_prefix_cache_queries_total", "Prompt tokens looked up elsewhere.",
-               s.tier.there ? number(s.prompt_tokens) : 0);
+               s.tiers.empty() ? 0 : number(s.prompt_tokens));
   page.counter("vllm:external_prefix_cache_hits_total", "Prompt tokens loaded from elsewhere.",
                number(s.prompt_tokens_loaded));
 }
@@ -238,7 +271,7 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
   for (std::size_t i = 0; i < c.ghost_hits.size(); ++i)
     page.sample(number(c.ghost_hits[i]), {{"x", std::to_string(2u << i)}});
 
-  add_tier(page, s.tier);
+  add_tiers(page, s.tiers);
 
   page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by tenant.");
   for (std::size_t i = 0; i < s.tenants->size(); ++i)

@@ -68,7 +68,8 @@ void add_response(Span& s, const GenerationSummary& g, const ServedBy& by) {
   s.attribute("kv.outcome", g.outcome);
   s.attribute("kv.reason", reason_name(g.reason));
   s.attribute("kv.cached.cpu", g.usage.cached - g.usage.loaded);
-  s.attribute("kv.cached.disk", g.usage.loaded);
+  s.attribute("kv.cached.disk", g.usage.loaded - g.usage.remote);
+  s.attribute("kv.cached.remote", g.usage.remote);
   s.attribute("kv.format", by.kv_format);
   s.attribute("kv.lossy", false);
 }

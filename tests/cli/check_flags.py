@@ -40,7 +40,8 @@ for path in sorted([*(root / "src").rglob("*.cc"), *(root / "src").rglob("*.h")]
             for flag in re.findall(r"(?<![\w(-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w:-])", text):  # not a style's --name:
                 if flag not in known:
                     problems.append(f"{path.relative_to(root)}:{number}: {flag}")
-for path in [root / "README.md", root / "docs/server.md", root / "docs/security.md", root / "docs/methods.md", root / "docs/formats.md"]:
+for path in [root / "README.md", root / "docs/server.md", root / "docs/security.md", root / "docs/methods.md", root / "docs/formats.md",
+             root / "docs/tiers.md"]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if re.search(r"llama|vllm|ovms|cmake|ctest|git |pip |docker", line, re.I):
             continue  # of a peer, or of a tool

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 
@@ -38,6 +39,7 @@ class Breaker {
     const std::lock_guard lock(mutex_);
     const bool was_open = failures_ >= options_.failures_max;
     if (works) {
+      open_ = false;
       failures_ = 0;
       wait_ = 0;
       return was_open;
@@ -46,25 +48,22 @@ class Breaker {
     failures_ = options_.failures_max;
     wait_ = wait_ == 0 ? options_.wait_first : std::min(2 * wait_, options_.wait_max);
     next_try_ = now + wait_;
+    open_ = true;
     openings_ += !was_open;
     return !was_open;
   }
 
-  bool open() const {
-    const std::lock_guard lock(mutex_);
-    return failures_ >= options_.failures_max;
-  }
-  std::uint64_t openings() const {
-    const std::lock_guard lock(mutex_);
-    return openings_;
-  }
+  // These two take no lock.
+  bool open() const { return open_.load(std::memory_order_relaxed); }
+  std::uint64_t openings() const { return openings_.load(std::memory_order_relaxed); }
 
  private:
   const BreakerOptions options_;
   mutable std::mutex mutex_;
   std::uint32_t failures_ = 0;  // in a row
   Nanoseconds wait_ = 0, next_try_ = 0;
-  std::uint64_t openings_ = 0;
+  std::atomic<bool> open_{false};
+  std::atomic<std::uint64_t> openings_{0};
 };
 
 }  // namespace quire

@@ -36,6 +36,10 @@ enum class TierOutcome : std::uint8_t {
 };
 std::string_view tier_outcome_name(TierOutcome outcome);
 
+// Position in a list of tiers, the fastest first.
+using TierPlace = std::uint8_t;
+inline constexpr TierPlace kNowhere = 0xff;
+
 struct TierTraits {
   std::string_view name;             // on the wire and in metrics: "cpu", "disk", "remote", "peer"
   bool shared = false;               // others can read or write: records are sealed
@@ -50,6 +54,7 @@ struct SegmentRead {
   std::uint32_t segment = 0;                 // number in the record
   std::span<std::byte> to = {};
   std::string tenant = {};  // for tiers that seal; as it was written
+  TierPlace place = 0;      // which of a link's tiers it is read from (kv/tier/tier_link.h)
 };
 
 // A whole block. The memory is only read; it may not change until WriteDone.

@@ -44,15 +44,23 @@ TierLink::TierLink(const TierLinkOptions& options)
 Result<std::unique_ptr<TierLink>> TierLink::open(const TierLinkOptions& options,
                                                  const Opener& opener) {
   std::unique_ptr<TierLink> link(new TierLink(options));
-  TRY(link->tier_, opener(link->mailbox_));
+  TRY_STATUS(link->add(opener));
   link->courier_ = std::make_unique<Courier>(options.way);
   return link;
 }
 
-// The tier answers all that is under way; whoever waits hears of it here.
+Status TierLink::add(const Opener& opener) {
+  CHECK(places_.size() < kNowhere);
+  TRY(std::unique_ptr<Tier> tier, opener(mailbox_));
+  shared_ |= tier->traits().shared;
+  places_.push_back({.tier = std::move(tier)});
+  return {};
+}
+
+// The tiers answer all that is under way; whoever waits hears of it here.
 TierLink::~TierLink() {
   courier_.reset();
-  tier_.reset();
+  for (Place& p : places_) p.tier.reset();
   mailbox_.drain();
 }
 
@@ -83,11 +91,13 @@ std::shared_ptr<const std::vector<RecordSegment>> TierLink::segments_of(const Ca
   return known;
 }
 
+// Nothing is copied for tiers that are all closed, unless somebody asks.
 bool TierLink::wanted(Offer why, const OfferedBlock& block) const {
   if (why == Offer::asked) return true;
+  if (std::ranges::none_of(places_, &Place::open)) return false;
   switch (options_.write) {
     case TierWrite::automatic:
-      return why == Offer::sealed ? queued_bytes_ < options_.queue_bytes / 2
+      return why == Offer::sealed ? write_queue_bytes() < options_.queue_bytes / 2
                                   : why == Offer::hit || block.hits > 0;
     case TierWrite::always:
       return true;
@@ -104,8 +114,8 @@ bool TierLink::wanted(Offer why, const OfferedBlock& block) const {
 bool TierLink::offer(Offer why, const OfferedBlock& block) {
   if (!wanted(why, block)) return false;
   const std::uint64_t size = block.bytes.size();
-  if (queued_bytes_ + size > options_.queue_bytes) {
-    ++refused_;
+  if (write_queue_bytes() + size > options_.queue_bytes) {
+    ++places_[0].refused;
     return false;
   }
   auto bytes = std::make_unique_for_overwrite<std::byte[]>(size);
@@ -119,8 +129,7 @@ bool TierLink::offer(Offer why, const OfferedBlock& block) {
                     .size = size,
                     .recompute_us = static_cast<std::uint32_t>(
                         std::clamp<Nanoseconds>(block.recompute_ns / 1000, 0, UINT32_MAX)),
-                    .tenant = std::string(traits().shared ? block.tenant : std::string_view())});
-  queued_bytes_ += size;
+                    .tenant = std::string(shared_ ? block.tenant : std::string_view())});
   batch_bytes_ += size;
   if (batch_bytes_ >= kBatchBytes) send();
   return true;
@@ -128,12 +137,24 @@ bool TierLink::offer(Offer why, const OfferedBlock& block) {
 
 void TierLink::send() {
   if (batch_.empty()) return;
-  batch_bytes_ = 0;
-  auto batch = std::make_shared<const Batch>(std::exchange(batch_, {}));
-  const Nanoseconds since = clock_.now();
-  courier_->run([this, batch, since] {
+  auto batch = std::make_shared<Batch>();
+  batch->parcels = std::exchange(batch_, {});
+  batch->bytes = std::exchange(batch_bytes_, 0);
+  batch->since = clock_.now();
+  batch->kept.resize(batch->parcels.size());
+  for (TierPlace i = 0; i < tiers(); ++i) {
+    Place& place = places_[i];
+    // The first one has been asked whether it has room.
+    if (i > 0 && (!place.open || place.queued_bytes + batch->bytes > options_.queue_bytes)) {
+      place.refused += batch->parcels.size();
+      continue;
+    }
+    place.queued_bytes += batch->bytes;
+    batch->to.push_back(i);
+  }
+  courier_->run([this, batch] {
     std::vector<RecordWrite> writes;
-    for (const Parcel& p : *batch) {
+    for (const Parcel& p : batch->parcels) {
       auto of = std::make_shared<const RecordIdentity>(
           identity(secret_, p.key, p.layout, p.tokens, p.group));
       writes.push_back({.of = std::move(of),
@@ -143,45 +164,82 @@ void TierLink::send() {
                         .recompute_us = p.recompute_us,
                         .tenant = p.tenant});
     }
-    // The batch, and so its bytes, lives until this is called or dropped.
-    tier_->write(writes, [this, batch, since](std::span<const TierOutcome> ends) {
-      written(batch, since, ends);
-    });
+    // The batch, and so its bytes, lives until the last of these is called or dropped.
+    for (const TierPlace place : batch->to)
+      tier(place).write(writes, [this, batch, place](std::span<const TierOutcome> ends) {
+        written(*batch, place, ends);
+      });
   });
 }
 
-void TierLink::written(const std::shared_ptr<const Batch>& batch, Nanoseconds since,
-                       std::span<const TierOutcome> ends) {
+void TierLink::written(Batch& batch, TierPlace place, std::span<const TierOutcome> ends) {
+  Place& at = places_[place];
+  at.queued_bytes -= batch.bytes;
+  at.down.seconds.add(static_cast<double>(clock_.now() - batch.since) * 1e-9);
   for (std::size_t i = 0; i < ends.size(); ++i) {
-    const Parcel& p = (*batch)[i];
-    queued_bytes_ -= p.size;
-    if (ends[i] == TierOutcome::ok) {
-      ++down_.blocks;
-      down_.bytes += p.size;
-    } else if (ends[i] != TierOutcome::already && ends[i] != TierOutcome::full) {
-      lost_.emplace_back(p.key, p.group);
-    }
+    // One that is full would be so the next time, too.
+    batch.kept[i] |= ends[i] == TierOutcome::ok || ends[i] == TierOutcome::already ||
+                     ends[i] == TierOutcome::full;
+    if (ends[i] != TierOutcome::ok) continue;
+    ++at.down.blocks;
+    at.down.bytes += batch.parcels[i].size;
   }
-  down_.seconds.add(static_cast<double>(clock_.now() - since) * 1e-9);
+  if (++batch.answers < batch.to.size()) return;
+  for (std::size_t i = 0; i < batch.parcels.size(); ++i)
+    if (!batch.kept[i]) lost_.emplace_back(batch.parcels[i].key, batch.parcels[i].group);
 }
 
-void TierLink::read(std::span<const SegmentRead> reads, std::uint32_t blocks, ReadDone done) {
+bool TierLink::writes() const {
+  return !batch_.empty() ||
+         std::ranges::any_of(places_, [](const Place& p) { return p.queued_bytes > 0; });
+}
+
+void TierLink::read_at(TierPlace place, std::span<const SegmentRead> reads, ReadDone done) {
   ++reads_in_flight_;
-  std::uint64_t bytes = 0;
-  for (const SegmentRead& r : reads) bytes += r.to.size();
-  tier_->read(reads, [this, since = clock_.now(), bytes, blocks, done = std::move(done)](
-                         std::span<const ReadEnd> ends, bool last) {
+  std::uint64_t bytes = 0, blocks = 0;
+  for (const SegmentRead& r : reads) {
+    bytes += r.to.size();
+    blocks += r.segment == 0;
+  }
+  tier(place).read(reads, [this, place, since = clock_.now(), bytes, blocks,
+                           done = std::move(done)](std::span<const ReadEnd> ends, bool last) {
     if (last) {
+      TierTraffic& up = places_[place].up;
       --reads_in_flight_;
-      up_.blocks += blocks;
-      up_.bytes += bytes;
-      up_.seconds.add(static_cast<double>(clock_.now() - since) * 1e-9);
+      up.blocks += blocks;
+      up.bytes += bytes;
+      up.seconds.add(static_cast<double>(clock_.now() - since) * 1e-9);
     }
     done(ends, last);
   });
 }
 
+// Reads of several places become a batch for each. The caller hears of one batch.
+void TierLink::read(std::span<const SegmentRead> reads, const ReadDone& done) {
+  struct Part {
+    std::vector<SegmentRead> reads;
+    std::vector<std::uint32_t> which;  // in the caller's batch
+  };
+  std::map<TierPlace, Part> parts;
+  for (std::uint32_t i = 0; i < reads.size(); ++i) {
+    Part& part = parts[reads[i].place];
+    part.reads.push_back(reads[i]);
+    part.which.push_back(i);
+  }
+  if (parts.size() == 1) return read_at(parts.begin()->first, reads, done);
+  const auto left = std::make_shared<std::size_t>(parts.size());
+  for (auto& [place, part] : parts)
+    read_at(place, part.reads,
+            [left, done, which = std::move(part.which)](std::span<const ReadEnd> ends, bool last) {
+              std::vector<ReadEnd> named;
+              for (const ReadEnd& e : ends) named.push_back({which[e.read], e.outcome});
+              *left -= last;
+              done(named, *left == 0);
+            });
+}
+
 bool TierLink::drain(const std::function<void(const BlockKey&, std::uint32_t)>& lost) {
+  for (Place& p : places_) p.open = p.tier->stats().open != 0;
   const bool any = !mailbox_.empty();
   if (any) mailbox_.drain();
   for (const auto& [key, group] : std::exchange(lost_, {})) lost(key, group);
@@ -190,7 +248,9 @@ bool TierLink::drain(const std::function<void(const BlockKey&, std::uint32_t)>& 
 
 void TierLink::clear() {
   send();
-  courier_->run([this] { tier_->clear(); });
+  courier_->run([this] {
+    for (Place& p : places_) p.tier->clear();
+  });
 }
 
 void TierLink::erase(std::vector<BlockKey> keys) {
@@ -200,34 +260,36 @@ void TierLink::erase(std::vector<BlockKey> keys) {
     for (const BlockKey& key : keys)
       for (std::uint32_t g = 0; g < kGroupsMax; ++g)
         names.push_back(RecordName::of(stored_key(secret_, key, g)));
-    tier_->erase(names);
+    for (Place& p : places_) p.tier->erase(names);
   });
 }
 
 bool TierLink::flush(Nanoseconds limit) {
   send();
-  auto durable = std::make_shared<bool>(false);
-  courier_->run([this, durable] { tier_->flush([durable] { *durable = true; }); });
+  auto left = std::make_shared<std::size_t>(places_.size());
+  courier_->run([this, left] {
+    for (Place& p : places_) p.tier->flush([left] { --*left; });
+  });
   const Nanoseconds end = clock_.now() + limit;
-  while (!*durable && clock_.now() < end) {
+  while (*left > 0 && clock_.now() < end) {
     if (mailbox_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     mailbox_.drain();
   }
-  return *durable;
+  return *left == 0;
 }
 
-TierLinkStats TierLink::stats() const {
+TierLinkStats TierLink::stats(TierPlace place) const {
+  const Place& p = places_[place];
   TierLinkStats s;
-  s.there = true;
-  s.name = traits().name;
-  s.capacity_bytes = traits().capacity_bytes;
-  s.tier = tier_->stats();
-  s.cost = tier_->cost();
-  s.down = down_;
-  s.up = up_;
-  s.write_queue_bytes = queued_bytes_;
-  s.refused_blocks = refused_;
-  s.failed_loads = failed_loads_;
+  s.name = p.tier->traits().name;
+  s.capacity_bytes = p.tier->traits().capacity_bytes;
+  s.tier = p.tier->stats();
+  s.cost = p.tier->cost();
+  s.down = p.down;
+  s.up = p.up;
+  s.write_queue_bytes = p.queued_bytes + (place == 0 ? batch_bytes_ : 0);
+  s.refused_blocks = p.refused;
+  s.failed_loads = p.failed_loads;
   return s;
 }
 

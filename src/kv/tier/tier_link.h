@@ -1,14 +1,19 @@
-// kv/tier/tier_link.h - between the cache and a tier: blocks go down, and come back.
+// kv/tier/tier_link.h - between the cache and its tiers: blocks go down, and come back.
 //
 // The engine thread owns it. It takes blocks that the cache offers (kv/below.h), copies them, and has
 // them named and written by others. What is under way is bounded; beyond that it takes no more. For
-// blocks that come back it asks the tier, and tells what a load would cost. Nothing here waits, but
+// blocks that come back it asks the tiers, and tells what a load would cost. Nothing here waits, but
 // for flush().
 //
+// Tiers are listed with the fastest first, and known by their place in the list. A block is written
+// to all of them. The first one sets the pace: others get what their queues have room for. Each says
+// for itself what it has, so that one which does not answer hides nothing that another one has.
+//
 //   TRY(auto link, TierLink::open({.write = TierWrite::automatic}, [&](Mailbox& m) { ... }));
+//   TRY_STATUS(link->add([&](Mailbox& m) { ... }));                 // a second one
 //   cache_options.below = link.get();
 //   link->drain([&](const BlockKey& key, std::uint32_t group) { cache.not_below(key, group); });
-//   link->find(names, [](std::span<const std::uint8_t> there) { ... });
+//   link->find(0, names, [](std::span<const std::uint8_t> there) { ... });
 //
 // It ends before its cache, and after whoever asked it.
 #pragma once
@@ -59,7 +64,6 @@ struct TierTraffic {
 };
 
 struct TierLinkStats {
-  bool there = false;  // there is a tier
   std::string_view name;
   std::uint64_t capacity_bytes = 0;
   TierStats tier;
@@ -74,10 +78,12 @@ class TierLink final : public Below {
   using Opener = std::function<Result<std::unique_ptr<Tier>>(Mailbox& mailbox)>;
   static Result<std::unique_ptr<TierLink>> open(const TierLinkOptions& options,
                                                 const Opener& opener);
+  Status add(const Opener& opener);  // a slower one; before the first block
   ~TierLink() override;
 
-  Tier& tier() { return *tier_; }
-  const TierTraits& traits() const { return tier_->traits(); }
+  TierPlace tiers() const { return static_cast<TierPlace>(places_.size()); }
+  Tier& tier(TierPlace place = 0) { return *places_[place].tier; }
+  const TierTraits& traits(TierPlace place = 0) const { return places_[place].tier->traits(); }
 
   // The name is made with the secret that keys are made with.
   void set_secret(const KeySecret& secret) { secret_ = secret; }
@@ -92,28 +98,35 @@ class TierLink final : public Below {
   // What has ended since: runs the functions below. `lost` hears of blocks that were taken and could
   // not be written. True: there was something.
   bool drain(const std::function<void(const BlockKey&, std::uint32_t)>& lost);
-  void find(std::span<const RecordName> names, FindDone done) {
-    tier_->find(names, std::move(done));
+  void find(TierPlace place, std::span<const RecordName> names, FindDone done) {
+    tier(place).find(names, std::move(done));
   }
-  // `blocks` as many as the reads belong to.
-  void read(std::span<const SegmentRead> reads, std::uint32_t blocks, ReadDone done);
-  void load_failed(std::uint64_t blocks) { failed_loads_ += blocks; }
-  TierCost cost() const { return tier_->cost(); }
+  void read(std::span<const SegmentRead> reads, const ReadDone& done);  // each from its place
+  void load_failed(TierPlace place) { ++places_[place].failed_loads; }  // a block of it
+  TierCost cost(TierPlace place = 0) const { return places_[place].tier->cost(); }
   std::uint64_t reads_in_flight() const { return reads_in_flight_; }
-  void clear();                            // forgets all that is stored
+  void clear();                            // forgets all that is stored in places of our own
   void erase(std::vector<BlockKey> keys);  // and these, in all their groups
 
   // Waits until what was taken is written and durable, at most this long. False: it is not.
   bool flush(Nanoseconds limit);
-  std::uint64_t write_queue_bytes() const { return queued_bytes_; }
+  std::uint64_t write_queue_bytes() const { return places_[0].queued_bytes + batch_bytes_; }
+  bool writes() const;  // something of what was taken is not written yet, somewhere
   std::uint64_t queue_max() const { return options_.queue_bytes; }
   void need_queue(std::uint64_t bytes) {  // at least
     if (bytes > options_.queue_bytes) options_.queue_bytes = bytes;
   }
 
-  TierLinkStats stats() const;
+  TierLinkStats stats(TierPlace place = 0) const;
 
  private:
+  struct Place {
+    std::unique_ptr<Tier> tier;
+    bool open = true;                // when drain() last looked
+    std::uint64_t queued_bytes = 0;  // sent, and not written yet
+    std::uint64_t refused = 0, failed_loads = 0;
+    TierTraffic down = {}, up = {};
+  };
   struct Parcel {  // a block on its way down
     BlockKey key;
     Digest layout;
@@ -125,25 +138,32 @@ class TierLink final : public Below {
     std::uint32_t recompute_us;
     std::string tenant;
   };
-  using Batch = std::vector<Parcel>;
+  struct Batch {
+    std::vector<Parcel> parcels = {};
+    std::uint64_t bytes = 0;
+    Nanoseconds since = 0;
+    std::vector<TierPlace> to = {};
+    // The engine thread's, as answers come.
+    std::size_t answers = 0;
+    std::vector<std::uint8_t> kept = {};  // by parcel: somebody has it
+  };
 
   explicit TierLink(const TierLinkOptions& options);
   bool wanted(Offer why, const OfferedBlock& block) const;
   std::shared_ptr<const std::vector<RecordSegment>> segments_of(const CacheLayout& layout,
                                                                 std::uint32_t group);
-  void written(const std::shared_ptr<const Batch>& batch, Nanoseconds since,
-               std::span<const TierOutcome> ends);
+  void written(Batch& batch, TierPlace place, std::span<const TierOutcome> ends);
+  void read_at(TierPlace place, std::span<const SegmentRead> reads, ReadDone done);
 
   TierLinkOptions options_;
   SteadyClock steady_;
   const Clock& clock_;
   Mailbox mailbox_;
-  std::unique_ptr<Tier> tier_;
+  std::vector<Place> places_;
+  bool shared_ = false;  // one of them is: tenants are told
   KeySecret secret_ = KeySecret::random();
-  Batch batch_;
-  std::uint64_t batch_bytes_ = 0, queued_bytes_ = 0, reads_in_flight_ = 0;
-  std::uint64_t refused_ = 0, failed_loads_ = 0;
-  TierTraffic down_, up_;
+  std::vector<Parcel> batch_;
+  std::uint64_t batch_bytes_ = 0, reads_in_flight_ = 0;
   std::map<std::pair<std::uint64_t, std::uint32_t>,
            std::shared_ptr<const std::vector<RecordSegment>>>
       segments_;  // by geometry's serial and group

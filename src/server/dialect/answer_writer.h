@@ -33,14 +33,14 @@ struct KeptPrefix {
 struct Usage {
   std::uint64_t prompt = 0, completion = 0;
   std::uint64_t cached = 0, written = 0;  // of the prompt: served from the cache, newly kept
-  std::uint64_t loaded = 0;               // of the cached: they came from a tier
+  std::uint64_t loaded = 0, remote = 0;   // of the cached: came from a tier; from a shared one
   std::uint64_t predicted = 0, mispredicted = 0;   // of `prediction`: came true, and did not
   std::vector<KeptPrefix> kept = {};               // of the first prompt; rising
   std::uint64_t reasoning = 0;                     // of the completion: its marks included
   double prefill_seconds = 0, decode_seconds = 0;  // by the engine's clock; 0 until it is done
 };
 inline Json cached_by_tier(const Usage& u) {
-  return {{"cpu", u.cached - u.loaded}, {"disk", u.loaded}};
+  return {{"cpu", u.cached - u.loaded}, {"disk", u.loaded - u.remote}, {"remote", u.remote}};
 }
 
 // What is new of one choice. Reasoning comes before text, and text before tools.

@@ -112,7 +112,7 @@ void parse_cache_fields(Fields& body, bool has_breakpoint, GenerationRequest& as
     if (*retention == "24h")
       asked.kv.policy.ttl = std::max(asked.kv.policy.ttl, 24 * kHour);
     else if (*retention == "in_memory" || *retention == "in-memory")
-      asked.kv.policy.below = false;
+      asked.kv.policy.disk = asked.kv.policy.remote = false;
     else
       body.refuse("prompt_cache_retention", "must be in_memory or 24h");
   }
