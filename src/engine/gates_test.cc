@@ -67,7 +67,7 @@ class Gates : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Gates, AStepWaitsForLayersAndDropsOneSequence) {
   for (const std::uint32_t threads : {1u, 3u}) {
-    TinyRuntime runtime({.layers = kLayers}, {.threads = threads});
+    TinyRuntime runtime({.layers = kLayers, .head_dim = 64}, {.threads = threads});
     const StoragePolicy storage = find_format(GetParam()).value();
     const std::vector<std::uint32_t> each_layer = {0, 1, 2};
 
