@@ -23,7 +23,7 @@ void add_tier_options(CLI::App& app, TierOptionsCli& o, bool server) {
       ->check(CLI::IsMember({"auto", "always", "reused", "evicted", "never"}))
       ->group(kRare);
   app.add_option("--kv-store", o.store,
-                 "store that machines share: redis://HOST:PORT,..., rediss://, file:///FOLDER")
+                 "a store to share: redis://HOST:PORT,..., rediss://, file:///FOLDER")
       ->group(group);
   app.add_option("--kv-secret-file", o.secret_file,
                  "secret of all machines that share a store (openssl rand -hex 64)")
