@@ -175,7 +175,7 @@ std::vector<LaneScoring> Scoring::take() {
 
 // Products of a step take integers, many at a time: about a sixteenth of the time of plain code.
 double row_operations(const ModelConfig& c) {
-  const double attention = double{c.head_dim} * (2.0 * c.query_heads + 2.0 * c.kv_heads);
+  const double attention = 1.0 * c.head_dim * (2.0 * c.query_heads + 2.0 * c.kv_heads);
   return std::max(1.0, 2.0 / 16 * c.layers * c.hidden * (attention + 3.0 * c.feed_forward));
 }
 
