@@ -176,8 +176,11 @@ void Loading::take(Sequence& s, Nanoseconds now) {
   for (std::uint32_t b = from; b < to; ++b) {
     Block& taken = blocks_->all[b - blocks_->first];
     taken.state = State::taken;
-    if (taken.remote)
-      remote_ += (b + 1) * tokens_per_block_ - std::max(before, b * tokens_per_block_);
+    if (!taken.remote) continue;
+    remote_ += (b + 1) * tokens_per_block_ - std::max(before, b * tokens_per_block_);
+    for (std::uint32_t g = 0; plan_.copies && g < records_->groups(); ++g)
+      if (records_->column[g] != PromptRecords::kNone)
+        cache_.not_below(records_->identities[records_->at(b, g)]->key, g);
   }
   adopted_ += s.length() - before;
   progress_ = now;
@@ -200,7 +203,12 @@ void Loading::go_on(Sequence& s, Nanoseconds now) {
 }
 
 bool Loading::waits(const Sequence& s, Nanoseconds now) {
-  if (plan_.waits && now - progress_ > plan_.patience) plan_.waits = false;
+  if (!plan_.waits) return false;
+  const double come =
+      static_cast<double>(blocks_->ended) / static_cast<double>(blocks_->all.size());
+  const auto earned = static_cast<Nanoseconds>(come * static_cast<double>(plan_.computing) / 2);
+  if (now - (plan_.computing > 0 ? began_ : progress_) > plan_.patience + earned)
+    plan_.waits = false;
   if (!plan_.waits) return false;
   const State next = state(place(s));
   return next == State::waiting || next == State::coming;
