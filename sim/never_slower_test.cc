@@ -39,7 +39,7 @@ Request request(std::uint32_t seed, std::uint32_t tokens) {
 class Place {
  public:
   Place(double rate, Nanoseconds latency, Belief belief, std::uint32_t tokens)
-      : toy_(options(rate, latency, belief, tokens), {.step_tokens = 64}) {
+      : toy_(options(rate, latency, belief, tokens), {.step_tokens = 128}) {
     toy_.executor().set_speed(kStepNs, kRowNs);
     ask(request(99, 256));  // what computing costs
     ask(request(98, 256));

@@ -14,7 +14,7 @@ namespace {
 // enough for a busy machine.
 constexpr double kShareOfComputing = 0.02;
 constexpr Nanoseconds kPatienceLeast = 700'000, kPatienceMost = 50'000'000,
-                      kPatienceUnknown = 100'000'000;
+                      kPatienceUnknown = 300'000'000;
 
 Nanoseconds patience(const PrefillCost& cost, double from, double to) {
   if (!cost.known()) return kPatienceUnknown;

@@ -11,6 +11,7 @@ namespace {
 
 // Of one prompt at a time. A tier serves a batch as a whole, so others wait for this much.
 constexpr std::uint64_t kInFlightBytes = 16 << 20, kReadBytes = 4 << 20;
+constexpr std::uint32_t kRowsAtLeast = 128;  // of a step, where blocks are on their way
 
 }  // namespace
 
@@ -214,10 +215,16 @@ bool Loading::waits(const Sequence& s, Nanoseconds now) {
   return next == State::waiting || next == State::coming;
 }
 
-// Up to the first block that is there or on its way. A block that is late is computed.
+// Up to the first block that is there or on its way. Steps of few rows are slow, so a block that is on
+// its way ends none before it has some rows; a block that is late is computed.
 std::uint32_t Loading::rows(const Sequence& s) const {
+  const auto computed = [&](std::uint32_t block) {
+    const State at = state(block);
+    return at == State::coming ? block * tokens_per_block_ - s.length() < kRowsAtLeast
+                               : at != State::there;
+  };
   std::uint32_t end = place(s) + 1;
-  while (end < plan_.end && state(end) != State::there && state(end) != State::coming) ++end;
+  while (end < plan_.end && computed(end)) ++end;
   return end == plan_.end ? 0xffffffffu : end * tokens_per_block_ - s.length();
 }
 

@@ -34,7 +34,7 @@ class Bucket(Sharing, unittest.TestCase):
     @classmethod
     def open_store(cls):
         cls.s3 = S3Server({KEY[0]: KEY[1]})
-        cls.s3.client.create_bucket(Bucket="quire-test", CreateBucketConfiguration={"LocationConstraint": REGION})
+        cls.s3.make_bucket("quire-test")
         cls.url = f"s3://quire-test/some/prefix?patience=5000&endpoint={cls.s3.url}"
         cls.environment = environment()
 
@@ -64,7 +64,7 @@ class Trouble(unittest.TestCase):
         self.top = tempfile.TemporaryDirectory()
         self.secret = Sharing.make_secret.__func__(self, "secret")
         self.s3 = S3Server({KEY[0]: KEY[1]})
-        self.s3.client.create_bucket(Bucket="quire-test", CreateBucketConfiguration={"LocationConstraint": REGION})
+        self.s3.make_bucket("quire-test")
 
     def tearDown(self):
         self.s3.__exit__()

@@ -217,9 +217,7 @@ class Sharing:
             self.assertGreaterEqual(said["cached_by_tier"]["disk"], 224, said)
             self.assertEqual(said["cached_by_tier"]["remote"], 0)
         with self.serve() as server:  # its prompt begins with what is in the store
-            answer, kv = ask(server, longer)
-            wait_for(lambda: not tier(server)["queue_bytes"]["write"], 30)
-            wait_for(lambda: tier(server)["written"]["blocks"] >= kv["written_tokens"] // 32, 30)
+            answer, _ = ask(server, longer)  # written when the server ends, at the latest
         for _ in range(4):  # on a busy machine the store may answer before the folder does
             said = self.load(longer, answer, 200, *own)
             if said["cached_by_tier"]["disk"]:

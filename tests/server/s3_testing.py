@@ -74,6 +74,13 @@ class S3Server:
         self.client = boto3.client("s3", endpoint_url=self.url, region_name=REGION, aws_access_key_id="test",
                                    aws_secret_access_key="test")
 
+    def make_bucket(self, name):
+        """moto keeps one set of buckets in a process; this one is empty."""
+        if name not in [b["Name"] for b in self.client.list_buckets()["Buckets"]]:
+            self.client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
+        for one in self.client.list_objects_v2(Bucket=name).get("Contents", []):
+            self.client.delete_object(Bucket=name, Key=one["Key"])
+
     def __enter__(self):
         return self
 
