@@ -151,8 +151,9 @@ class LocalEngine {
   }
   ~LocalEngine() { close(); }
 
-  std::shared_ptr<LocalCall> call(const std::string& method, const std::string& path, nb::bytes body,
-                             const std::vector<std::pair<std::string, std::string>>& headers) {
+  std::shared_ptr<LocalCall> call(const std::string& method, const std::string& path,
+                                  nb::bytes body,
+                                  const std::vector<std::pair<std::string, std::string>>& headers) {
     Server& server = open();
     HttpRequest request;
     request.method = method;

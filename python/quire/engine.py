@@ -63,6 +63,8 @@ class Engine:
 
     def __init__(self, model: str | os.PathLike[str] | None = None, **options: Any) -> None:
         path = os.fspath(model) if model is not None else default_model()
+        if not self._listens:
+            options.setdefault("max_queue", 1_000_000)  # there is nobody to protect from this program
         self._native = _native.Engine(_words(path, options), self._listens)
 
     def close(self) -> None:

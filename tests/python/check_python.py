@@ -89,6 +89,16 @@ class Small(unittest.TestCase):
 
         self.assertEqual("".join(asyncio.run(read())), whole)
 
+    def test_a_streamed_conversation_has_the_tokens_of_the_whole_one(self):
+        options = {"temperature": 0, "ignore_eos": True}
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        with quire.Engine(self.model, kv_cache_memory="8MiB", trust_request_templates=True) as engine:
+            whole = engine.chat("abc", 12, chat_template=template, **options)
+            pieces = list(engine.chat_stream("abc", 12, chat_template=template, **options))
+        self.assertEqual(len(whole.token_ids), 12)
+        self.assertEqual([t for p in pieces for t in p.token_ids], whole.token_ids)
+        self.assertEqual("".join(pieces), whole)
+
     def test_tasks_and_threads_ask_at_once(self):
         options = {"temperature": 0, "ignore_eos": True}
         alone = [self.engine.generate(self.ids(30, i), 5, **options).token_ids for i in range(16)]
