@@ -15,6 +15,7 @@ pkg_check_modules(edit REQUIRED IMPORTED_TARGET libedit)
 pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(uring IMPORTED_TARGET liburing)  # without it the disk tier reads and writes with threads
 pkg_check_modules(zmq IMPORTED_TARGET libzmq)  # without it there are no KV events over ZeroMQ (scripts/setup --events)
+pkg_check_modules(curl IMPORTED_TARGET libcurl>=7.88)  # without it no store is in S3 (scripts/setup --s3)
 if(QUIRE_TESTS)
   find_package(GTest REQUIRED)
 endif()

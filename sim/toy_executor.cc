@@ -13,8 +13,6 @@
 namespace quire {
 namespace {
 
-constexpr Nanoseconds kStepTime = 1'000'000, kRowTime = 20'000;
-
 Error lost() { return {Code::unavailable, "the toy device does not answer"}; }
 
 }  // namespace
@@ -104,7 +102,7 @@ Result<StepResult> ToyExecutor::complete(StepTicket ticket) {
   for (TokenId& t : tokens_)
     if ((t & kBestOfRow) != 0) t = best_[t & ~kBestOfRow].token;
   plan.tokens = tokens_;
-  clock_.advance(kStepTime + kRowTime * static_cast<Nanoseconds>(tokens_.size()));
+  clock_.advance(step_time_ + row_time_ * static_cast<Nanoseconds>(tokens_.size()));
   find_logits(plan, step_.run(plan));
   if (plan.want == StepWant::drawn) draw(plan.draws);
   if (plan.want != StepWant::best)

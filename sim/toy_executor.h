@@ -44,6 +44,8 @@ class ToyExecutor final : public Executor, public PageWork {
               bool draws = false, std::uint32_t rows_max = 512);
 
   ToyTrouble& trouble() { return trouble_; }
+  // What a step and a row of it take, by the clock.
+  void set_speed(Nanoseconds step, Nanoseconds row) { step_time_ = step, row_time_ = row; }
   // Whether somebody may hold room for a step: one is queued, or the last one was refused.
   bool busy() const { return submitted_ != completed_ || refused_; }
 
@@ -75,6 +77,7 @@ class ToyExecutor final : public Executor, public PageWork {
 
   const ModelConfig config_;
   ManualClock& clock_;
+  Nanoseconds step_time_ = 1'000'000, row_time_ = 20'000;
   std::shared_ptr<PageNumbers> pages_;
   const VectorKernels& vector_;
   ExecutorTraits traits_;

@@ -16,6 +16,7 @@ parser.add_argument("model")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--parallel", type=int, default=32)
 parser.add_argument("--context", type=int, default=65536)
+parser.add_argument("--slots", default="", help="folder that slots are saved in")
 args = parser.parse_args()
 
 answers = os.dup(1)
@@ -31,6 +32,8 @@ params.kv_unified = True
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
 params.port = port
 params.offline = True
+if args.slots:
+    params.slot_save_path = args.slots + "/"
 server = xllamacpp.Server(params)
 server.handle_completions({"prompt": "Hello", "max_tokens": 1})
 os.dup2(answers, 1)

@@ -22,8 +22,9 @@ void add_tier_options(CLI::App& app, TierOptionsCli& o, bool server) {
                  "blocks it gets: auto, always, reused, evicted or never (auto)")
       ->check(CLI::IsMember({"auto", "always", "reused", "evicted", "never"}))
       ->group(kRare);
-  app.add_option("--kv-store", o.store,
-                 "a store to share: redis://HOST:PORT,..., rediss://, file:///FOLDER")
+  app.add_option(
+         "--kv-store", o.store,
+         "a store to share: redis://HOST:PORT,..., rediss://, s3://BUCKET/PREFIX, file:///FOLDER")
       ->group(group);
   app.add_option("--kv-secret-file", o.secret_file,
                  "secret of all machines that share a store (openssl rand -hex 64)")

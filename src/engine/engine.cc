@@ -165,7 +165,7 @@ void Engine::admit(Job& job) {
       job.probed && job.cached > job.first_seen_tokens ? job.cached - job.first_seen_tokens : 0;
   job.reason = got.reason;
   if (!made) begin_loading(job);
-  if (!job.loading) tell_admission(job);
+  if (!job.loading && (made || !looks_later(job))) tell_admission(job);
 }
 
 // How much of the prompt was cached is known.

@@ -148,6 +148,7 @@ class Engine {
   void look_below(Job& job);
   bool still_looking(const Job& job) const;
   std::uint32_t stored_end(const Job& job, const Sequence& s, std::uint32_t from) const;
+  bool looks_later(Job& job) const;
   void begin_loading(Job& job);
   bool arrives(Job& job);
   void end_loading(Job& job);

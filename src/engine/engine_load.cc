@@ -9,10 +9,11 @@
 namespace quire {
 namespace {
 
-// How long a prompt waits for a tier that does nothing: a twentieth of what computing takes. Where
-// that is not known yet, long enough for a busy machine.
-constexpr double kShareOfComputing = 0.05;
-constexpr Nanoseconds kPatienceLeast = 10'000'000, kPatienceMost = 500'000'000,
+// How long a prompt waits for a tier that does nothing, once until the tier says what it has and once
+// until blocks come: each time a fiftieth of what computing takes. Where that is not known yet, long
+// enough for a busy machine.
+constexpr double kShareOfComputing = 0.02;
+constexpr Nanoseconds kPatienceLeast = 700'000, kPatienceMost = 50'000'000,
                       kPatienceUnknown = 300'000'000;
 
 Nanoseconds patience(const PrefillCost& cost, double from, double to) {
@@ -73,6 +74,12 @@ std::uint32_t Engine::stored_end(const Job& job, const Sequence& s, std::uint32_
   return end;
 }
 
+// No tier has answered yet, and enough is left to compute that an answer would still help.
+bool Engine::looks_later(Job& job) const {
+  return job.state == Job::State::reading && job.stored && !job.stored->known &&
+         job.branch(0).unread() > options_.step_tokens;
+}
+
 void Engine::begin_loading(Job& job) {
   TierLink* link = runtime_.tiers();
   if (!link || !job.stored || job.state != Job::State::reading) return;
@@ -105,12 +112,22 @@ void Engine::begin_loading(Job& job) {
           .first = plan.first,
           .end = end,
           .waits = plan.waits,
-          .patience = patience(prefill_cost_, from * r.tokens_per_block, end * r.tokens_per_block)},
+          .patience = patience(prefill_cost_, from * r.tokens_per_block, end * r.tokens_per_block),
+          .computing = prefill_cost_.known()
+                           ? static_cast<Nanoseconds>(prefill_cost_.ns(
+                                 plan.first * r.tokens_per_block, end * r.tokens_per_block))
+                           : 0,
+          .copies = link->tiers() > 1 && goes_below(runtime_, job.request.kv)},
       job.request.kv.tenant, now_);
 }
 
 // Whether the job may have rows now. Blocks that are on their way may be worth waiting for.
 bool Engine::arrives(Job& job) {
+  if (!job.told_admission && !job.loading &&
+      !looks_later(job)) {  // a tier answered late, or too late
+    begin_loading(job);
+    if (!job.loading) tell_admission(job);
+  }
   if (!job.loading) return true;
   Sequence& s = *job.branch(0).sequence;
   job.loading->go_on(s, now_);

@@ -11,6 +11,7 @@ namespace {
 
 // Of one prompt at a time. A tier serves a batch as a whole, so others wait for this much.
 constexpr std::uint64_t kInFlightBytes = 16 << 20, kReadBytes = 4 << 20;
+constexpr std::uint32_t kRowsAtLeast = 128;  // of a step, where blocks are on their way
 
 }  // namespace
 
@@ -176,8 +177,11 @@ void Loading::take(Sequence& s, Nanoseconds now) {
   for (std::uint32_t b = from; b < to; ++b) {
     Block& taken = blocks_->all[b - blocks_->first];
     taken.state = State::taken;
-    if (taken.remote)
-      remote_ += (b + 1) * tokens_per_block_ - std::max(before, b * tokens_per_block_);
+    if (!taken.remote) continue;
+    remote_ += (b + 1) * tokens_per_block_ - std::max(before, b * tokens_per_block_);
+    for (std::uint32_t g = 0; plan_.copies && g < records_->groups(); ++g)
+      if (records_->column[g] != PromptRecords::kNone)
+        cache_.not_below(records_->identities[records_->at(b, g)]->key, g);
   }
   adopted_ += s.length() - before;
   progress_ = now;
@@ -200,16 +204,27 @@ void Loading::go_on(Sequence& s, Nanoseconds now) {
 }
 
 bool Loading::waits(const Sequence& s, Nanoseconds now) {
-  if (plan_.waits && now - progress_ > plan_.patience) plan_.waits = false;
+  if (!plan_.waits) return false;
+  const double come =
+      static_cast<double>(blocks_->ended) / static_cast<double>(blocks_->all.size());
+  const auto earned = static_cast<Nanoseconds>(come * static_cast<double>(plan_.computing) / 2);
+  if (now - (plan_.computing > 0 ? began_ : progress_) > plan_.patience + earned)
+    plan_.waits = false;
   if (!plan_.waits) return false;
   const State next = state(place(s));
   return next == State::waiting || next == State::coming;
 }
 
-// Up to the first block that is there or on its way. A block that is late is computed.
+// Up to the first block that is there or on its way. Steps of few rows are slow, so a block that is on
+// its way ends none before it has some rows; a block that is late is computed.
 std::uint32_t Loading::rows(const Sequence& s) const {
+  const auto computed = [&](std::uint32_t block) {
+    const State at = state(block);
+    return at == State::coming ? block * tokens_per_block_ - s.length() < kRowsAtLeast
+                               : at != State::there;
+  };
   std::uint32_t end = place(s) + 1;
-  while (end < plan_.end && state(end) != State::there && state(end) != State::coming) ++end;
+  while (end < plan_.end && computed(end)) ++end;
   return end == plan_.end ? 0xffffffffu : end * tokens_per_block_ - s.length();
 }
 

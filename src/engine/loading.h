@@ -62,7 +62,10 @@ class Loading {
   struct Plan {
     std::uint32_t first = 0, end = 0;  // blocks
     bool waits = true;
-    Nanoseconds patience = 0;  // without progress; then computing goes on besides
+    // It waits for so long, and half of what computing the blocks would take that have come. Then
+    // computing goes on besides. 0: nobody knows; then it waits for `patience` without progress.
+    Nanoseconds patience = 0, computing = 0;
+    bool copies = false;  // what came from others is offered to our own places, too
   };
   // `places`: where to read each record.
   Loading(TierLink& link, KvCache& cache, std::shared_ptr<const PromptRecords> records,

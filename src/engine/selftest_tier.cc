@@ -1,5 +1,5 @@
-// A prompt is stored in a folder, forgotten, restored, damaged and restored again: the answer stays the
-// same, and what was damaged is noticed.
+// A prompt is stored in a folder, in a shared store and in both, forgotten, restored, damaged and restored
+// again: the answer stays the same, and what was damaged is noticed.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,11 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
+#include "base/file.h"
 #include "engine/client.h"
 #include "engine/selftest.h"
 #include "engine/session_store.h"
 #include "engine/sessions.h"
+#include "kv/tier/secret.h"
 
 namespace quire {
 namespace {
@@ -39,9 +42,10 @@ class ScratchFolder {
   std::string path_;
 };
 
-// A bit of every 128 bytes of every volume: records are small, and padded.
+// A bit of every 128 bytes of every file below: records are small, and padded.
 void damage(const std::string& folder) {
-  for (const auto& file : std::filesystem::directory_iterator(folder + "/segments")) {
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!file.is_regular_file()) continue;
     std::fstream f(file.path(), std::ios::in | std::ios::out | std::ios::binary);
     for (std::streamoff at = 64; at < static_cast<std::streamoff>(file.file_size()); at += 128) {
       f.seekg(at);
@@ -51,6 +55,54 @@ void damage(const std::string& folder) {
     }
   }
 }
+
+// A runtime with some places below memory, and what it answers.
+class TierTrial {
+ public:
+  TierTrial(std::unique_ptr<Runtime> runtime, std::span<const TokenId> prompt)
+      : runtime_(std::move(runtime)), prompt_(prompt) {}
+
+  Runtime& runtime() { return *runtime_; }
+  Result<GenerateResult> ask(std::span<const TokenId> prompt) {
+    Client client(*runtime_);  // writes what there is when it ends
+    return client.generate(prompt, {.tokens_max = kRestoredAnswer, .ignore_end = true});
+  }
+  void forget() { runtime_->cache().clear(true); }
+
+  // Asks with an empty memory, and compares with what was computed. `found`: what the tiers should say.
+  template <class Found>
+  Result<SelftestCheck> again(const GenerateResult& computed, const Found& found) {
+    forget();
+    TRY(const GenerateResult got, ask(prompt_));
+    const Generated &a = computed.answers[0], &b = got.answers[0];
+    const bool used = found(got.timings.cached_tokens);
+    SelftestCheck check{.ok = used && a.tokens == b.tokens};
+    check.compared = a.tokens.size();
+    for (std::size_t i = 0; check.ok && i < a.choices.size(); ++i)
+      check.ok = a.choices[i].logprob == b.choices[i].logprob;
+    if (!used) check.detail = "it was not used, or its damage not noticed";
+    return check;
+  }
+
+  // Without a layer that sees everything, blocks behind a window need not come back.
+  bool sees_all() const {
+    return std::ranges::any_of(runtime_->geometry().groups, [](const LayerGroup& g) {
+      return g.kind == GroupKind::full && g.window == 0;
+    });
+  }
+  bool enough(std::uint32_t tokens) const {
+    return sees_all() ? tokens + 2 * runtime_->geometry().tokens_per_block > prompt_.size()
+                      : tokens > 0;
+  }
+  std::uint64_t corrupt(TierPlace place) const {
+    return runtime_->tiers()->stats(place).tier.corrupt;
+  }
+  std::uint64_t loaded(TierPlace place) const { return runtime_->tiers()->stats(place).up.blocks; }
+
+ private:
+  std::unique_ptr<Runtime> runtime_;
+  std::span<const TokenId> prompt_;
+};
 
 // A session is saved, everything is forgotten, and it goes on as it did before.
 Result<SelftestCheck> check_session(Runtime& runtime, std::span<const TokenId> prompt) {
@@ -100,45 +152,71 @@ Result<SelftestCheck> check_session(Runtime& runtime, std::span<const TokenId> p
 Status selftest_tier(const std::string& path, const RuntimeOptions& base,
                      std::span<const TokenId> prompt, const std::string& prefix,
                      const std::function<void(const SelftestCheck&)>& report) {
-  TRY(const ScratchFolder folder, ScratchFolder::make());
-  RuntimeOptions options = base;
-  options.kv_dir = folder.path() + "/kv";
-  TRY(const std::unique_ptr<Runtime> runtime, Runtime::open(path, options));
-  const auto ask = [&]() -> Result<GenerateResult> {
-    Client client(*runtime);  // writes what there is when it ends
-    return client.generate(prompt, {.tokens_max = kRestoredAnswer, .ignore_end = true});
+  TRY(const ScratchFolder scratch, ScratchFolder::make());
+  const std::string folder = scratch.path() + "/kv", store = scratch.path() + "/store",
+                    secret = scratch.path() + "/secret";
+  std::filesystem::create_directory(store);
+  TRY_STATUS(write_file(secret, DeploymentSecret::random().text()));
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
+  const auto open = [&](bool own, bool shared) -> Result<TierTrial> {
+    RuntimeOptions options = base;
+    options.kv_secret_file = secret;
+    if (own) options.kv_dir = folder;
+    if (shared) options.kv_store = "file://" + store;
+    TRY(std::unique_ptr<Runtime> runtime, Runtime::open(path, options));
+    return TierTrial(std::move(runtime), prompt);
   };
-  const auto forget = [&] { runtime->cache().clear(true); };
-  TRY(const GenerateResult computed, ask());
-  const auto compare = [&](const std::string& name, const GenerateResult& got, bool found) {
-    const Generated &a = computed.answers[0], &b = got.answers[0];
-    SelftestCheck check{.name = prefix + name, .ok = found && a.tokens == b.tokens};
-    check.compared = a.tokens.size();
-    for (std::size_t i = 0; check.ok && i < a.choices.size(); ++i)
-      check.ok = a.choices[i].logprob == b.choices[i].logprob;
-    if (!found) check.detail = "the folder was not used, or its damage not noticed";
+  const auto say = [&](SelftestCheck check, const std::string& name) {
+    check.name = prefix + name;
     report(check);
   };
-  forget();
-  TRY(const GenerateResult restored, ask());
-  const std::uint32_t tokens = restored.timings.cached_tokens;
-  // Without a layer that sees everything, blocks behind a window need not come back.
-  const bool sees_all = std::ranges::any_of(runtime->geometry().groups, [](const LayerGroup& g) {
-    return g.kind == GroupKind::full && g.window == 0;
-  });
-  const bool enough =
-      sees_all ? tokens + 2 * runtime->geometry().tokens_per_block > prompt.size() : tokens > 0;
-  compare(fmt::format("{} tokens restored from a folder", tokens), restored, enough);
-  forget();
-  damage(options.kv_dir);
-  TRY(const GenerateResult again, ask());
-  const TierStats stats = runtime->tiers()->stats().tier;
-  compare(fmt::format("a damaged folder: {} block{} refused", stats.corrupt,
-                      stats.corrupt == 1 ? "" : "s"),
-          again, stats.corrupt > 0);
-  TRY(SelftestCheck session, check_session(*runtime, prompt));
-  session.name = prefix + session.name;
-  report(session);
+  const auto blocks = [](std::uint64_t n) {
+    return fmt::format("{} block{}", n, n == 1 ? "" : "s");
+  };
+  std::uint32_t tokens = 0;
+  std::optional<GenerateResult> original;
+
+  // Each on its own: the shared store keeps all of it, the folder the first half.
+  for (const bool shared : {true, false}) {
+    TRY(TierTrial trial, open(!shared, shared));
+    const std::string where = shared ? "a shared store" : "a folder";
+    TRY(GenerateResult computed, trial.ask(prompt));
+    if (!original) original = computed;
+    TRY(SelftestCheck restored, trial.again(computed, [&](std::uint32_t cached) {
+      tokens = cached;
+      return trial.enough(cached);
+    }));
+    say(std::move(restored), fmt::format("{} tokens restored from {}", tokens, where));
+    damage(shared ? store : folder + "/segments");
+    TRY(SelftestCheck damaged,
+        trial.again(computed, [&](std::uint32_t) { return trial.corrupt(0) > 0; }));
+    say(std::move(damaged), fmt::format("{} damaged: {} refused", where, blocks(trial.corrupt(0))));
+    if (shared) continue;
+    TRY(SelftestCheck session, check_session(trial.runtime(), prompt));
+    const std::string name = session.name;
+    say(std::move(session), name);
+    trial.forget();
+    trial.runtime().tiers()->clear();
+    TRY([[maybe_unused]] const GenerateResult first, trial.ask(prompt.first(prompt.size() / 2)));
+  }
+
+  // The folder has the first half, the store all of it.
+  TRY(TierTrial trial, open(true, true));
+  TRY(SelftestCheck restored, trial.again(*original, [&](std::uint32_t cached) {
+    tokens = cached;
+    const bool both = trial.loaded(0) > 0 && trial.loaded(1) > 0;
+    return trial.enough(cached) && (both || !trial.sees_all());
+  }));
+  say(std::move(restored), fmt::format("{} tokens restored from two tiers: {} of a folder, {} of a "
+                                       "shared store",
+                                       tokens, blocks(trial.loaded(0)), trial.loaded(1)));
+  damage(store);
+  damage(folder + "/segments");
+  TRY(SelftestCheck damaged, trial.again(*original, [&](std::uint32_t) {
+    return trial.corrupt(0) + trial.corrupt(1) > 0;
+  }));
+  say(std::move(damaged),
+      fmt::format("two tiers damaged: {} refused", blocks(trial.corrupt(0) + trial.corrupt(1))));
   return {};
 }
 

@@ -143,6 +143,8 @@ Result<ByteStream> ByteStream::connect(const std::string& host, std::uint16_t po
   return status.error();
 }
 
+void ByteStream::set_patience(Nanoseconds patience) { state_->options.patience = patience; }
+
 Status ByteStream::write(std::span<const std::byte> bytes) {
   State& s = *state_;
   while (!bytes.empty()) {

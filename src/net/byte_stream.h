@@ -34,6 +34,7 @@ class ByteStream {
   ByteStream& operator=(ByteStream&&) noexcept;
   ~ByteStream();
 
+  void set_patience(Nanoseconds patience);  // from now on
   Status write(std::span<const std::byte> bytes);
   Status write(std::string_view text) { return write(std::as_bytes(std::span(text))); }
   Result<std::size_t> read(std::span<std::byte> to);

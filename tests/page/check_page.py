@@ -312,6 +312,37 @@ def check_real_tenant(browser, program, model, shots):
             visit.leave()
 
 
+def check_places(browser, url, shots):
+    """Memory, and below it a disk and a shared store: what they hold, what moves, on narrow and wide windows."""
+    for width in (1200, 768, 375):
+        visit = Visit(browser, url, {"viewport": {"width": width, "height": 900}}, shots, f"places-{width}")
+        visit.page.wait_for_selector("#memory .below", state="attached")
+        if visit.page.locator(".tabs button[data-show=cache]").is_visible():
+            visit.page.click(".tabs button[data-show=cache]")
+        assert visit.page.locator("#memory .below").count() == 2
+        for name, tier in (("disk", "disk"), ("shared store", "remote")):
+            text = visit.page.locator(f"#memory .below[data-tier={tier}]").inner_text()
+            assert name in text and "written" in text and "loaded" in text, text
+        visit.shot("cache")
+        visit.fits()
+        if width == 1200:  # a second turn is written and read: something moves
+            visit.say("What moves?")
+            visit.until("[...document.querySelectorAll('.below .way')].some((w) => parseFloat(w.textContent.slice(2)) > 0)")
+        visit.leave()
+
+
+def check_real_places(browser, program, model, shots):
+    """What one server left on disk, another one loads, and its page says so."""
+    with tempfile.TemporaryDirectory() as top:
+        for turn in ("down", "up"):
+            with quire(program, model, "--kv-dir", f"{top}/kv") as url:
+                visit = Visit(browser, url, DESKTOP, shots, f"real-places-{turn}")
+                visit.say("Tell me about the sea. " * 40)
+                visit.until(f"!/^. 0 B/.test(document.querySelector('.below[data-tier=disk] .way.{turn}')?.textContent || '↓ 0 B')")
+                visit.shot("cache")
+                visit.leave()
+
+
 def check_real_stop(browser, url, shots):
     visit = Visit(browser, url, DESKTOP, shots, "real-stop")
     # Of the most likely tokens of this answer, none ends it for a long time.
@@ -369,8 +400,8 @@ def main():
     if args.shots:
         args.shots.mkdir(parents=True, exist_ok=True)
     checks = [check_desktop, check_hostile_words, check_dark, check_phone]
-    checks += [check_trouble, check_cut, check_reload, check_words] if args.kind == "mock" else [check_real_stop]
-    alone = [check_widths, check_tenant, check_dead_server] if args.kind == "mock" else [check_real_tenant]
+    checks += [check_trouble, check_cut, check_reload, check_words, check_places] if args.kind == "mock" else [check_real_stop]
+    alone = [check_widths, check_tenant, check_dead_server] if args.kind == "mock" else [check_real_tenant, check_real_places]
     server = mock(pathlib.Path(args.of[0])) if args.kind == "mock" else quire(*args.of)
     with server as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

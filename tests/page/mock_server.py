@@ -113,11 +113,20 @@ class Cache:
             "model": "mock", "block_size": BLOCK, "bytes_per_token": {"f16": TOKEN_BYTES},
             "tiers": [{"name": "cpu", "capacity_bytes": CAPACITY * BLOCK * TOKEN_BYTES, "used_bytes": used * BLOCK * TOKEN_BYTES,
                        "blocks": {"total": CAPACITY, "free": CAPACITY - used, "active": active,
-                                  "cached": used - active - pinned, "pinned": pinned}}],
+                                  "cached": used - active - pinned, "pinned": pinned}}] + self.below(used),
             "hit_rate": {"1m": 0, "10m": 0, "total": self.hit / max(self.queried, 1), "token_weighted": True},
             "tokens": {"queried": self.queried, "hit": self.hit}, "evictions": {"total": 0, "by_cause": {}},
             "sharing": {"logical_tokens": 0, "physical_tokens": 0, "dedup_ratio": (self.hit + 1 + used * BLOCK) / (1 + used * BLOCK)},
             "sessions": 0, "pins": 1}
+
+    def below(self, used):
+        """A disk that has all of it, and a shared store that others fill as well and that was down at times."""
+        def tier(name, open, capacity, stored, read, rate):
+            return {"name": name, "open": open, "capacity_bytes": capacity, "used_bytes": stored and used * BLOCK * TOKEN_BYTES,
+                    "blocks": {"total": stored and used}, "read": {"blocks": read, "bytes": read * BLOCK * TOKEN_BYTES, "failed": 0},
+                    "written": {"blocks": used, "bytes": used * BLOCK * TOKEN_BYTES}, "refused": 0, "corrupt": 0,
+                    "queue_bytes": {"read": 0, "write": self.running * 4 << 20}, "first_byte_ms": 0.4, "bytes_per_s": rate}
+        return [tier("disk", True, 1 << 30, 1, self.hit // 9, 1.4e9), tier("remote", used % 2 == 0, 0, 0, self.hit // 40, 2.1e8)]
 
     def metrics(self):
         labels = '{model_name="mock",engine="0"}'

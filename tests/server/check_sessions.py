@@ -76,6 +76,67 @@ class Sessions(unittest.TestCase):
         self.assertTrue(self.call("DELETE", "/v1/kv/sessions/talk")["deleted"])
         self.session("talk", 404)
 
+    def test_every_dialect(self):
+        """A conversation of two turns in each dialect, under a name, and as it is without one."""
+        def said(body, *path):
+            for step in path:
+                body = body[step]
+            return body
+
+        def chat(turns):
+            return [{"role": role, "content": text} for role, text in turns]
+
+        def contents(turns):
+            return [{"role": "model" if role == "assistant" else role, "parts": [{"text": text}]} for role, text in turns]
+        dialects = {
+            "chat": ("/v1/chat/completions", lambda t: {"messages": chat(t), "max_tokens": 6, "temperature": 0},
+                     ("choices", 0, "message", "content")),
+            "completions": ("/v1/completions", lambda t: {"prompt": "".join(text for _, text in t), "max_tokens": 6, "temperature": 0},
+                            ("choices", 0, "text")),
+            "responses": ("/v1/responses", lambda t: {"input": chat(t), "max_output_tokens": 6, "temperature": 0},
+                          ("output", -1, "content", 0, "text")),
+            "anthropic": ("/v1/messages", lambda t: {"messages": chat(t), "max_tokens": 6, "temperature": 0},
+                          ("content", 0, "text")),
+            "gemini": ("/v1beta/models/m:generateContent",
+                       lambda t: {"contents": contents(t), "generationConfig": {"maxOutputTokens": 6, "temperature": 0}},
+                       ("candidates", 0, "content", "parts", 0, "text")),
+            "ollama": ("/api/chat", lambda t: {"messages": chat(t), "stream": False, "options": {"num_predict": 6, "temperature": 0}},
+                       ("message", "content")),
+            "ollama-generate": ("/api/generate", lambda t: {"prompt": "".join(text for _, text in t), "raw": True, "stream": False,
+                                                            "options": {"num_predict": 6, "temperature": 0}}, ("response",))}
+        for name, (path, body, where) in dialects.items():
+            with self.subTest(name):
+                id = "dialect-" + name
+                kv = {"session": id, "report": ["usage", "explain"]}
+                turns = [("user", words(60, 40))]
+                plain = self.call("POST", path, {"model": "m", **body(turns), "kv": {"report": ["usage"]}})
+                first = self.call("POST", path, {"model": "m", **body(turns), "kv": kv})
+                self.assertEqual(said(first, *where), said(plain, *where))
+                self.assertEqual((first["kv"]["session"], first["kv"]["explain"]["session"]), (id, "created"), first["kv"])
+                seen = self.session(id)
+                self.assertEqual((seen["turns"], seen["busy"]), (1, False))
+                self.assertGreater(seen["tokens"], first["kv"]["prompt_tokens"])
+                turns += [("assistant", said(first, *where)), ("user", words(61, 5))]
+                plain = self.call("POST", path, {"model": "m", **body(turns), "kv": {"report": ["usage"]}})
+                self.call("POST", f"/v1/kv/sessions/{id}/fork", {"id": id + "-2"})
+                second = self.call("POST", path, {"model": "m", **body(turns), "kv": {**kv, "session": id + "-2"}})
+                self.assertEqual(said(second, *where), said(plain, *where))
+                # Text of a made-up vocabulary may be read as other tokens than were said.
+                self.assertIn(second["kv"]["explain"]["session"], ("continued", "replaced"))
+                self.assertGreater(second["kv"]["cached_tokens"], 30)
+                saved = self.call("POST", f"/v1/kv/sessions/{id}-2/save", {"name": id})
+                self.assertGreater(saved["bytes"], 0)
+                loaded = self.call("POST", "/v1/kv/sessions/load", {"name": id, "id": id + "-3"})
+                self.assertEqual(loaded["tokens"], self.session(id + "-2")["tokens"])
+                self.assertEqual(self.call("POST", f"/v1/kv/sessions/{id}/truncate", {"at_token": 7})["tokens"], 7)
+                for end in ("", "-2", "-3"):
+                    self.assertTrue(self.call("DELETE", f"/v1/kv/sessions/{id}{end}")["deleted"])
+                    self.session(id + end, 404)
+        for header in ({"x-kv-policy": '{"session": "by-header"}'},):
+            code, _, answer = self.server.call("POST", "/v1/messages", {
+                "model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}, headers=header)
+            self.assertEqual((code, answer["kv"]["session"]), (200, "by-header"), answer)
+
     def test_policy_is_inherited_and_compacted_sessions_go_on(self):
         s, prompt = self.server, prompt_of(self.server, words(2, 40))
         kv = {"session": "small", "allow_lossy": True, "budget": {"policy": "h2o", "ratio": 0.4}}

@@ -9,12 +9,15 @@ import secrets
 import shutil
 import signal
 import socket
+import ssl
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
+from fault_proxy import Proxy
 from kv_testing import QUIRE, tiny
 from serving import Server, wait_for
 
@@ -34,6 +37,11 @@ def ask(server, prompt, **kv):
     return (answer["choices"][0]["text"], answer["choices"][0]["logprobs"]), answer["kv"]
 
 
+def first_token_ms(server, prompt):
+    return server.post("/v1/completions", {"model": "m", "prompt": prompt, "max_tokens": 1,
+                                           "kv": {"report": ["timing"]}})["kv"]["timing"]["ttft_ms"]
+
+
 def tier(server, name="remote"):
     return next(t for t in server.get("/v1/kv/stats")["tiers"] if t["name"] == name)
 
@@ -45,12 +53,15 @@ def metric(server, name, tier_name):
 
 
 class Redis:
-    """One server process on loopback, and commands to it."""
+    """One server process on loopback, and commands to it. `tls`: the file of its certificate's authority."""
 
-    def __init__(self, folder, port, *options):
+    def __init__(self, folder, port, *options, tls=None, password=None):
         self.port = port
+        self.password = password
+        options = [*options, *(["--requirepass", password] if password else [])]
+        self.tls = ssl.create_default_context(cafile=tls) if tls else None
         self.process = subprocess.Popen(
-            ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "no",
+            ["redis-server", "--tls-port" if tls else "--port", str(port), *(["--port", "0"] if tls else []), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "no",
              *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(lambda: self.answers(), 20)
 
@@ -61,10 +72,15 @@ class Redis:
             return False
 
     def call(self, *command):
-        with socket.create_connection(("127.0.0.1", self.port), 10) as wire, wire.makefile("rb") as reply:
-            parts = [p if isinstance(p, bytes) else str(p).encode() for p in command]
-            wire.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts))
-            return self.read(reply)
+        wire = socket.create_connection(("127.0.0.1", self.port), 10)
+        if self.tls:
+            wire = self.tls.wrap_socket(wire, server_hostname="127.0.0.1")
+        with wire, wire.makefile("rb") as reply:
+            for words_ in ([("AUTH", self.password)] if self.password else []) + [command]:
+                parts = [p if isinstance(p, bytes) else str(p).encode() for p in words_]
+                wire.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts))
+                answer = self.read(reply)
+            return answer
 
     def read(self, reply):
         line = reply.readline().rstrip(b"\r\n")
@@ -96,6 +112,7 @@ def free_port():
 
 class Sharing:
     """What holds for every kind of store. A class that inherits this has `url` and damage()."""
+    environment = None
 
     @classmethod
     def setUpClass(cls):
@@ -116,7 +133,8 @@ class Sharing:
         return path
 
     def serve(self, *more, secret=None, model="llama-F32"):
-        return Server(QUIRE, tiny(model), "--kv-store", self.url, "--kv-secret-file", secret or self.secret, *more)
+        return Server(QUIRE, tiny(model), "--kv-store", self.url, "--kv-secret-file", secret or self.secret, *more,
+                      environment=self.environment)
 
     def compute(self, prompt, *more):
         """The answer as it was computed, by a server that then left the blocks in the store."""
@@ -152,10 +170,10 @@ class Sharing:
 
     def test_a_model_with_windows(self):
         prompt = words(2, 60)
-        with Server(QUIRE, tiny("gemma3-F32"), "--kv-store", self.url, "--kv-secret-file", self.secret) as server:
+        with self.serve(model="gemma3-F32") as server:
             answer, kv = ask(server, prompt)
             wait_for(lambda: tier(server)["written"]["blocks"] >= kv["prompt_tokens"] // 32, 30)
-        with Server(QUIRE, tiny("gemma3-F32"), "--kv-store", self.url, "--kv-secret-file", self.secret) as server:
+        with self.serve(model="gemma3-F32") as server:
             self.assertEqual(ask(server, prompt)[0], answer)
 
     def test_other_secrets_and_tenants_find_nothing(self):
@@ -199,14 +217,41 @@ class Sharing:
             self.assertGreaterEqual(said["cached_by_tier"]["disk"], 224, said)
             self.assertEqual(said["cached_by_tier"]["remote"], 0)
         with self.serve() as server:  # its prompt begins with what is in the store
-            answer, kv = ask(server, longer)
-            wait_for(lambda: not tier(server)["queue_bytes"]["write"], 30)
-            wait_for(lambda: tier(server)["written"]["blocks"] >= kv["written_tokens"] // 32, 30)
+            answer, _ = ask(server, longer)  # written when the server ends, at the latest
         for _ in range(4):  # on a busy machine the store may answer before the folder does
             said = self.load(longer, answer, 200, *own)
             if said["cached_by_tier"]["disk"]:
                 break
         self.assertGreaterEqual(said["cached_by_tier"]["disk"], 224, said)
+
+
+    def test_what_came_from_the_store_is_copied_to_the_folder(self):
+        prompt = words(7, 60)
+        answer = self.compute(prompt)
+        own = ("--kv-dir", self.top.name + "/copy-" + type(self).__name__)
+        for _ in range(TRIES):
+            with self.serve(*own) as server:
+                again, said = ask(server, prompt)
+                self.assertEqual(again, answer)
+                if said["cached_by_tier"]["remote"] >= 224:
+                    wait_for(lambda: tier(server, "disk")["blocks"]["total"] >= 7, 30)
+                    break
+        else:
+            self.fail(f"nothing came from the store: {said}")
+        with Server(QUIRE, tiny("llama-F32"), *own, "--kv-secret-file", self.secret) as server:  # without the store
+            again, said = ask(server, prompt)
+            self.assertEqual(again, answer)
+            self.assertGreaterEqual(said["cached_by_tier"]["disk"], 224, said)
+
+    def test_what_may_not_be_stored_everywhere_is_not_copied(self):
+        prompt = words(8, 60)
+        answer = self.compute(prompt)
+        with self.serve("--kv-dir", self.top.name + "/closed-" + type(self).__name__) as server:
+            self.assertEqual(ask(server, prompt, tiers=["cpu", "remote"])[0], answer)
+            ask(server, words(9, 60))
+            wait_for(lambda: tier(server, "disk")["blocks"]["total"] >= 7, 30)
+            time.sleep(0.5)
+            self.assertLessEqual(tier(server, "disk")["blocks"]["total"], 9)
 
 
 class Folder(Sharing, unittest.TestCase):
@@ -233,6 +278,16 @@ class Folder(Sharing, unittest.TestCase):
             data[len(data) // 2] ^= 4
             value.write_bytes(data)
         return len(self.values())
+
+    def test_a_bound(self):
+        self.clear()
+        with Server(QUIRE, tiny("llama-F32"), "--kv-store", self.url + "?max=1MiB", "--kv-secret-file", self.secret) as server:
+            for seed in range(300, 330):
+                ask(server, words(seed, 60))
+            wait_for(lambda: not tier(server)["queue_bytes"]["write"], 30)
+            self.assertEqual(tier(server)["capacity_bytes"], 1 << 20)
+            self.assertGreater(tier(server)["written"]["bytes"], 1 << 20)
+        self.assertLessEqual(sum(v.stat().st_size for v in self.values()), 1 << 20)
 
     def test_a_folder_that_goes_away(self):
         with self.serve() as server, Server(QUIRE, tiny("llama-F32")) as alone:
@@ -322,6 +377,259 @@ class Gone(unittest.TestCase):
         self.check(lambda node: node.process.send_signal(signal.SIGSTOP))
 
 
+@unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
+class Tls(Sharing, unittest.TestCase):
+    """A real Redis that speaks TLS alone, with a certificate of our own authority."""
+
+    @classmethod
+    def open_store(cls):
+        home = pathlib.Path(cls.top.name)
+        for words_ in (["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-days", "2", "-keyout", home / "ca.key",
+                        "-out", home / "ca.pem", "-addext", "basicConstraints=critical,CA:TRUE"],
+                       ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=redis", "-keyout", home / "key.pem", "-out", home / "csr"]):
+            subprocess.run(["openssl", *map(str, words_)], check=True, capture_output=True)
+        (home / "extra").write_text("subjectAltName=IP:127.0.0.1\n")
+        subprocess.run(["openssl", "x509", "-req", "-in", home / "csr", "-CA", home / "ca.pem", "-CAkey", home / "ca.key",
+                        "-CAcreateserial", "-days", "2", "-extfile", home / "extra", "-out", home / "cert.pem"], check=True,
+                       capture_output=True)
+        cls.node = Redis(str(home), free_port(), "--tls-cert-file", str(home / "cert.pem"), "--tls-key-file", str(home / "key.pem"),
+                         "--tls-ca-cert-file", str(home / "ca.pem"), "--tls-auth-clients", "no", tls=str(home / "ca.pem"),
+                         password="hush")
+        cls.url = f"rediss://:hush@127.0.0.1:{cls.node.port}?patience=5000&ca={home}/ca.pem"
+
+    @classmethod
+    def close_store(cls):
+        cls.node.stop()
+
+    def clear(self):
+        self.node.call("FLUSHALL")
+
+    def damage(self):
+        keys = self.node.call("KEYS", "*")
+        for key in keys:
+            value = bytearray(self.node.call("GET", key))
+            value[len(value) // 2] ^= 4
+            self.node.call("SET", key, bytes(value))
+        return len(keys)
+
+    def test_a_certificate_that_nobody_vouches_for_is_not_trusted(self):
+        for url in (self.url.split("&ca=")[0], self.url.replace("127.0.0.1", "localhost")):
+            with Server(QUIRE, tiny("llama-F32"), "--kv-store", url, "--kv-secret-file", self.secret) as server:
+                for seed in range(80, 86):
+                    ask(server, words(seed, 60))
+                wait_for(lambda: not tier(server)["open"], 30)
+                self.assertIn("TLS", server.output())
+                self.assertNotIn("hush", server.output())
+                self.assertEqual(tier(server)["written"]["blocks"], 0)
+
+
+@unittest.skipUnless(shutil.which("redis-server") and shutil.which("redis-cli"), "redis-server is not installed")
+class Failover(unittest.TestCase):
+    """Three masters, three replicas: one of them takes over when it is told to, and when its master dies."""
+
+    def test_masters_change(self):
+        with tempfile.TemporaryDirectory() as top:
+            nodes = []
+            try:
+                self.check(top, nodes)
+            finally:
+                for node in nodes:
+                    node.stop()
+
+    def check(self, top, nodes):
+        for i in range(6):
+            home = pathlib.Path(top, str(i))
+            home.mkdir()
+            nodes.append(Redis(home, free_port(), "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+                               "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"))
+        addresses = [f"127.0.0.1:{n.port}" for n in nodes]
+        subprocess.run(["redis-cli", "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"], check=True,
+                       capture_output=True)
+        wait_for(lambda: all(b"cluster_state:ok" in n.call("CLUSTER", "INFO") for n in nodes), 30)
+
+        def role(node):
+            return node.call("ROLE")[0].decode()
+        wait_for(lambda: sum(role(n) == "slave" and n.call("ROLE")[3] == b"connected" for n in nodes) == 3, 30)
+        secret = pathlib.Path(top, "secret")
+        secret.write_text(secrets.token_hex(64))
+        secret.chmod(0o600)
+        store = ("--kv-store", "redis://" + ",".join(addresses) + "?patience=1000", "--kv-secret-file", secret)
+        with Server(QUIRE, tiny("llama-F32"), *store) as server, Server(QUIRE, tiny("llama-F32")) as alone:
+            seeds = iter(range(500, 2000))
+
+            def serves(count):
+                for _ in range(count):
+                    prompt = words(next(seeds), 60)
+                    self.assertEqual(ask(server, prompt)[0], ask(alone, prompt)[0])
+            serves(3)
+            replica = next(n for n in nodes if role(n) == "slave")
+            self.assertEqual(replica.call("CLUSTER", "FAILOVER"), b"OK")
+            serves(5)
+            wait_for(lambda: role(replica) == "master", 30)
+            serves(3)
+            replica.stop()  # the old master takes over by itself
+            left = [n for n in nodes if n is not replica]
+            serves(5)
+            wait_for(lambda: sum(role(n) == "master" for n in left) == 3, 60)
+
+            def stores_again():
+                before = tier(server)["written"]["blocks"]
+                serves(1)
+                time.sleep(0.3)
+                return tier(server)["open"] and tier(server)["written"]["blocks"] >= before + 7
+            wait_for(stores_again, 60)
+            prompt = words(next(seeds), 60)
+            answer = ask(server, prompt)[0]
+            wait_for(lambda: not tier(server)["queue_bytes"]["write"], 30)
+            time.sleep(0.5)
+        for _ in range(TRIES):
+            with Server(QUIRE, tiny("llama-F32"), *store) as server:
+                again, said = ask(server, prompt)
+                self.assertEqual(again, answer)
+                if said["cached_by_tier"]["remote"] >= 224:
+                    return
+        self.fail(f"nothing came from the cluster: {said}")
+
+
+@unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
+class Lying(unittest.TestCase):
+    """A Redis that forgets, runs out of memory, or has other values than were stored."""
+
+    def setUp(self):
+        self.top = tempfile.TemporaryDirectory()
+        self.secret = pathlib.Path(self.top.name, "secret")
+        self.secret.write_text(secrets.token_hex(64))
+        self.secret.chmod(0o600)
+
+    def tearDown(self):
+        self.top.cleanup()
+
+    def check(self, trouble, *options, prompts=12):
+        """The same answers as without a store, whatever `trouble` does between requests."""
+        node = Redis(self.top.name, free_port(), *options)
+        try:
+            with Server(QUIRE, tiny("llama-F32")) as alone:
+                wanted = [ask(alone, words(700 + i, 60))[0] for i in range(prompts)]
+            for round_ in range(2):
+                with Server(QUIRE, tiny("llama-F32"), "--kv-store", f"redis://127.0.0.1:{node.port}?patience=5000", "--kv-secret-file",
+                            self.secret) as server:
+                    for i in range(prompts):
+                        self.assertEqual(ask(server, words(700 + i, 60))[0], wanted[i], (round_, i))
+                        trouble(node, i)
+                    wait_for(lambda: not tier(server)["queue_bytes"]["write"], 30)
+                    seen = tier(server)
+            return node, seen
+        finally:
+            node.stop()
+
+    def test_little_memory(self):
+        for policy in ("allkeys-lru", "noeviction"):
+            _, seen = self.check(lambda node, i: None, "--maxmemory", "1500kb", "--maxmemory-policy", policy)
+            self.assertTrue(seen["open"], policy)
+            if policy == "noeviction":
+                self.assertGreater(seen["refused"], 0)
+
+    def test_it_forgets(self):
+        self.check(lambda node, i: node.call("FLUSHALL"))
+
+    def test_garbage(self):
+        chance = random.Random(3)
+
+        def garbage(node, i):
+            time.sleep(0.1)
+            for key in node.call("KEYS", "*"):
+                kind = chance.randrange(4)
+                if kind == 0:
+                    node.call("SET", key, chance.randbytes(chance.randrange(9000)))
+                elif kind == 1:
+                    node.call("DEL", key)
+                    node.call("LPUSH", key, "a list")
+                elif kind == 2:
+                    node.call("SETRANGE", key, chance.randrange(100), "xx") if node.call("TYPE", key) == b"string" else None
+        _, seen = self.check(garbage)
+        self.assertGreater(seen["corrupt"] + seen["failed"], 0)
+
+    def test_values_under_other_keys(self):
+        def turn(node, i):
+            time.sleep(0.1)
+            keys = node.call("KEYS", "*")
+            values = [node.call("GET", k) for k in keys]
+            for key, value in zip(keys, values[1:] + values[:1]):
+                node.call("SET", key, value)
+        _, seen = self.check(turn)
+        self.assertGreater(seen["corrupt"], 0)
+
+
+@unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
+class Deadline(unittest.TestCase):
+    """A store that does not answer costs a request no more than the deadline of 50 ms, and nothing once the breaker is open."""
+
+    def check(self, trouble, undo):
+        with tempfile.TemporaryDirectory() as top, Server(QUIRE, tiny("llama-F32")) as alone:
+            secret = pathlib.Path(top, "secret")
+            secret.write_text(secrets.token_hex(64))
+            secret.chmod(0o600)
+            node = Redis(top, free_port())
+            with Proxy(node.port) as proxy:
+                try:
+                    with Server(QUIRE, tiny("llama-F32"), "--kv-store", f"redis://127.0.0.1:{proxy.port}", "--kv-secret-file",
+                                secret) as server:
+                        seeds = iter(range(5000, 9000))
+                        for _ in range(3):  # what computing costs is known, and so is the store
+                            ask(server, words(next(seeds), 200))
+                            ask(alone, words(next(seeds), 200))
+                        trouble(node, proxy)
+                        plain, hanging, closed = [], [], []
+                        while len(closed) < 20:
+                            plain.append(first_token_ms(alone, words(next(seeds), 200)))
+                            (hanging if tier(server)["open"] else closed).append(first_token_ms(server, words(next(seeds), 200)))
+                        computed = statistics.median(plain)
+                        noise = max(20, max(plain) - computed)
+                        self.assertGreater(len(hanging), 0)
+                        self.assertLess(max(hanging), 1.05 * computed + 50 + noise, (plain, hanging))
+                        self.assertLess(statistics.median(closed), 1.05 * computed + 5, (plain, closed))
+                        self.assertLess(max(closed), 1.05 * computed + noise + 20, (plain, closed))
+                        undo(node, proxy)
+
+                        def works_again():
+                            ask(server, words(next(seeds), 60))
+                            time.sleep(0.2)
+                            return tier(server)["open"]
+                        wait_for(works_again, 60)
+                finally:
+                    undo(node, proxy)
+                    node.stop()
+
+    def test_stopped(self):
+        self.check(lambda node, proxy: node.process.send_signal(signal.SIGSTOP),
+                   lambda node, proxy: node.process.send_signal(signal.SIGCONT))
+
+    def test_frozen_on_the_way(self):
+        def freeze(node, proxy):
+            proxy.trouble = "freeze"
+
+        def thaw(node, proxy):
+            proxy.trouble = None
+        self.check(freeze, thaw)
+
+    def test_damaged_on_the_way(self):
+        with tempfile.TemporaryDirectory() as top, Server(QUIRE, tiny("llama-F32")) as alone:
+            secret = pathlib.Path(top, "secret")
+            secret.write_text(secrets.token_hex(64))
+            secret.chmod(0o600)
+            node = Redis(top, free_port())
+            try:
+                with Proxy(node.port) as proxy:
+                    for trouble in (None, "flip", "flip"):
+                        proxy.trouble = trouble
+                        with Server(QUIRE, tiny("llama-F32"), "--kv-store", f"redis://127.0.0.1:{proxy.port}?patience=1000",
+                                    "--kv-secret-file", secret) as server:
+                            for seed in range(900, 906):
+                                self.assertEqual(ask(server, words(seed, 60))[0], ask(alone, words(seed, 60))[0])
+            finally:
+                node.stop()
+
+
 class Mistakes(unittest.TestCase):
     def test_addresses_and_secrets(self):
         with tempfile.TemporaryDirectory() as top:
@@ -332,7 +640,9 @@ class Mistakes(unittest.TestCase):
             weak.write_text("abc")
             weak.chmod(0o600)
             for url, file, said in [
-                    ("s3://bucket/x", secret, "write redis://HOST:PORT"),
+                    ("ftp://bucket/x", secret, "write redis://HOST:PORT"),
+                    (f"file://{top}?max=1", secret, "1MiB or more"),
+                    (f"file://{top}?most=1GiB", secret, "is no option"),
                     ("/mnt/kv", secret, "write redis://HOST:PORT"),
                     ("redis://", secret, "a host is missing"),
                     ("redis://me:hush@host:x", secret, "is no port"),

@@ -34,6 +34,22 @@ class Breaker {
     return true;
   }
 
+  // Opens at once: a call does not come back. True: it was closed.
+  bool trip(Nanoseconds now) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failures_ >= options_.failures_max) return false;
+      failures_ = options_.failures_max - 1;
+    }
+    return ended(false, now);
+  }
+
+  // It is open, and time for a call that tries.
+  bool due(Nanoseconds now) const {
+    const std::lock_guard lock(mutex_);
+    return failures_ >= options_.failures_max && now >= next_try_;
+  }
+
   // True: the breaker has just opened or closed.
   bool ended(bool works, Nanoseconds now) {
     const std::lock_guard lock(mutex_);

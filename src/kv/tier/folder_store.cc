@@ -12,12 +12,16 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/byte_size.h"
+#include "base/number.h"
 #include "kv/tier/store_tier.h"
 
 namespace quire {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::uint64_t kSmallestCapacity = 1 << 20;
 
 class OpenFile {
  public:
@@ -41,15 +45,19 @@ class FolderStore final : public ValueStore {
 
   Status contains(std::span<const std::string> names, std::span<std::uint8_t> there) override {
     TRY_STATUS(look_at_folder());
-    for (std::size_t i = 0; i < names.size(); ++i)
+    for (std::size_t i = 0; i < names.size(); ++i) {
       there[i] = ::access(place(names[i]).c_str(), R_OK) == 0;
+      moved();
+    }
     return {};
   }
 
   Status get(std::span<const std::string> names, const Got& got) override {
     TRY_STATUS(look_at_folder());
     for (std::size_t i = 0; i < names.size(); ++i) {
-      const OpenFile file(place(names[i]), O_RDONLY);
+      moved();
+      const OpenFile file(place(names[i]),
+                          O_RDONLY | O_NONBLOCK);  // a pipe would wait for a writer
       if (!file) {
         if (errno == ENOENT || errno == ELOOP) continue;
         return problem("cannot be read");
@@ -88,8 +96,10 @@ class FolderStore final : public ValueStore {
   }
 
   Status erase(std::span<const std::string> names) override {
-    for (const std::string& name : names)
+    for (const std::string& name : names) {
       if (::unlink(place(name).c_str()) != 0 && errno != ENOENT) return problem("cannot be erased");
+      moved();
+    }
     return {};
   }
 
@@ -103,7 +113,8 @@ class FolderStore final : public ValueStore {
     return fmt::format("{}/{}/{}.qkv", path_, name.substr(0, 2), name);
   }
   Status problem(const char* what) const {
-    return Error{Code::unavailable, fmt::format("{}: {}: {}", path_, what, std::strerror(errno))};
+    return Error{errno == ENOSPC || errno == EDQUOT ? Code::exhausted : Code::unavailable,
+                 fmt::format("{}: {}: {}", path_, what, std::strerror(errno))};
   }
   Status look_at_folder() const {
     return ::access(path_.c_str(), R_OK | X_OK) == 0 ? Status{} : problem("cannot be read");
@@ -117,6 +128,7 @@ class FolderStore final : public ValueStore {
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return problem("cannot be read").error();
       if (n == 0) break;
+      moved();
       size += static_cast<std::size_t>(n);
     }
     return size;
@@ -129,6 +141,7 @@ class FolderStore final : public ValueStore {
       const ssize_t n = ::write(file.fd(), bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return problem("cannot be written");
+      moved();
       bytes = bytes.subspan(static_cast<std::size_t>(n));
     }
     return {};
@@ -152,6 +165,7 @@ class FolderStore final : public ValueStore {
     for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end;
          it.increment(error)) {
       std::error_code ignored;
+      moved();
       if (!it->is_regular_file(ignored)) continue;
       files.push_back({it->last_write_time(ignored), it->file_size(ignored), it->path()});
       used_ += files.back().bytes;
@@ -166,6 +180,7 @@ class FolderStore final : public ValueStore {
       if (used_ + wanted <= options_.capacity_bytes) break;
       std::error_code ignored;
       if (fs::remove(f.path, ignored)) used_ -= f.bytes;
+      moved();
     }
     return {};
   }
@@ -187,14 +202,50 @@ Result<std::unique_ptr<ValueStore>> open_folder_store(const std::string& path,
   return std::unique_ptr<ValueStore>(std::make_unique<FolderStore>(path, options));
 }
 
+Result<FolderPlace> parse_folder_url(std::string_view url) {
+  const auto bad = [](std::string_view why) {
+    return Error{Code::invalid,
+                 fmt::format("a folder is written file:///FOLDER, from the root, with "
+                             "three slashes, and ?max=100GiB behind it: {}",
+                             why)};
+  };
+  FolderPlace place;
+  if (!url.starts_with("file:///")) return bad("it begins otherwise");
+  const std::size_t mark = std::min(url.find('?'), url.size());
+  place.path = url.substr(7, mark - 7);
+  if (place.path.size() < 2) return bad("no folder is named");
+  std::string_view options = url.substr(std::min(mark + 1, url.size()));
+  while (!options.empty()) {
+    const std::size_t end = std::min(options.find('&'), options.size());
+    const std::string_view option = options.substr(0, end);
+    options.remove_prefix(std::min(end + 1, options.size()));
+    std::uint32_t ms = 0;
+    if (option.starts_with("max=")) {
+      TRY(place.capacity_bytes, parse_size(std::string(option.substr(4))));
+      if (place.capacity_bytes < kSmallestCapacity) return bad("max is 1MiB or more");
+    } else if (option.starts_with("patience=") && parse_number(option.substr(9), ms) && ms > 0 &&
+               ms <= 60000) {
+      place.patience = Nanoseconds{ms} * 1'000'000;
+    } else {
+      return bad(fmt::format("'{}' is no option", option));
+    }
+  }
+  return place;
+}
+
+namespace {
+
+Result<std::unique_ptr<Tier>> open_folder_tier(const TierSettings& settings, const std::string&) {
+  TRY(const FolderPlace place, parse_folder_url(settings.place));
+  const auto open = [place] {
+    return open_folder_store(place.path, {.capacity_bytes = place.capacity_bytes});
+  };
+  return open_store_tier(settings, open, place.patience, place.capacity_bytes);
+}
+
+}  // namespace
+
 extern const TierKind kFolderTierKind = {
-    "file", "a folder that several machines mount: file:///FOLDER",
-    [](const TierSettings& settings, const std::string& rest) -> Result<std::unique_ptr<Tier>> {
-      if (!rest.starts_with("///"))
-        return Error{Code::invalid, settings.place + ": write file:///FOLDER"};
-      const FolderStoreOptions options{.capacity_bytes = settings.capacity_bytes};
-      return open_store_tier(
-          settings, [path = rest.substr(2), options] { return open_folder_store(path, options); });
-    }};
+    "file", "a folder that several machines mount: file:///FOLDER", open_folder_tier};
 
 }  // namespace quire

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "kv/tier/value_store.h"
 
@@ -18,6 +19,15 @@ namespace quire {
 struct FolderStoreOptions {
   std::uint64_t capacity_bytes = 0;  // 0: no bound
 };
+
+struct FolderPlace {
+  std::string path;
+  std::uint64_t capacity_bytes = 0;      // 0: no bound
+  Nanoseconds patience = 1'000'000'000;  // for a call of the system that has not come back
+};
+
+// file:///FOLDER[?max=SIZE&patience=MILLISECONDS]
+Result<FolderPlace> parse_folder_url(std::string_view url);
 
 Result<std::unique_ptr<ValueStore>> open_folder_store(const std::string& path,
                                                       const FolderStoreOptions& options);

@@ -142,6 +142,10 @@ void MemoryTier::flush(std::function<void()> done) {
 }
 
 TierCost MemoryTier::cost() const {
+  if (options_.claims)
+    return {.first_byte_s = options_.claims->first_byte_s,
+            .bytes_per_s = options_.claims->bytes_per_s,
+            .queued_bytes = queued_bytes_};
   return {.first_byte_s = static_cast<double>(options_.first_byte_ns) * 1e-9,
           .bytes_per_s = options_.bytes_per_s,
           .queued_bytes = queued_bytes_};

@@ -32,6 +32,7 @@ struct MemoryTierOptions {
   TierTraits traits = {.name = "disk", .durable = true};  // capacity_bytes 0: no bound
   Nanoseconds first_byte_ns = 0;
   double bytes_per_s = std::numeric_limits<double>::infinity();
+  std::optional<TierCost> claims = {};  // what cost() says, whatever is true
   // Of a record: it cannot be read, is damaged on the way, or is lost when it is written.
   double fail_chance = 0, corrupt_chance = 0, lose_chance = 0;
   std::optional<DeploymentSecret> secret = {};  // given: records are sealed, as in a shared place

@@ -18,6 +18,7 @@ namespace {
 constexpr std::uint32_t kSlots = 16384;
 constexpr std::size_t kNodesMax = 1024;
 constexpr int kRounds = 4;  // of asking again elsewhere
+constexpr Nanoseconds kSilenceFirst = 1'000'000'000, kSilenceMost = 60'000'000'000;
 
 struct RedisCommand {
   std::string name;                       // of the value; its key and slot follow
@@ -37,18 +38,40 @@ std::string encode_words(std::span<const std::string> words) {
   return text;
 }
 
+// How long a call may still wait: the patience since something last came, from whichever node.
+struct RedisPatience {
+  const Nanoseconds all;
+  SteadyClock clock = {};
+  Nanoseconds moved_at = 0;
+
+  void moved() { moved_at = clock.now(); }
+  bool over() const { return clock.now() - moved_at >= all; }
+  Nanoseconds left() const {
+    return std::max<Nanoseconds>(all - (clock.now() - moved_at), 1'000'000);
+  }
+};
+
 // A connection to one node, and what has been read from it.
 struct RedisLine {
   ByteStream stream;
+  RedisPatience& patience;
   RedisReader reader = {};
+  bool fresh = true;  // opened by the call in progress
   std::vector<std::byte> buffer = std::vector<std::byte>(std::size_t{256} << 10);
 
+  Status send(std::string_view text) {
+    stream.set_patience(patience.left());
+    TRY_STATUS(stream.write(text));
+    return {};
+  }
   Result<RedisReply> reply() {
     while (true) {
       if (auto r = reader.next()) return std::move(*r);
       if (reader.broken()) return Error{Code::unavailable, "Redis sent what is no reply"};
+      stream.set_patience(patience.left());
       TRY(const std::size_t n, stream.read(buffer));
       if (n == 0) return Error{Code::unavailable, "Redis closed the connection"};
+      patience.moved();
       reader.feed(std::span(buffer).first(n));
     }
   }
@@ -56,7 +79,8 @@ struct RedisLine {
 
 class RedisStore final : public ValueStore {
  public:
-  explicit RedisStore(RedisPlace place) : place_(std::move(place)) {}
+  explicit RedisStore(RedisPlace place)
+      : place_(std::move(place)), patience_{.all = place_.patience} {}
 
   Status contains(std::span<const std::string> names, std::span<std::uint8_t> there) override {
     std::vector<RedisCommand> commands;
@@ -81,7 +105,10 @@ class RedisStore final : public ValueStore {
                           .words = {"SET"},
                           .value = v.value,
                           .behind = {"EX", std::to_string(place_.ttl_s)}});
-    return run(commands, [](std::size_t, const RedisReply&) {});
+    TRY_STATUS(run(commands, [](std::size_t, const RedisReply&) {}));
+    if (full_)
+      return Error{Code::exhausted, "Redis is full, and evicts nothing (maxmemory-policy)"};
+    return {};
   }
 
   Status erase(std::span<const std::string> names) override {
@@ -114,13 +141,13 @@ class RedisStore final : public ValueStore {
     TRY(ByteStream stream,
         ByteStream::connect(
             address.host, address.port,
-            {.patience = place_.patience, .tls = place_.tls, .ca_file = place_.ca_file}));
-    RedisLine opened{.stream = std::move(stream)};
+            {.patience = patience_.left(), .tls = place_.tls, .ca_file = place_.ca_file}));
+    RedisLine opened{.stream = std::move(stream), .patience = patience_};
     if (!place_.password.empty()) {
       std::vector<std::string> words = {"AUTH"};
       if (!place_.user.empty()) words.push_back(place_.user);
       words.push_back(place_.password);
-      TRY_STATUS(opened.stream.write(encode_words(words)));
+      TRY_STATUS(opened.send(encode_words(words)));
       TRY(const RedisReply reply, opened.reply());
       if (reply.kind == RedisReply::Kind::error)
         return Error{Code::unavailable, "Redis refused the password"};
@@ -134,17 +161,31 @@ class RedisStore final : public ValueStore {
     ask.insert(ask.end(), seen_.begin(), seen_.end());
     Status status = Error{Code::unavailable, "no node of Redis answers"};
     for (const RedisAddress& address : ask) {
+      if (silent(address)) continue;
       status = learn_slots_from(address);
       if (status.ok()) return status;
-      lines_.erase(address);
+      rest(address);
     }
     return status;
+  }
+
+  // A node that did not answer is not asked again for a while, twice as long each time.
+  bool silent(const RedisAddress& node) const {
+    const auto found = silent_.find(node);
+    return found != silent_.end() && patience_.clock.now() < found->second.until;
+  }
+  void rest(const RedisAddress& node) {
+    lines_.erase(node);
+    if (silent_.size() > kNodesMax) silent_.clear();
+    Silence& s = silent_[node];
+    s.length = std::clamp(2 * s.length, kSilenceFirst, kSilenceMost);
+    s.until = patience_.clock.now() + s.length;
   }
 
   Status learn_slots_from(const RedisAddress& from) {
     TRY(RedisLine* const node, line(from));
     const std::string words[] = {"CLUSTER", "SLOTS"};
-    TRY_STATUS(node->stream.write(encode_words(words)));
+    TRY_STATUS(node->send(encode_words(words)));
     TRY(const RedisReply reply, node->reply());
     if (reply.kind == RedisReply::Kind::error) {
       if (reply.text.find("cluster support disabled") == reply.text.npos)
@@ -168,18 +209,32 @@ class RedisStore final : public ValueStore {
     return {};
   }
 
+  // Asks all nodes. What belongs to one that is silent has no reply: the others still serve. An error
+  // means that none did.
   Status run(std::span<const RedisCommand> commands, const Told& told) {
     std::vector<Errand> left;
     for (std::size_t i = 0; i < commands.size(); ++i) left.push_back({i});
-    if (owners_.empty() && !left.empty()) TRY_STATUS(learn_slots());
+    patience_.moved();
+    full_ = false;
+    for (auto& [node, of] : lines_) of.fresh = false;
+    if (!left.empty() && (owners_.empty() || slots_are_old_)) {
+      const Status learned = learn_slots();
+      if (owners_.empty() && !learned.ok()) return learned;
+      slots_are_old_ = false;
+    }
     Status last;
+    bool served = false;
     for (int round = 0; round < kRounds && !left.empty(); ++round) {
       std::map<RedisAddress, std::vector<Errand>> by_node;
       for (Errand& e : left) {
         const auto& owner = owners_[redis_slot(key_of(commands[e.which].name))];
-        if (!e.asked && !owner)
-          return Error{Code::unavailable, "Redis: a part of the cluster has no node"};
-        by_node[e.asked ? *e.asked : *owner].push_back(std::move(e));
+        const auto& node = e.asked ? e.asked : owner;
+        if (node && !silent(*node)) {
+          by_node[*node].push_back(std::move(e));
+        } else {
+          slots_are_old_ = true;  // another one may have its slots by now
+          if (last.ok()) last = Error{Code::unavailable, "Redis: a node does not answer"};
+        }
       }
       left.clear();
       for (auto& [node, errands] : by_node)
@@ -188,20 +243,26 @@ class RedisStore final : public ValueStore {
       for (auto& [node, errands] : by_node) {
         std::size_t done = 0;
         const Status s = receive(node, commands, errands, done, told, left);
+        if (done > 0) silent_.erase(node);
+        served |= done > 0;
         errands.erase(errands.begin(), errands.begin() + static_cast<std::ptrdiff_t>(done));
         if (!s.ok()) fail(node, errands, s, left, last);
       }
-      if (!last.ok() && !left.empty() && round + 1 < kRounds) TRY_STATUS(learn_slots());
+      if (!last.ok() && !left.empty() && round + 1 < kRounds && !learn_slots().ok()) break;
     }
-    if (left.empty()) return {};
+    if (served || commands.empty()) return {};
     return last.ok() ? Error{Code::unavailable, "Redis sends from node to node without end"}
                      : last.error();
   }
 
-  // A node that does not answer: its commands are asked for elsewhere.
+  // A node that does not answer: its commands are asked for elsewhere, if another one has them.
   void fail(const RedisAddress& node, std::vector<Errand>& errands, const Status& why,
             std::vector<Errand>& left, Status& last) {
-    lines_.erase(node);
+    const auto found = lines_.find(node);
+    if (found != lines_.end() && !found->second.fresh && !patience_.over())
+      lines_.erase(found);  // it was closed while nobody asked
+    else
+      rest(node);
     for (const Errand& e : errands) left.push_back({e.which});
     errands.clear();
     last = why;
@@ -216,7 +277,7 @@ class RedisStore final : public ValueStore {
       if (e.asked) text += encode_words(asking);
       encode(commands[e.which], text);
     }
-    return to->stream.write(text);
+    return to->send(text);
   }
 
   Status receive(const RedisAddress& node, std::span<const RedisCommand> commands,
@@ -231,6 +292,12 @@ class RedisStore final : public ValueStore {
       TRY(const RedisReply reply, found->second.reply());
       if (reply.kind == RedisReply::Kind::error) {
         const auto elsewhere = redirect(reply.text);
+        const bool full = reply.text.starts_with("OOM ");
+        full_ |= full;
+        if (full) {
+          ++done;
+          continue;
+        }
         if (!elsewhere) return Error{Code::unavailable, "Redis: " + reply.text};
         const bool moved = reply.text.starts_with("MOVED");
         if (moved) owners_[redis_slot(key_of(commands[e.which].name))] = *elsewhere;
@@ -255,7 +322,14 @@ class RedisStore final : public ValueStore {
     return a.port == 0 ? std::nullopt : std::optional(a);
   }
 
+  struct Silence {
+    Nanoseconds until = 0, length = 0;
+  };
+
   const RedisPlace place_;
+  RedisPatience patience_;
+  bool slots_are_old_ = false, full_ = false;
+  std::map<RedisAddress, Silence> silent_;
   std::vector<std::optional<RedisAddress>> owners_;  // by slot; empty: not asked yet
   std::set<RedisAddress> seen_;
   std::map<RedisAddress, RedisLine> lines_;

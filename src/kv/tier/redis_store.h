@@ -2,7 +2,9 @@
 //
 // The keys of a cluster are spread over 16,384 slots. The store asks a node which node has which
 // slot, sends the commands of a batch to all nodes at once, and reads the answers. A slot that has
-// moved (MOVED), is moving (ASK) or whose node is gone is asked for again elsewhere. Values expire
+// moved (MOVED), is moving (ASK) or whose node is gone is asked for again elsewhere. A node that does not
+// answer is left alone for a second, then twice as long each time; meanwhile what belongs to it is
+// not there, and not stored. A call waits for `patience` in all without progress. Values expire
 // after `ttl`; the server's own `maxmemory-policy` evicts before that.
 //
 //   TRY(const RedisPlace place, parse_redis_url("redis://10.0.0.1:7000,10.0.0.2:7000"));

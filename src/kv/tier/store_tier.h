@@ -7,11 +7,15 @@
 // segments are encrypted for the tenant, so a store tells others nothing. What does not open, or is
 // another block, is counted, erased and a miss.
 //
+// While the breaker is open find() has its answer at once, and a call that tries whether the store works again
+// is made behind it: no prompt waits for that. A call that does not come back at all (a mounted folder
+// whose server is gone) opens the breaker after `patience`; reads that wait for it fail, and their
+// memory is free again.
+//
 //   StoreTier tier({.open = [] { return open_folder_store("/mnt/kv", {}); }, .secret = secret,
 //                   .mailbox = &mailbox});
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,10 +23,8 @@
 
 #include "base/clock.h"
 #include "kv/tier/breaker.h"
-#include "kv/tier/courier.h"
 #include "kv/tier/mailbox.h"
 #include "kv/tier/tier.h"
-#include "kv/tier/tier_meter.h"
 #include "kv/tier/tiers.h"
 #include "kv/tier/value_store.h"
 
@@ -34,13 +36,17 @@ struct StoreTierOptions {
   Mailbox* mailbox = nullptr;                        // outlives the tier
   std::function<void(const std::string&)> log = {};  // from the tier's threads
   BreakerOptions breaker = {};
+  Nanoseconds patience =
+      0;  // for a call that has done nothing; 0: the store's calls end by themselves
+  std::uint64_t capacity_bytes = 0;                            // that the store bounds itself to
   std::uint64_t write_queue_bytes = std::uint64_t{256} << 20;  // beyond: `full`
 };
 
 class StoreTier final : public Tier {
  public:
   explicit StoreTier(StoreTierOptions options);
-  ~StoreTier() override;  // answers what is queued with `cancelled`
+  // Answers what is queued with `cancelled`. A thread whose call does not come back is left to itself.
+  ~StoreTier() override;
 
   const TierTraits& traits() const override { return traits_; }
   void find(std::span<const RecordName> names, FindDone done) override;
@@ -49,43 +55,23 @@ class StoreTier final : public Tier {
   void erase(std::span<const RecordName> names) override;
   void clear() override {}  // others use it, too
   void flush(std::function<void()> done) override;
-  TierCost cost() const override { return meter_.cost(); }
-  TierStats stats() const override;
+  TierCost cost() const override;
+  TierStats stats() const override;  // engine thread; also where a call that hangs is noticed
 
  private:
-  // What one thread asks through.
-  struct Line {
-    std::unique_ptr<ValueStore> store;
-  };
-  using Reads = std::vector<SegmentRead>;
+  struct Inside;  // what the threads use
+  struct Fetch;   // a read under way
 
-  // True: `call` worked. Refuses without asking while the breaker is open.
-  bool ask(Line& line, const std::function<Status(ValueStore&)>& call);
-  std::vector<TierOutcome> get(const Reads& reads);
-  void take(const Reads& reads, std::span<const std::size_t> of_record,
-            std::span<const std::byte> value, std::vector<TierOutcome>& outcomes);
-  std::vector<TierOutcome> put(std::span<const RecordWrite> writes);
-  void post(std::function<void()> letter) { options_.mailbox->post(std::move(letter)); }
-  void say(const std::string& line) const {
-    if (options_.log) options_.log(line);
-  }
+  void look_for_hangs() const;
 
-  const StoreTierOptions options_;
   const TierTraits traits_;
-  SteadyClock clock_;
-  Breaker breaker_;
-  TierMeter meter_;
-  std::atomic<bool> stopping_{false};
-  std::atomic<std::uint64_t> queued_writes_{0};
-  struct Counts {
-    std::atomic<std::uint64_t> read_segments{0}, read_bytes{0}, written_records{0},
-        written_bytes{0}, absent{0}, corrupt{0}, failed{0}, refused{0};
-  } counts_;
-  Line asking_, writing_;
-  std::unique_ptr<Courier> reader_, writer_;  // use the others: end first
+  std::unique_ptr<Inside> inside_;
+  mutable std::vector<std::shared_ptr<Fetch>> fetches_;
 };
 
 // For entries of the table of tiers (kv/tier/tiers.h). A shared place needs a secret.
-Result<std::unique_ptr<Tier>> open_store_tier(const TierSettings& settings, OpenValueStore open);
+Result<std::unique_ptr<Tier>> open_store_tier(const TierSettings& settings, OpenValueStore open,
+                                              Nanoseconds patience = 0,
+                                              std::uint64_t capacity_bytes = 0);
 
 }  // namespace quire

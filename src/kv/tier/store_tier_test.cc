@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "kv/tier/folder_store.h"
 #include "kv/tier/tier_testing.h"
@@ -19,8 +21,10 @@ namespace {
 struct SharedValues {
   std::mutex mutex;
   std::map<std::string, std::vector<std::byte>> values;
-  bool down = false;
+  bool down = false, full = false;
   std::uint64_t calls = 0;
+  std::atomic<bool> hangs{false};
+  std::atomic<int> hanging{0};  // calls
 };
 
 class MapStore final : public ValueStore {
@@ -39,6 +43,7 @@ class MapStore final : public ValueStore {
     });
   }
   Status put(std::span<const NamedValue> values) override {
+    if (shared_->full) return Error{Code::exhausted, "full"};
     return locked([&] {
       for (const NamedValue& v : values)
         shared_->values[v.name].assign(v.value.begin(), v.value.end());
@@ -53,6 +58,9 @@ class MapStore final : public ValueStore {
  private:
   template <class Work>
   Status locked(const Work& work) {
+    ++shared_->hanging;
+    while (shared_->hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --shared_->hanging;
     const std::lock_guard lock(shared_->mutex);
     ++shared_->calls;
     if (shared_->down) return Error{Code::unavailable, "down"};
@@ -146,6 +154,80 @@ TEST_F(StoreTierTest, ADeadStoreIsNotAskedAgainAndComesBack) {
   EXPECT_EQ(tier.stats().closings, 1u);
 }
 
+// While the breaker is open nobody waits for a try, however long it takes.
+TEST_F(StoreTierTest, FindHasItsAnswerAtOnceWhileTheBreakerIsOpen) {
+  StoreTier tier(options(secret));
+  TierUser user(tier, mailbox, pause);
+  ASSERT_EQ(user.write(1), TierOutcome::ok);
+  shared->down = true;
+  while (tier.stats().open != 0) EXPECT_EQ(user.read(1), TierOutcome::failed);
+  shared->hangs = true;
+  const auto began = std::chrono::steady_clock::now();
+  while (shared->hanging == 0) {
+    EXPECT_FALSE(user.find(1));
+    ASSERT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+  }
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(user.find(1));
+  shared->down = false;
+  shared->hangs = false;
+  while (!user.find(1))
+    ASSERT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+}
+
+// A mounted folder whose server is gone: the call never comes back.
+TEST_F(StoreTierTest, ACallThatHangsOpensTheBreakerAndFreesTheMemoryOfReads) {
+  StoreTierOptions o = options(secret);
+  o.patience = 20'000'000;
+  auto tier = std::make_unique<StoreTier>(o);
+  TierUser user(*tier, mailbox, pause);
+  ASSERT_EQ(user.write(1), TierOutcome::ok);
+  shared->hangs = true;
+  const TestBlock block(1);
+  std::vector<std::vector<std::byte>> to(block.segments().size());
+  std::vector<SegmentRead> reads;
+  for (std::uint32_t i = 0; i < to.size(); ++i) {
+    to[i].resize(block.segments()[i].size());
+    reads.push_back({block.identity(), i, to[i], ""});
+  }
+  std::vector<ReadEnd> ended;
+  tier->read(reads, [&](std::span<const ReadEnd> ends, bool last) {
+    EXPECT_TRUE(last);
+    ended.insert(ended.end(), ends.begin(), ends.end());
+  });
+  const auto began = std::chrono::steady_clock::now();
+  while (tier->stats().open != 0)
+    ASSERT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+  mailbox.drain();
+  ASSERT_EQ(ended.size(), reads.size());
+  for (const ReadEnd& e : ended) EXPECT_EQ(e.outcome, TierOutcome::failed);
+  to.clear();  // the address sanitizer sees whoever writes there now
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(user.find(1));
+  EXPECT_EQ(user.read(1), TierOutcome::failed);
+  EXPECT_LE(shared->hanging, 1);
+  shared->hangs = false;
+  while (!user.find(1))
+    ASSERT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  EXPECT_EQ(user.read(1), TierOutcome::ok);
+  // The end of a tier does not wait for a call that hangs.
+  shared->hangs = true;
+  tier->find({}, [](std::span<const std::uint8_t>) {});
+  while (shared->hanging == 0) pause();
+  tier.reset();
+  shared->hangs = false;
+  while (shared->hanging > 0) pause();
+}
+
+TEST_F(StoreTierTest, AFullStoreIsReadAndNotAskedToStoreTheSameAgain) {
+  StoreTier tier(options(secret));
+  TierUser user(tier, mailbox, pause);
+  ASSERT_EQ(user.write(1), TierOutcome::ok);
+  shared->full = true;
+  for (std::uint64_t i = 2; i < 8; ++i) EXPECT_EQ(user.write(i), TierOutcome::full);
+  EXPECT_EQ(user.read(1), TierOutcome::ok);
+  EXPECT_EQ(tier.stats().open, 1u);
+  EXPECT_EQ(tier.stats().refused, 6u);
+}
+
 // A folder for one test.
 struct Folder {
   std::string path = [] {
@@ -165,6 +247,18 @@ TEST_F(StoreTierTest, AFolderKeepsValues) {
   EXPECT_EQ(user.read(1), TierOutcome::ok);
   std::filesystem::remove_all(folder.path);
   EXPECT_EQ(user.read(1), TierOutcome::failed);
+}
+
+TEST(FolderStore, AddressesAreRead) {
+  const auto place = parse_folder_url("file:///mnt/kv?max=100GiB&patience=200");
+  ASSERT_TRUE(place.ok());
+  EXPECT_EQ(place.value().path, "/mnt/kv");
+  EXPECT_EQ(place.value().capacity_bytes, std::uint64_t{100} << 30);
+  EXPECT_EQ(place.value().patience, 200'000'000);
+  EXPECT_EQ(parse_folder_url("file:///mnt/kv").value().capacity_bytes, 0u);
+  for (const char* bad : {"file://mnt", "file:///", "file:///a?max=x", "file:///a?max=5",
+                          "file:///a?least=5", "file:///a?patience=0"})
+    EXPECT_FALSE(parse_folder_url(bad).ok()) << bad;
 }
 
 TEST(FolderStore, ABoundHoldsAndTheOldestLeave) {

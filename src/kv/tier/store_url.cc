@@ -2,23 +2,45 @@
 
 #include "kv/tier/folder_store.h"
 #include "kv/tier/redis_store.h"
+#include "kv/tier/s3_store.h"
 
 namespace quire {
 
+namespace {
+
+Status check_redis(const std::string& url) {
+  TRY([[maybe_unused]] const RedisPlace place, parse_redis_url(url));
+  return {};
+}
+
+Status check_folder(const std::string& url) {
+  TRY(const FolderPlace place, parse_folder_url(url));
+  TRY([[maybe_unused]] const auto store, open_folder_store(place.path, {}));
+  return {};
+}
+
+Status check_s3(const std::string& url) {
+  TRY(const S3Place place, parse_s3_url(url));
+  TRY([[maybe_unused]] const auto store, open_s3_store(place, system_environment));
+  return {};
+}
+
+struct StoreKind {
+  std::string_view begins;
+  Status (*check)(const std::string& url);
+};
+constexpr StoreKind kStoreKinds[] = {{"redis://", check_redis},
+                                     {"rediss://", check_redis},
+                                     {"file://", check_folder},
+                                     {"s3://", check_s3}};
+
+}  // namespace
+
 Status check_store_url(const std::string& url) {
-  if (url.starts_with("redis://") || url.starts_with("rediss://")) {
-    if (const auto place = parse_redis_url(url); !place.ok())
-      return Error{Code::invalid, "--kv-store: " + place.error().message};
-    return {};
-  }
-  if (url.starts_with("file://")) {
-    if (!url.starts_with("file:///") || url.size() == 8)
-      return Error{Code::invalid,
-                   "--kv-store: a folder is written file:///FOLDER, from the root, with three "
-                   "slashes"};
-    if (const auto folder = open_folder_store(url.substr(7), {}); !folder.ok())
-      return Error{Code::not_found, "--kv-store: " + folder.error().message};
-    return {};
+  for (const StoreKind& kind : kStoreKinds) {
+    if (!url.starts_with(kind.begins)) continue;
+    const Status fine = kind.check(url);
+    return fine.ok() ? fine : Error{fine.error().code, "--kv-store: " + fine.error().message};
   }
   const std::size_t colon = url.find("://");
   return Error{
@@ -26,8 +48,8 @@ Status check_store_url(const std::string& url) {
       "--kv-store: " +
           (colon == url.npos ? std::string("this is no address of a store")
                              : "there are no stores of kind '" + url.substr(0, colon) + "'") +
-          "; write redis://HOST:PORT,HOST:PORT, rediss://HOST:PORT (over TLS) or "
-          "file:///FOLDER"};
+          "; write redis://HOST:PORT,HOST:PORT, rediss://HOST:PORT (over TLS), "
+          "s3://BUCKET/PREFIX or file:///FOLDER"};
 }
 
 Result<std::unique_ptr<Tier>> open_store_url(const std::string& url, TierSettings with) {

@@ -2,7 +2,8 @@
 //
 //   redis://HOST:PORT[,HOST:PORT...]    Redis or Valkey, alone or as a cluster (kv/tier/redis_store.h)
 //   rediss://HOST:PORT                  the same over TLS
-//   file:///FOLDER                      a folder that all machines mount
+//   s3://BUCKET/PREFIX                  S3, or what speaks like it (kv/tier/s3_store.h)
+//   file:///FOLDER[?max=100GiB]         a folder that all machines mount (kv/tier/folder_store.h)
 //
 //   TRY_STATUS(check_store_url("redis://10.0.0.1:7000"));
 //   TRY(auto tier, open_store_url("file:///mnt/kv", {.mailbox = &mailbox, .secret = secret}));
@@ -17,7 +18,8 @@
 
 namespace quire {
 
-// Whether it can be opened: how it is written, and that a folder is there. Nothing is connected.
+// Whether it can be opened: how it is written, that a folder is there, that there are credentials. Nothing
+// is connected.
 Status check_store_url(const std::string& url);
 
 // `with` needs no place. Without a secret it is an error.

@@ -2,11 +2,12 @@
 
 namespace quire {
 
-extern const TierKind kDiskTierKind, kFolderTierKind, kRedisTierKind, kRedisTlsTierKind;
+extern const TierKind kDiskTierKind, kFolderTierKind, kRedisTierKind, kRedisTlsTierKind,
+    kS3TierKind;
 
 namespace {
 constexpr const TierKind* kTierKinds[] = {&kDiskTierKind, &kFolderTierKind, &kRedisTierKind,
-                                          &kRedisTlsTierKind};
+                                          &kRedisTlsTierKind, &kS3TierKind};
 }
 
 std::span<const TierKind* const> tier_kinds() { return kTierKinds; }
