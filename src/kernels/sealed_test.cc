@@ -301,7 +301,7 @@ const Case kCases[] = {
     {.format = "hadamard-int4", .length = 700, .dim = 128, .rotated = 64},
     {.format = "f16/int8", .length = 150, .tokens = 16, .recent_blocks = 1, .rotated = 16},
     {.format = "q8_0/q4_0", .length = 150, .dim = 96, .sink_blocks = 1, .rotated = 32},
-    {.format = "int8/hadamard-int4-head", .length = 200, .tokens = 64, .dim = 512, .rotated = 64},
+    {.format = "int8/hadamard-int4-head", .length = 140, .tokens = 64, .dim = 512, .rotated = 64},
     {.format = "int8", .length = 230, .compacted = 160, .rotated = 32},
 };
 
