@@ -16,7 +16,7 @@ int run_kv_formats(const DescribeCli& o) {
   const auto source = ModelSource::open(path.value());
   if (!source.ok()) return fail(source.error());
   const ModelConfig& c = source.value().config();
-  const PageShape page{o.block_size, c.head_dim, c.head_dim};
+  const PageShape page{o.block_size, c.head_dim, c.per_layer[0].attn.value_dim};
   Json rows = Json::array();
   for (const Format* f : formats()) {
     Json row{{"format", f->name}, {"exact", f->exact}, {"research", f->research()}};

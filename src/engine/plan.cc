@@ -73,8 +73,8 @@ std::string worked_formula(const Geometry& geometry) {
     const PageShape page = geometry.page_shape(g);
     const double element = g.format->effective_bits(page) / 8;
     if (g.kind == GroupKind::latent)
-      text += fmt::format("{} layers x {} latent elements x {:g} bytes", g.layers.size(), g.key_dim,
-                          element);
+      text += fmt::format("{} layers x {} latent elements x {:g} bytes", g.layers.size(),
+                          g.key_dim + g.value_dim, element);
     else
       text += fmt::format("2 x {} layers x {} KV heads x {} dims x {:g} bytes", g.layers.size(),
                           g.kv_heads, g.key_dim, element);

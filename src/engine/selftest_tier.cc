@@ -87,7 +87,7 @@ class TierTrial {
   // Without a layer that sees everything, blocks behind a window need not come back.
   bool sees_all() const {
     return std::ranges::any_of(runtime_->geometry().groups, [](const LayerGroup& g) {
-      return g.kind == GroupKind::full && g.window == 0;
+      return (g.kind == GroupKind::full || g.kind == GroupKind::latent) && g.window == 0;
     });
   }
   bool enough(std::uint32_t tokens) const {
