@@ -16,6 +16,7 @@
 #include "model/arch/arch.h"
 #include "model/file_digest.h"
 #include "model/made_tensors.h"
+#include "tensor/gguf_parts.h"
 
 namespace quire {
 namespace {
@@ -54,7 +55,9 @@ ModelSource::ModelSource() : made_(std::make_shared<MadeTensors>()) {}
 
 Result<ModelSource> ModelSource::open(const std::string& path) {
   std::error_code ignored;
-  return fs::is_directory(path, ignored) ? open_folder(path) : open_gguf(path);
+  if (fs::is_directory(path, ignored)) return open_folder(path);
+  TRY(const std::vector<std::string> files, gguf_files(path));
+  return open_gguf(files.front());
 }
 
 Result<ModelSource> ModelSource::open_gguf(const std::string& path) {
@@ -62,8 +65,8 @@ Result<ModelSource> ModelSource::open_gguf(const std::string& path) {
   source.path_ = path;
   TRY(source.gguf_, GgufFile::open(path));
   TRY(source.config_, config_from_gguf(*source.gguf_));
-  source.digest_files_ = {path};
-  if (source.config_.name.empty()) source.config_.name = fs::path(path).stem().string();
+  for (const MappedFile& file : source.gguf_->files()) source.digest_files_.push_back(file.path());
+  if (source.config_.name.empty()) source.config_.name = gguf_stem(path);
   source.sampling_ = std::make_shared<Json>(source.read_sampling_settings());
   return source;
 }
@@ -349,9 +352,12 @@ Status ModelSource::detach() {
 Result<std::vector<std::byte>> ModelSource::read_tensor(const TensorView& tensor) const {
   if (random_) return std::vector<std::byte>(tensor.data.begin(), tensor.data.end());
   if (tensor.data.empty()) return read_made(tensor.name);
-  if (gguf_) return gguf_->file().read(tensor.data);
-  for (const SafetensorsFile& file : folder_->files())
-    if (file.holds(tensor.data)) return file.file().read(tensor.data);
+  if (gguf_)
+    for (const MappedFile& file : gguf_->files())
+      if (file.holds(tensor.data)) return file.read(tensor.data);
+  if (folder_)
+    for (const SafetensorsFile& file : folder_->files())
+      if (file.holds(tensor.data)) return file.file().read(tensor.data);
   return Error{Code::not_found, fmt::format("{}: has no tensor '{}'", path_, tensor.name)};
 }
 
@@ -385,7 +391,9 @@ std::optional<std::string> ModelSource::change() const {
     if (now.value() != then) return file.path() + " was written to";
     return std::nullopt;
   };
-  if (gguf_) return of(gguf_->file());
+  if (gguf_)
+    for (const MappedFile& file : gguf_->files())
+      if (auto changed = of(file)) return changed;
   if (folder_)
     for (const SafetensorsFile& file : folder_->files())
       if (auto changed = of(file.file())) return changed;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 
 #include "tensor/printable.h"
 #include "tensor/safetensors_header.h"
@@ -120,13 +119,6 @@ Result<const TensorView*> SafetensorsFile::tensor(std::string_view name) const {
                  fmt::format("{}: tensor '{}' is of type {}; F32, F16 and BF16 are supported",
                              name_, name, printable(other->type))};
   return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", name_, name)};
-}
-
-bool SafetensorsFile::holds(std::span<const std::byte> part) const {
-  const auto all = file_.bytes();
-  const std::less_equal<const std::byte*> not_after;
-  return !all.empty() && not_after(all.data(), part.data()) &&
-         not_after(part.data() + part.size(), all.data() + all.size());
 }
 
 void SafetensorsFile::drop_pages(std::span<const std::byte> part) const {

@@ -32,7 +32,7 @@ class SafetensorsFile {
   std::span<const TensorView> tensors() const { return tensors_; }  // of the types we read
 
   const std::string& name() const { return name_; }
-  bool holds(std::span<const std::byte> part) const;  // whether it is of this file
+  bool holds(std::span<const std::byte> part) const { return file_.holds(part); }
   void drop_pages(
       std::span<const std::byte> part) const;  // nothing, if the part is not of this file
   void detach() { file_.detach(); }            // base/file.h
