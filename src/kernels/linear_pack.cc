@@ -270,16 +270,19 @@ constexpr float kF8ScaleMax = 0x1p120f;
 void pack_f8_row(std::uint32_t inputs, std::uint32_t column, const std::byte* source,
                  std::byte* panel) {
   constexpr std::uint32_t kRun = coded_run(DType::f8_e4m3), kBlock = 32;
+  const std::size_t block_bytes = row_bytes(DType::f8_e4m3, kBlock);
   for (std::uint32_t first = 0; first < inputs; first += kRun) {
     std::byte* record = panel + first / kRun * run_bytes(DType::f8_e4m3, kRun);
-    const std::byte* block = source + row_bytes(DType::f8_e4m3, first);
     float scale;
-    std::memcpy(&scale, block, sizeof scale);
-    for (std::uint32_t k = 0; k < kRun && first + k < inputs; ++k) {
-      const std::byte code = block[row_bytes(DType::f8_e4m3, k / kBlock * kBlock) + 4 + k % kBlock];
-      record[kRunScales + k * kPanelOutputs + column] = code;
-      if ((code & std::byte{0x7f}) == std::byte{0x7f})
-        scale = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(&scale, source, sizeof scale);
+    std::byte* to = record + kRunScales + column;
+    for (std::uint32_t k = first; k < inputs && k < first + kRun; k += kBlock) {
+      for (std::uint32_t i = 0; i < kBlock; ++i, to += kPanelOutputs) {
+        *to = source[sizeof scale + i];
+        if ((*to & std::byte{0x7f}) == std::byte{0x7f})
+          scale = std::numeric_limits<float>::quiet_NaN();
+      }
+      source += block_bytes;
     }
     if (!(std::fabs(scale) < kF8ScaleMax)) scale = std::numeric_limits<float>::quiet_NaN();
     put_number(scale, column, 0, record);
