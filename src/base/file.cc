@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 #include "base/check.h"
 
@@ -64,6 +65,12 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   if (fd_ >= 0) ::close(fd_);
+}
+
+bool MappedFile::holds(std::span<const std::byte> part) const {
+  const std::less_equal<const std::byte*> not_after;
+  return !bytes_.empty() && not_after(bytes_.data(), part.data()) &&
+         not_after(part.data() + part.size(), bytes_.data() + bytes_.size());
 }
 
 void MappedFile::drop_pages(std::span<const std::byte> part) const {

@@ -45,6 +45,7 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
+  bool holds(std::span<const std::byte> part) const;  // whether it is a part of bytes()
 
   const FileStamp& stamp() const { return stamp_; }  // when it was opened
 

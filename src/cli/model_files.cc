@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "tensor/gguf_parts.h"
+
 namespace quire::cli {
 namespace {
 
@@ -33,8 +35,9 @@ std::vector<std::string> cached_models() {
   std::vector<std::string> names;
   std::error_code none;
   for (const fs::directory_entry& e : fs::directory_iterator(model_cache_folder(), none)) {
+    if (const auto part = part_of(e.path().string()); part && part->number > 1) continue;
     if (e.path().extension() == ".gguf")
-      names.push_back(e.path().stem().string());
+      names.push_back(gguf_stem(e.path().string()));
     else if (fs::exists(e.path() / "config.json", none))
       names.push_back(e.path().filename().string());
   }
@@ -44,8 +47,11 @@ std::vector<std::string> cached_models() {
 
 Result<std::string> find_model(const std::string& given) {
   const std::string name = given.empty() ? kDefaultModel : given, folder = model_cache_folder();
-  for (const std::string& path : {given, folder + "/" + name, folder + "/" + name + ".gguf"})
-    if (std::error_code none; !path.empty() && fs::exists(path, none)) return path;
+  for (const std::string& path : {given, folder + "/" + name, folder + "/" + name + ".gguf"}) {
+    if (path.empty()) continue;
+    TRY(const std::vector<std::string> files, gguf_files(path));  // of a split model: the first
+    if (std::error_code none; fs::exists(files.front(), none)) return files.front();
+  }
   if (given.empty())
     return Error{Code::not_found, "no model given, and the default one is not in " + folder +
                                       "; `scripts/fetch-model` fetches it"};

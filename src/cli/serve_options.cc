@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "cli/help.h"
+#include "tensor/gguf_parts.h"
 
 #ifndef QUIRE_VERSION
 #define QUIRE_VERSION "0"
@@ -149,7 +150,7 @@ void add_event_options(CLI::App& app, ServeOptions& o) {
 std::string default_name(const std::string& path) {
   std::filesystem::path p(path);
   if (!p.has_filename()) p = p.parent_path();
-  return p.extension() == ".gguf" ? p.stem().string() : p.filename().string();
+  return p.extension() == ".gguf" ? gguf_stem(p.string()) : p.filename().string();
 }
 
 // --max-queue is also QUIRE_MAX_QUEUE.

@@ -29,6 +29,14 @@ Json group_json(const Geometry& geometry, const LayerGroup& g) {
   return j;
 }
 
+// By type, what the model's tensors take; {"Q4_K": 80000000, "F32": 100000}.
+Json weight_types(const ModelSource& source) {
+  Json types = Json::object();
+  for (const auto& [type, bytes] : source.weight_types())
+    types[std::string(dtype_info(type).name)] = bytes;
+  return types;
+}
+
 int run_show(const DescribeCli& o) {
   const auto path = find_model(o.model);
   if (!path.ok()) return fail(path.error());
@@ -50,6 +58,8 @@ int run_show(const DescribeCli& o) {
            {"vocabulary", c.vocabulary},
            {"context", c.context},
            {"weights_bytes", source.value().tensor_bytes()},
+           {"weight_types", weight_types(source.value())},
+           {"quantization", source.value().quantization()},
            {"gpu_weights_bytes",
             {{"bf16", device_weight_bytes(source.value(), WeightStorage::bf16)},
              {"packed", device_weight_bytes(source.value(), WeightStorage::packed)}}}};
@@ -92,6 +102,13 @@ int run_show(const DescribeCli& o) {
              heads);
   fmt::print("  vocabulary {}, context {}, weights {:.1f} MB\n", c.vocabulary, c.context,
              static_cast<double>(source.value().tensor_bytes()) / 1e6);
+  std::string types;
+  for (const auto& [type, bytes] : out["weight_types"].items())
+    types +=
+        fmt::format("{}{} {:.1f} MB", types.empty() ? "" : ", ", type, bytes.get<double>() / 1e6);
+  if (const std::string& how = source.value().quantization(); !how.empty())
+    types += fmt::format("  (quantization: {})", how);
+  fmt::print("  weight types: {}\n", types);
   const auto on_gpu = [&](const char* how) {
     return out["gpu_weights_bytes"][how].get<double>() / 1e6;
   };

@@ -12,10 +12,12 @@
 #include <filesystem>
 #include <memory>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
 #include "base/hex.h"
+#include "tensor/gguf_parts.h"
 
 namespace quire {
 namespace {
@@ -94,19 +96,23 @@ Result<Digest> weights_digest(const std::string& path, const std::string& memory
   namespace fs = std::filesystem;
   Remembered remembered(memory);
   std::error_code error;
-  const std::string whole = fs::canonical(path, error).string();
-  if (error) return Error{Code::not_found, path + ": " + error.message()};
-  if (!fs::is_directory(whole, error)) {
-    TRY(const Digest digest, remembered.digest(whole));
+  TRY(std::vector<std::string> files, gguf_files(path));
+  for (std::string& file : files) {
+    file = fs::canonical(file, error).string();
+    if (error) return Error{Code::not_found, path + ": " + error.message()};
+  }
+  if (fs::is_directory(files.front(), error)) {
+    const std::string folder = std::exchange(files, {}).front();
+    for (const fs::directory_entry& e : fs::directory_iterator(folder, error))
+      if (e.path().extension() == ".safetensors" || e.path().extension() == ".json")
+        files.push_back(e.path().string());
+    if (error) return Error{Code::unavailable, path + ": " + error.message()};
+    std::ranges::sort(files);
+  } else if (files.size() == 1) {
+    TRY(const Digest digest, remembered.digest(files.front()));
     remembered.save();
     return digest;
   }
-  std::vector<std::string> files;
-  for (const fs::directory_entry& e : fs::directory_iterator(whole, error))
-    if (e.path().extension() == ".safetensors" || e.path().extension() == ".json")
-      files.push_back(e.path().string());
-  if (error) return Error{Code::unavailable, path + ": " + error.message()};
-  std::ranges::sort(files);
   std::string all;
   for (const std::string& file : files) {
     TRY(const Digest digest, remembered.digest(file));

@@ -15,7 +15,8 @@
 
 namespace quire {
 
-// Of a GGUF file, or of every file in a folder that can change logits: weights and descriptions.
+// Of a GGUF file, of all parts of a split one, or of every file in a folder that can change logits:
+// weights and descriptions.
 // `memory`: where digests are remembered; a file that cannot be read or written costs time only.
 Result<Digest> weights_digest(const std::string& path, const std::string& memory);
 

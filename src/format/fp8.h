@@ -1,7 +1,6 @@
 // format/fp8.h - the two 8-bit floats, by arithmetic on bits.
 //
-// e4m3: bias 7, largest 448, no infinities, NaN is s.1111.111. e5m2: the top byte of an f16,
-// largest 57,344. Rounding is to nearest, ties to even; what is too large becomes the largest.
+// e4m3: see base/e4m3.h. e5m2: the top byte of an f16, largest 57,344. Rounding is to nearest, ties to even; what is too large becomes the largest.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +8,12 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/e4m3.h"
 #include "base/half.h"
 
 namespace quire {
 
-inline constexpr float kE4m3Max = 448, kE5m2Max = 57344, kE4m3Min = 0x1p-9f;
+inline constexpr float kE4m3Max = 448, kE5m2Max = 57344;
 
 namespace fp8 {
 
@@ -40,14 +40,6 @@ inline std::uint8_t f32_to_e4m3(float x) {
 
 inline std::uint8_t f32_to_e5m2(float x) {
   return std::isnan(x) ? 0x7f : fp8::narrow(x, 2, -14, kE5m2Max);
-}
-
-inline float e4m3_to_f32(std::uint8_t b) {
-  const std::uint32_t sign = (b & 0x80u) << 24, magnitude = b & 0x7fu;
-  if (magnitude == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000u);
-  const float value = magnitude < 8 ? static_cast<float>(magnitude) * kE4m3Min
-                                    : std::bit_cast<float>((magnitude << 20) + (120u << 23));
-  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
 }
 
 inline float e5m2_to_f32(std::uint8_t b) { return f16_to_f32(static_cast<std::uint16_t>(b << 8)); }

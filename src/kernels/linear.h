@@ -5,9 +5,11 @@
 // kernel, batch and thread count:
 //
 //   plain weights (f32, f16, bf16):   acc = 0; for k: acc = fma(w[k], x[k], acc)
+//   (F8_E4M3, NF4):                   with w[k] = value of the code * scale, one f32 product
 //   quantized weights, activations as int8 codes a with one scale s per 32 inputs, for each group g
 //   of the weight's scale groups (32 inputs; 16 for Q2_K, Q3_K, Q6_K), in order, both sums from 0:
-//     dot = sum over the group of (code - offset) * a            exact, in integers
+//     dot = sum over the group of (code - offset) * a            exact, in integers; U4's offset is
+//                                                                the group's zero
 //     acc = fma(float(dot), d[g] * s, acc)                       d[g] * s is one f32 product
 //     low = fma(m[g], s * float(sum of a over the group), low)   only for types with a minimum
 //   and the output is acc, or acc + low where there is a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K).

@@ -43,9 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input in(data, size);
   const DType type = kLinearTypes[in.below(std::size(kLinearTypes))];
   const Activations mode = in.below(2) != 0 ? Activations::int16 : Activations::int8;
-  const std::uint32_t step = uses_quantized_activations(type)
-                                 ? std::max(kActivationBlock, dtype_info(type).block_elements)
-                                 : 1;
+  const std::uint32_t block = dtype_info(type).block_elements;
+  const std::uint32_t step =
+      uses_quantized_activations(type) ? std::max(kActivationBlock, block) : block;
   const std::uint32_t inputs = step * (1 + in.below(step == 256 ? 2 : 4));
   const std::uint32_t outputs = 1 + in.below(70), rows = 1 + in.below(19);
   const std::uint32_t row_cut = in.below(rows + 1);

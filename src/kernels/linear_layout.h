@@ -3,15 +3,21 @@
 //
 // A panel is 16 outputs, and panels follow each other, so that a product reads memory front to
 // back; any other order cost a third of the read rate or more. Plain weights lie as [input][16
-// outputs]. Quantized weights lie as one record per 32 inputs, 16 outputs wide:
+// outputs]. Two plain types are coded, and lie as one record per 128 inputs (F8_E4M3) or 64 (NF4):
+//   scales  f32 of 16 outputs. An F8_E4M3's is NaN if it is 2^120 or more, or a code is NaN
+//   codes   [input][16 outputs], of NF4 [input / 2][16 outputs], the first input low. The last record
+//           of a row may have fewer inputs
+// Quantized weights lie as one record per 32 inputs, 16 outputs wide:
 //   codes   step j of eight is a vector of 64 bytes: inputs 4j..4j+3 of output 0, of output 1, ...
 //           8 bits: the eight vectors. Fewer bits are split into planes, in this order:
 //           4 bits: four vectors, low nibbles step 2i, high nibbles step 2i + 1      (4, 5, 6 bits)
 //           2 bits: two vectors, from the low end steps 4i .. 4i + 3                 (2, 3, 6 bits)
 //           1 bit:  one vector, from the low end steps 0..7, the code's highest bit  (3, 5 bits)
-//   scales  per group: f16, or an int8 to be multiplied with the head's f16 (K-quants)
+//   scales  per group: f16, bf16 (MXFP4, U4_BF16), or an int8 to be multiplied with the head's number
 //   minima  as scales, in types that have minima
-// K-quants put a head before every eight records: f16 d, and f16 -dmin where there are minima.
+//   zeros   per output, a byte to be taken from its codes (U4)
+// Types of 256 elements put a head before every eight records: f16 d, and f16 -dmin where there are
+// minima. Types with a grid (IQ2, IQ3) are decoded to codes of 8 bits, and their d is f32.
 // Activation rows lie in groups of eight; a cell is 32 inputs of eight rows, so that a tile of rows
 // finds everything at constant offsets from one pointer.
 //
@@ -27,33 +33,49 @@
 namespace quire {
 
 struct LinearLayout {
-  std::uint8_t code_bits;  // 0 for plain weights
-  std::uint8_t group;      // inputs that share a scale: 16 or 32
-  std::uint8_t offset;     // value = d * (code - offset), or d * code + m
-  bool minimum;            // has m
-  bool heads;              // K-quants: two levels of scales
-  bool table;              // the 4-bit code is an index into kIq4Codes
+  std::uint8_t code_bits;               // 0 for plain weights
+  std::uint8_t group;                   // inputs that share a scale: 16 or 32
+  std::uint8_t offset;                  // value = d * (code - offset), or d * code + m
+  bool minimum;                         // has m
+  std::uint8_t head_bytes;              // of d in the head; 0: one level of scales
+  const std::uint8_t* table = nullptr;  // the 4-bit code is an index into it
+  bool brain = false;                   // scales are bf16
+  bool zeros = false;                   // the offset is a byte for each output and group
+
+  constexpr bool heads() const { return head_bytes != 0; }
 };
 
 // IQ4_NL's sixteen values, with 128 added.
 static constexpr std::uint8_t kIq4Codes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                                129, 141, 153, 166, 181, 197, 217, 241};
+// Twice E2M1's, likewise.
+static constexpr std::uint8_t kMxfp4Codes[16] = {128, 129, 130, 131, 132, 134, 136, 140,
+                                                 128, 127, 126, 125, 124, 122, 120, 116};
 
 // clang-format off
 static inline constexpr LinearLayout linear_layout(DType type) {
   switch (type) {
-    case DType::q4_0:   return {4, 32,   8, false, false, false};
-    case DType::q4_1:   return {4, 32,   0, true,  false, false};
-    case DType::q5_0:   return {5, 32,  16, false, false, false};
-    case DType::q5_1:   return {5, 32,   0, true,  false, false};
-    case DType::q8_0:   return {8, 32, 128, false, false, false};
-    case DType::iq4_nl: return {4, 32, 128, false, false, true};
-    case DType::q2_k:   return {2, 16,   0, true,  true,  false};
-    case DType::q3_k:   return {3, 16,   4, false, true,  false};
-    case DType::q4_k:   return {4, 32,   0, true,  true,  false};
-    case DType::q5_k:   return {5, 32,   0, true,  true,  false};
-    case DType::q6_k:   return {6, 16,  32, false, true,  false};
-    default:            return {0,  0,   0, false, false, false};
+    case DType::q4_0:    return {4, 32,   8, false, 0};
+    case DType::q4_1:    return {4, 32,   0, true,  0};
+    case DType::q5_0:    return {5, 32,  16, false, 0};
+    case DType::q5_1:    return {5, 32,   0, true,  0};
+    case DType::q8_0:    return {8, 32, 128, false, 0};
+    case DType::iq4_nl:  return {4, 32, 128, false, 0, kIq4Codes};
+    case DType::mxfp4:   return {4, 32, 128, false, 0, kMxfp4Codes, true};
+    case DType::u4:      return {4, 32,   0, false, 0, nullptr, false, true};
+    case DType::u4_bf16: return {4, 32,   0, false, 0, nullptr, true, true};
+    case DType::q2_k:    return {2, 16,   0, true,  2};
+    case DType::q3_k:    return {3, 16,   4, false, 2};
+    case DType::q4_k:    return {4, 32,   0, true,  2};
+    case DType::q5_k:    return {5, 32,   0, true,  2};
+    case DType::q6_k:    return {6, 16,  32, false, 2};
+    case DType::iq4_xs:  return {4, 32, 128, false, 2, kIq4Codes};
+    case DType::iq2_xs:
+    case DType::iq2_s:   return {8, 16, 128, false, 4};
+    case DType::iq2_xxs:
+    case DType::iq3_xxs:
+    case DType::iq3_s:   return {8, 32, 128, false, 4};
+    default:             return {0,  0,   0, false, 0};
   }
 }
 // clang-format on
@@ -66,18 +88,29 @@ static inline constexpr std::size_t bit_plane(int code_bits) { return code_bits 
 
 // Where the parts of a record start, its size and that of a head, in bytes.
 struct RecordParts {
-  std::size_t scales, minima, bytes, head;
+  std::size_t scales, minima, zeros, bytes, head;
 };
 
 static constexpr std::uint32_t kHeadRecords = 8;
 
 static inline constexpr RecordParts record_parts(DType type) {
   const LinearLayout l = linear_layout(type);
-  if (l.code_bits == 0) return {0, 0, 0, 0};
+  if (l.code_bits == 0) return {0, 0, 0, 0, 0};
   const std::size_t numbers = l.minimum ? 2 : 1, codes = std::size_t{64} * l.code_bits;
-  const std::size_t scales = std::size_t{32} / l.group * kPanelOutputs * (l.heads ? 1 : 2);
-  return {codes, codes + scales, codes + scales * numbers,
-          l.heads ? numbers * kPanelOutputs * 2 : 0};
+  const std::size_t scales = std::size_t{32} / l.group * kPanelOutputs * (l.heads() ? 1 : 2);
+  const std::size_t end = codes + scales * numbers;
+  return {codes, codes + scales, end, end + (l.zeros ? kPanelOutputs : 0),
+          numbers * kPanelOutputs * l.head_bytes};
+}
+
+// Inputs that share a scale in plain types that are coded; 0: plain floats.
+static inline constexpr std::uint32_t coded_run(DType type) {
+  return type == DType::f8_e4m3 ? 128 : type == DType::nf4 ? 64 : 0;
+}
+static constexpr std::size_t kRunScales = kPanelOutputs * sizeof(float);
+// Of a whole record; `inputs` of a shorter one.
+static inline constexpr std::size_t run_bytes(DType type, std::size_t inputs) {
+  return kRunScales + inputs * kPanelOutputs / (type == DType::nf4 ? 2 : 1);
 }
 
 // From a panel's start to its record b. Where there are heads, b's head is at head_at(b).
@@ -90,6 +123,10 @@ static inline constexpr std::size_t record_at(const RecordParts& parts, std::siz
 
 // From panel to panel.
 static inline constexpr std::size_t panel_stride(DType type, std::uint32_t inputs) {
+  if (const std::size_t run = coded_run(type); run != 0) {
+    const std::size_t rest = inputs % run;
+    return lines_of_64(inputs / run * run_bytes(type, run) + (rest ? run_bytes(type, rest) : 0));
+  }
   if (linear_layout(type).code_bits == 0)
     return lines_of_64(std::size_t{inputs} * kPanelOutputs * (type == DType::f32 ? 4 : 2));
   const RecordParts parts = record_parts(type);

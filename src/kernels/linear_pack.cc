@@ -1,20 +1,25 @@
 // Packing: an encoded row is taken apart into codes, scales and minima, then laid out as
 // linear_layout.h says.
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/linear.h"
 #include "kernels/linear_layout.h"
+#include "tensor/dequantize.h"
 
 namespace quire {
 namespace {
 
 // One row taken apart: value[k] = scale[k / group] * (code[k] - offset) [+ minimum[k / group]].
-// Numbers are f16 bits, those of K-quants per 256 inputs; the int8 factors are K-quants' alone.
+// Numbers are f16 or bf16 bits, those of types with heads per 256 inputs; the int8 factors are
+// theirs alone. Types with a grid have f32 `heads` instead.
 struct RowParts {
-  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> codes, zeros;
   std::vector<std::uint16_t> scales, minima;
+  std::vector<float> heads;
   std::vector<std::int8_t> scale_factors, minimum_factors;
 };
 
@@ -46,6 +51,11 @@ void add_fifth_bits(std::uint32_t bits, std::uint8_t* codes) {
 
 void take_block32(DType type, const std::byte* block, std::size_t b, RowParts& row) {
   std::uint8_t* codes = &row.codes[b * 32];
+  if (type == DType::mxfp4) {
+    row.scales[b] = mxfp4_scale(u8(block, 0));
+    take_nibbles(block + 1, codes);
+    return;
+  }
   row.scales[b] = u16(block);
   const std::byte* rest = block + 2;
   if (linear_layout(type).minimum) {
@@ -57,6 +67,11 @@ void take_block32(DType type, const std::byte* block, std::size_t b, RowParts& r
     case DType::q4_1:
     case DType::iq4_nl:
       take_nibbles(rest, codes);
+      break;
+    case DType::u4:
+    case DType::u4_bf16:
+      row.zeros[b] = u8(rest, 0);
+      take_nibbles(rest + 1, codes);
       break;
     case DType::q5_0:
     case DType::q5_1:
@@ -134,16 +149,37 @@ void take_q6_k(const std::byte* block, const SuperBlock& to) {
   }
 }
 
+void take_iq4_xs(const std::byte* block, const SuperBlock& to) {
+  for (int g = 0; g < 8; ++g) {
+    const int low4 = u8(block, 4 + g / 2) >> (g % 2 * 4) & 15,
+              high2 = u16(block + 2) >> (g * 2) & 3;
+    to.scales[g] = static_cast<std::int8_t>((low4 | high2 << 4) - 32);
+    take_nibbles(block + 8 + g * 16, to.codes + g * 32);
+  }
+}
+
+void take_grid(DType type, const std::byte* block, std::size_t b, RowParts& row) {
+  const GridBlock grid = grid_block(type, reinterpret_cast<const std::uint8_t*>(block));
+  const std::size_t group = linear_layout(type).group, groups = 256 / group;
+  row.heads[b] = grid.scale;
+  for (std::size_t g = 0; g < groups; ++g)
+    row.scale_factors[b * groups + g] = grid.factors[g * group / 16];
+  for (std::size_t k = 0; k < 256; ++k)
+    row.codes[b * 256 + k] = static_cast<std::uint8_t>(grid.codes[k] + 128);
+}
+
 void take_block256(DType type, const std::byte* block, std::size_t b, RowParts& row) {
   struct Taker {
     void (*take)(const std::byte*, const SuperBlock&);
     std::size_t d, dmin;  // where the block keeps them
   };
-  const Taker taker = type == DType::q2_k   ? Taker{take_q2_k, 80, 82}
-                      : type == DType::q3_k ? Taker{take_q3_k, 108, 0}
-                      : type == DType::q4_k ? Taker{take_q4_k, 0, 2}
-                      : type == DType::q5_k ? Taker{take_q5_k, 0, 2}
-                                            : Taker{take_q6_k, 208, 0};
+  if (is_grid(type)) return take_grid(type, block, b, row);
+  const Taker taker = type == DType::q2_k     ? Taker{take_q2_k, 80, 82}
+                      : type == DType::q3_k   ? Taker{take_q3_k, 108, 0}
+                      : type == DType::q4_k   ? Taker{take_q4_k, 0, 2}
+                      : type == DType::q5_k   ? Taker{take_q5_k, 0, 2}
+                      : type == DType::iq4_xs ? Taker{take_iq4_xs, 0, 0}
+                                              : Taker{take_q6_k, 208, 0};
   const std::size_t groups = 256 / linear_layout(type).group;
   taker.take(block, {&row.codes[b * 256], &row.scale_factors[b * groups],
                      &row.minimum_factors[b * groups]});
@@ -152,7 +188,7 @@ void take_block256(DType type, const std::byte* block, std::size_t b, RowParts& 
 }
 
 void take_row(DType type, std::uint32_t inputs, const std::byte* source, RowParts& row) {
-  const bool small = !linear_layout(type).heads;
+  const bool small = !linear_layout(type).heads();
   const std::uint32_t elements = small ? 32 : 256;
   const std::size_t block_bytes = row_bytes(type, elements);
   for (std::size_t b = 0; b < inputs / elements; ++b) {
@@ -199,14 +235,18 @@ void pack_quantized_row(DType type, std::uint32_t inputs, std::uint32_t column, 
     std::byte* record = panel + record_at(parts, b);
     for (std::uint32_t k = 0; k < 32; ++k)
       put_code(layout.code_bits, column, k, row.codes[b * 32 + k], record);
-    if (layout.heads) {
+    if (layout.zeros) put_number(row.zeros[b], column, 0, record + parts.zeros);
+    if (layout.heads()) {
       std::byte* head = panel + head_at(parts, b);
-      put_number(row.scales[b / kHeadRecords], column, 0, head);
+      if (layout.head_bytes == 4)
+        put_number(row.heads[b / kHeadRecords], column, 0, head);
+      else
+        put_number(row.scales[b / kHeadRecords], column, 0, head);
       if (layout.minimum) put_number(row.minima[b / kHeadRecords], column, 1, head);
     }
     for (std::size_t g = 0; g < groups; ++g) {
       const std::size_t at = b * groups + g;
-      if (layout.heads) {
+      if (layout.heads()) {
         put_number(row.scale_factors[at], column, g, record + parts.scales);
         if (layout.minimum) put_number(row.minimum_factors[at], column, g, record + parts.minima);
       } else {
@@ -223,6 +263,44 @@ void pack_plain_row(std::size_t element, std::uint32_t inputs, std::uint32_t col
     std::memcpy(panel + (k * kPanelOutputs + column) * element, source + k * element, element);
 }
 
+// Kernels multiply scales with 256.
+constexpr float kF8ScaleMax = 0x1p120f;
+
+// F8_E4M3: the first block of a run has the scale of all.
+void pack_f8_row(std::uint32_t inputs, std::uint32_t column, const std::byte* source,
+                 std::byte* panel) {
+  constexpr std::uint32_t kRun = coded_run(DType::f8_e4m3), kBlock = 32;
+  const std::size_t block_bytes = row_bytes(DType::f8_e4m3, kBlock);
+  for (std::uint32_t first = 0; first < inputs; first += kRun) {
+    std::byte* record = panel + first / kRun * run_bytes(DType::f8_e4m3, kRun);
+    float scale;
+    std::memcpy(&scale, source, sizeof scale);
+    std::byte* to = record + kRunScales + column;
+    for (std::uint32_t k = first; k < inputs && k < first + kRun; k += kBlock) {
+      for (std::uint32_t i = 0; i < kBlock; ++i, to += kPanelOutputs) {
+        *to = source[sizeof scale + i];
+        if ((*to & std::byte{0x7f}) == std::byte{0x7f})
+          scale = std::numeric_limits<float>::quiet_NaN();
+      }
+      source += block_bytes;
+    }
+    if (!(std::fabs(scale) < kF8ScaleMax)) scale = std::numeric_limits<float>::quiet_NaN();
+    put_number(scale, column, 0, record);
+  }
+}
+
+void pack_nf4_row(std::uint32_t inputs, std::uint32_t column, const std::byte* source,
+                  std::byte* panel) {
+  constexpr std::uint32_t kRun = coded_run(DType::nf4);
+  for (std::uint32_t first = 0; first < inputs; first += kRun) {
+    std::byte* record = panel + first / kRun * run_bytes(DType::nf4, kRun);
+    const std::byte* block = source + row_bytes(DType::nf4, first);
+    std::memcpy(record + column * sizeof(float), block, sizeof(float));
+    for (std::uint32_t i = 0; i < kRun / 2; ++i)
+      record[kRunScales + i * kPanelOutputs + column] = block[4 + i];
+  }
+}
+
 }  // namespace
 
 PackedMatrix pack_matrix(DType type, std::uint32_t outputs, std::uint32_t inputs,
@@ -236,9 +314,11 @@ PackedMatrix pack_matrix(DType type, std::uint32_t outputs, std::uint32_t inputs
   std::memset(into.data(), 0, packed_bytes(type, outputs, inputs));  // padding outputs are zero
   RowParts parts;
   if (quantized) {
-    const std::uint32_t block = layout.heads ? 256 : 32;
+    const std::uint32_t block = layout.heads() ? 256 : 32;
     CHECK(inputs % block == 0);
     parts.codes.resize(inputs);
+    parts.zeros.resize(inputs / block);
+    parts.heads.resize(inputs / block);
     parts.scales.resize(inputs / block);
     parts.minima.resize(inputs / block);
     parts.scale_factors.resize(inputs / layout.group);
@@ -246,6 +326,11 @@ PackedMatrix pack_matrix(DType type, std::uint32_t outputs, std::uint32_t inputs
   }
   for (std::uint32_t o = 0; o < outputs; ++o) {
     std::byte* panel = into.data() + o / kPanelOutputs * stride;
+    if (type == DType::f8_e4m3 || type == DType::nf4) {
+      CHECK(inputs % dtype_info(type).block_elements == 0);
+      (type == DType::nf4 ? pack_nf4_row : pack_f8_row)(inputs, o % kPanelOutputs, row(o), panel);
+      continue;
+    }
     if (!quantized) {
       pack_plain_row(type == DType::f32 ? 4 : 2, inputs, o % kPanelOutputs, row(o), panel);
       continue;

@@ -19,8 +19,11 @@
 namespace quire {
 
 inline constexpr DType kLinearTypes[] = {
-    DType::f32,  DType::f16,  DType::bf16, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
-    DType::q8_0, DType::q2_k, DType::q3_k, DType::q4_k, DType::q5_k, DType::q6_k, DType::iq4_nl};
+    DType::f32,   DType::f16,     DType::bf16,   DType::q4_0,    DType::q4_1,
+    DType::q5_0,  DType::q5_1,    DType::q8_0,   DType::q2_k,    DType::q3_k,
+    DType::q4_k,  DType::q5_k,    DType::q6_k,   DType::iq4_nl,  DType::iq4_xs,
+    DType::mxfp4, DType::iq2_xxs, DType::iq2_xs, DType::iq2_s,   DType::iq3_xxs,
+    DType::iq3_s, DType::f8_e4m3, DType::u4,     DType::u4_bf16, DType::nf4};
 
 struct FreeMemory {
   void operator()(void* p) const { std::free(p); }
@@ -38,6 +41,13 @@ inline std::vector<std::size_t> half_fields(DType type) {
     case DType::q5_0:
     case DType::q8_0:
     case DType::iq4_nl:
+    case DType::iq4_xs:
+    case DType::iq2_xxs:
+    case DType::iq2_xs:
+    case DType::iq2_s:
+    case DType::iq3_xxs:
+    case DType::iq3_s:
+    case DType::u4:
       return {0};
     case DType::q4_1:
     case DType::q5_1:
@@ -62,12 +72,24 @@ struct SampleMatrix {
         memory(aligned_bytes(packed_bytes(type, outputs, inputs))) {
     for (std::byte& b : source) b = static_cast<std::byte>(random.next());
     const DTypeInfo& info = dtype_info(type);
+    float shared = 0;
     for (std::size_t at = 0; at < source.size(); at += info.block_bytes) {
       if (type == DType::f32) put(at, static_cast<float>(random.unit() - 0.5));
       if (type == DType::bf16) put(at, f32_to_bf16(static_cast<float>(random.unit() - 0.5)));
       if (type == DType::f16) put(at, f32_to_f16(static_cast<float>(random.unit() - 0.5)));
       for (const std::size_t field : half_fields(type))
         put(at + field, f32_to_f16(static_cast<float>((random.unit() - 0.5) * 0.03)));
+      if (type == DType::u4_bf16)
+        put(at, f32_to_bf16(static_cast<float>((random.unit() - 0.5) * 0.03)));
+      if (type == DType::mxfp4) source[at] = static_cast<std::byte>(117 + random.below(5));
+      if (type == DType::nf4) put(at, static_cast<float>(random.unit() - 0.5));
+      if (type == DType::f8_e4m3) {  // four blocks share a scale, and NaN is not among the codes
+        const std::size_t block = at / info.block_bytes % (inputs / info.block_elements);
+        if (block % 4 == 0) shared = static_cast<float>((random.unit() - 0.5) * 0.03);
+        put(at, shared);
+        for (std::size_t i = 4; i < info.block_bytes; ++i)
+          if ((source[at + i] & std::byte{0x7f}) == std::byte{0x7f}) source[at + i] ^= std::byte{1};
+      }
     }
     pack(type, outputs, inputs);
   }

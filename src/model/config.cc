@@ -81,10 +81,10 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   constexpr std::string_view kArchitecture = "general.architecture";
   TRY(const std::string_view name, file.string_of(kArchitecture));
   TRY(const std::uint64_t parts, file.unsigned_or("split.count", 1));
-  if (parts > 1)
-    return Error{Code::unsupported,
-                 fmt::format("{}: key 'split.count' is {}: merge the parts into one file first",
-                             file.name(), parts)};
+  if (parts > 1 && file.parts() != parts)
+    return Error{
+        Code::unsupported,
+        fmt::format("{}: key 'split.count' is {}, and this is one part alone", file.name(), parts)};
   TRY(const Architecture* a,
       find_architecture(name, file.name(), kArchitecture,
                         [](const Architecture& of) { return std::span(&of.name, 1); }));

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "model/config.h"
+#include "model/quantization.h"
 #include "tensor/gguf.h"
 
 namespace {
@@ -42,6 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   if (size > 128 << 10) return 0;
+  if (const auto how = quantization_from_hf({reinterpret_cast<const char*>(data), size}, "fuzz");
+      !how.ok())
+    CHECK(how.error().message.starts_with("fuzz: "));
   const auto config = config_from_hf({reinterpret_cast<const char*>(data), size}, "fuzz");
   if (config.ok())
     check(config.value());

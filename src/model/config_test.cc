@@ -409,7 +409,7 @@ TEST(Config, Gemma3GgufMayListItsLocalLayers) {
               HasSubstr("'gemma3.attention.sliding_window_pattern' has 2 entries for 3 layers"));
 }
 
-TEST(Config, GgufPartsAreUnsupportedAndExpertsAreCounted) {
+TEST(Config, AGgufPartAloneIsUnsupportedAndExpertsAreCounted) {
   GgufCase split;
   split.writer.add_u32("split.count", 3);
   EXPECT_THAT(split.error(), HasSubstr("'split.count' is 3"));

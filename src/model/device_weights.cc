@@ -20,7 +20,7 @@ constexpr WeightCodes kRandomKind = {nullptr, 4, CodeForm::symmetric};
 
 Result<WeightCodes> kind_of(const ModelSource& source, const StackedRows& rows) {
   if (source.is_random()) return kRandomKind;
-  TRY(const std::vector<TensorView> tensors, tensors_of(source, rows.parts));
+  TRY(const std::vector<TensorView> tensors, outlines_of(source, rows.parts));
   std::vector<DType> types;
   for (const TensorView& t : tensors) types.push_back(t.type);
   return code_kind(types);

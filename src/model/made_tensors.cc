@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -32,18 +33,22 @@ void turn(const TensorView& whole, const PieceRows& from, std::uint64_t expert, 
 }
 
 // The first `taken` rows of each head become columns; `rows` of them in all.
-TensorView turn_heads(const TensorView& whole, std::uint64_t heads, std::uint64_t rows,
-                      std::uint64_t taken, TensorView view, std::vector<std::byte>* copy) {
-  const bool plain = dtype_info(whole.type).block_elements == 1;
+TensorView turn_heads(const TensorView& whole, const CodedTensor* coded, std::uint64_t heads,
+                      std::uint64_t rows, std::uint64_t taken, TensorView view,
+                      std::vector<std::byte>* copy) {
+  const bool plain = coded == nullptr && dtype_info(whole.type).block_elements == 1;
   if (!plain) view.type = DType::f32;
   if (copy == nullptr) return view;
   const std::size_t bytes = row_bytes(view.type, 1);
   const std::uint64_t columns = whole.columns(), of_head = whole.rows() / heads;
   copy->resize(rows * taken * bytes);
   std::vector<float> decoded(plain ? 0 : columns);
+  std::vector<std::byte> encoded(coded != nullptr ? row_bytes(whole.type, columns) : 0);
   for (std::uint64_t h = 0; h < heads; ++h)
     for (std::uint64_t c = 0; c < taken; ++c) {
-      const std::byte* from = whole.row(h * of_head + c);
+      const std::uint64_t row = h * of_head + c;
+      if (coded != nullptr) coded->encode(row, 1, encoded.data());
+      const std::byte* from = coded != nullptr ? encoded.data() : whole.row(row);
       if (!plain) {
         dequantize_row(whole.type, from, columns, decoded.data());
         from = std::as_bytes(std::span(decoded)).data();
@@ -61,7 +66,8 @@ TensorView turn_heads(const TensorView& whole, std::uint64_t heads, std::uint64_
 Result<TensorView> take_piece(const TensorView& whole, const std::string& file,
                               std::string_view name, const std::vector<std::uint64_t>& shape,
                               const TensorPiece& piece, const ModelConfig& config,
-                              NamedTensor named, std::vector<std::byte>* copy) {
+                              NamedTensor named, const CodedTensor* coded,
+                              std::vector<std::byte>* copy) {
   const LayerSpec& spec = config.per_layer[named.layer];
   const bool is_vector = shape.size() == 1, turned = piece.transposed && !is_vector;
   const std::uint64_t rows = shape[0], columns = is_vector ? 1 : shape[1];
@@ -83,21 +89,27 @@ Result<TensorView> take_piece(const TensorView& whole, const std::string& file,
                     heads    ? rows / heads
                     : turned ? wanted_rows
                              : columns)};
-  if ((turned || is_vector) && dtype_info(whole.type).block_elements != 1)
+  if ((turned || is_vector) && (coded || dtype_info(whole.type).block_elements != 1))
     return Error{Code::unsupported,
                  fmt::format("{}: tensor '{}' is of type {}, which cannot be taken apart", file,
                              whole.name, dtype_info(whole.type).name)};
   TensorView view{std::string(name), whole.type, shape, {}};
   if (heads != 0)
-    return turn_heads(whole, heads, rows, piece.turned_heads(config, spec), std::move(view), copy);
+    return turn_heads(whole, coded, heads, rows, piece.turned_heads(config, spec), std::move(view),
+                      copy);
   const std::size_t bytes = row_bytes(whole.type, columns);
-  if (!turned && piece.stored == nullptr) {
+  if (!turned && piece.stored == nullptr && coded == nullptr) {
     view.data = whole.data.subspan((from.base + from.first) * bytes, rows * bytes);
     return view;
   }
   if (copy == nullptr) return view;
   copy->resize(rows * bytes);
-  if (turned)
+  if (coded && piece.stored == nullptr)
+    coded->encode(from.base + from.first, rows, copy->data());
+  else if (coded)
+    for (std::uint64_t r = 0; r < rows; ++r)
+      coded->encode(from.base + from.at(r), 1, copy->data() + r * bytes);
+  else if (turned)
     turn(whole, from, named.expert, rows, columns, copy->data());
   else
     for (std::uint64_t r = 0; r < rows; ++r)
@@ -107,14 +119,9 @@ Result<TensorView> take_piece(const TensorView& whole, const std::string& file,
   return view;
 }
 
-Result<TensorView> MadeTensors::piece(const TensorView& whole, const std::string& file,
-                                      std::string_view name,
-                                      const std::vector<std::uint64_t>& shape,
-                                      const TensorPiece& piece, const ModelConfig& config,
-                                      NamedTensor named) {
+Result<TensorView> MadeTensors::make(bool with_bytes, const Fill& fill) {
   Bytes copy;
-  TRY(TensorView view,
-      take_piece(whole, file, name, shape, piece, config, named, detached_ ? nullptr : &copy));
+  TRY(TensorView view, fill(with_bytes && !detached_ ? &copy : nullptr));
   if (copy.empty()) return view;
   const std::lock_guard lock(mutex_);
   Bytes& kept = copies_[view.name];
@@ -132,8 +139,13 @@ void MadeTensors::detach() {
 bool MadeTensors::drop(const TensorView& tensor) {
   const std::lock_guard lock(mutex_);
   const auto found = copies_.find(tensor.name);
-  if (found == copies_.end() || found->second.data() != tensor.data.data()) return false;
-  copies_.erase(found);
+  if (found == copies_.end() || tensor.data.empty()) return false;
+  const Bytes& copy = found->second;
+  const std::less_equal<const std::byte*> not_after;
+  if (!not_after(copy.data(), tensor.data.data()) ||
+      !not_after(tensor.data.data() + tensor.data.size(), copy.data() + copy.size()))
+    return false;
+  if (tensor.data.size() == copy.size()) copies_.erase(found);
   return true;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 namespace quire {
@@ -12,14 +13,14 @@ namespace {
 
 constexpr std::size_t kPackedAlignment = 64;
 
-// One matrix to be packed.
+// One matrix to be packed, of tensors that are all of one type.
 struct PackJob {
   StackedRows rows;
-  std::vector<TensorView> tensors;  // all of one type
-  std::size_t offset;               // into PackedWeights::memory
+  DType type;
+  std::size_t offset;  // into PackedWeights::memory
   PackedMatrix* into;
 
-  std::size_t bytes() const { return packed_bytes(tensors[0].type, rows.rows, rows.columns); }
+  std::size_t bytes() const { return packed_bytes(type, rows.rows, rows.columns); }
 };
 
 // The loader's sink: collects jobs; the memory is reserved once all sizes are known.
@@ -35,18 +36,18 @@ class Packer {
   Status tied_head(const MatrixParts& of, PackedMatrix& to) { return matrix(of, to); }
   Status matrix(const MatrixParts& of, PackedMatrix& to) {
     TRY(const StackedRows rows, StackedRows::make(source_, of.parts, 0));
-    TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
+    TRY(const std::vector<TensorView> tensors, outlines_of(source_, rows.parts));
     if (of.plain && uses_quantized_activations(tensors[0].type))
       return Error{Code::unsupported,
                    fmt::format("{}: tensor '{}' is of type {}; only plain ones choose experts",
                                source_.path(), tensors[0].name, dtype_info(tensors[0].type).name)};
-    add(rows, tensors, to, !of.plain);
+    add(rows, tensors[0].type, to, !of.plain);
     return {};
   }
   // Neighbours of one type become one matrix.
   Status matrix(const MatrixParts& of, std::vector<ProjectionPart>& to) {
     const std::vector<TensorPart>& parts = of.parts;
-    TRY(const std::vector<TensorView> tensors, tensors_of(source_, parts));
+    TRY(const std::vector<TensorView> tensors, outlines_of(source_, parts));
     to.reserve(parts.size());  // jobs have pointers into it
     std::uint32_t first = 0;
     for (std::size_t i = 0, end; i < parts.size(); i = end) {
@@ -55,7 +56,7 @@ class Packer {
       TRY(const StackedRows rows,
           StackedRows::make(source_, {parts.begin() + from, parts.begin() + until}, 0));
       to.push_back({first, {}});
-      add(rows, {tensors.begin() + from, tensors.begin() + until}, to.back().matrix);
+      add(rows, tensors[i].type, to.back().matrix);
       first += rows.rows;
     }
     return {};
@@ -63,10 +64,10 @@ class Packer {
   Status matrix(const MatrixParts& of, PackedPair& to) {
     if (of.parts.size() == 1) return matrix(of, to.up);
     TRY(const StackedRows rows, StackedRows::make(source_, of.parts, kGateUpUnit));
-    TRY(const std::vector<TensorView> tensors, tensors_of(source_, rows.parts));
+    TRY(const std::vector<TensorView> tensors, outlines_of(source_, rows.parts));
     to.interleaved = tensors[0].type == tensors[1].type && rows.rows % (2 * kGateUpUnit) == 0;
     if (to.interleaved) {
-      add(rows, tensors, to.both);
+      add(rows, tensors[0].type, to.both);
       return {};
     }
     TRY_STATUS(matrix({.parts = {of.parts[0]}}, to.gate));
@@ -103,40 +104,49 @@ class Packer {
              std::uint64_t{b.rows.rows} * b.rows.columns;
     });
     std::atomic<std::size_t> next{0};
+    std::mutex mutex;
+    Status all;
     pool.run([&](ThreadPool::Worker) {
-      for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) pack(jobs_[i], memory);
+      for (std::size_t i; (i = next.fetch_add(1)) < jobs_.size();) {
+        Status packed = pack(jobs_[i], memory);
+        if (packed.ok()) continue;
+        const std::lock_guard lock(mutex);
+        all = std::move(packed);
+        next = jobs_.size();
+      }
     });
+    if (!all.ok()) return all.error();
     return memory;
   }
 
  private:
-  void add(const StackedRows& rows, const std::vector<TensorView>& tensors, PackedMatrix& into,
-           bool encoded = true) {
-    const DType type = tensors[0].type;
+  void add(const StackedRows& rows, DType type, PackedMatrix& into, bool encoded = true) {
     if (encoded) (uses_quantized_activations(type) ? kinds_.quantized : kinds_.plain) = true;
     kinds_.half_sums |= uses_half_sums(type);
-    jobs_.push_back({rows, tensors, bytes_, &into});
+    jobs_.push_back({rows, type, bytes_, &into});
     bytes_ += (jobs_.back().bytes() + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
   }
 
-  void pack(const PackJob& job, const HugeBuffer& memory) const {
-    const bool in_file_order = job.tensors.size() == 1 && job.rows.parts[0].heads.dim == 0;
+  Status pack(const PackJob& job, const HugeBuffer& memory) const {
+    TRY(const std::vector<TensorView> tensors, tensors_of(source_, job.rows.parts));
+    const bool in_file_order = tensors.size() == 1 && job.rows.parts[0].heads.dim == 0;
     std::uint32_t dropped = 0;
     const auto row = [&](std::uint32_t o) {
       // The vocabulary is most of a small model's file, so it must never be in memory twice.
       if (in_file_order && o >= dropped + 2 * kRowsDroppedAtOnce) {
-        TensorView part = job.tensors[0];
+        TensorView part = tensors[0];
         const std::size_t bytes = row_bytes(part.type, part.columns());
         part.data = part.data.subspan(dropped * bytes, kRowsDroppedAtOnce * bytes);
         source_.drop_pages(part);
         dropped += kRowsDroppedAtOnce;
       }
       const StackedRows::Row from = job.rows.at(o);
-      return job.tensors[from.tensor].row(from.row);
+      return tensors[from.tensor].row(from.row);
     };
-    *job.into = pack_matrix(job.tensors[0].type, job.rows.rows, job.rows.columns, row,
+    *job.into = pack_matrix(job.type, job.rows.rows, job.rows.columns, row,
                             {memory.data() + job.offset, job.bytes()});
-    for (const TensorView& t : job.tensors) source_.drop_pages(t);
+    for (const TensorView& t : tensors) source_.drop_pages(t);
+    return {};
   }
 
   static constexpr std::uint32_t kRowsDroppedAtOnce = 8192;

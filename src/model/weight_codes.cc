@@ -17,7 +17,9 @@ WeightCodes code_kind(std::span<const DType> types) {
     if (bits == 0) return {};
     kind.bits = std::max(kind.bits, bits <= 4 ? 4u : 8u);
     symmetric = symmetric && type == DType::q4_0;
-    wide = wide || type == DType::q4_k || type == DType::q5_k;  // scales are products of two
+    // Scales that are products of two, or whose exponents are no f16's; offsets that are products.
+    wide = wide || type == DType::q4_k || type == DType::q5_k || type == DType::iq4_xs ||
+           type == DType::mxfp4 || type == DType::u4 || type == DType::u4_bf16;
   }
   kind.form = wide                          ? CodeForm::wide
               : symmetric && kind.bits == 4 ? CodeForm::symmetric

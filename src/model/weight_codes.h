@@ -1,8 +1,8 @@
 // model/weight_codes.h - rows of quantized tensors as a GPU can keep them: codes and scales
 // (kernels/cuda/coded.h) that mean exactly the bf16 numbers which decoding the file would give.
 //
-// Of types with one scale and offset for 32 neighbours: Q4_0, Q4_1 and Q4_K have codes of 4 bits,
-// Q5_0, Q5_1, Q5_K, Q8_0 and IQ4_NL of 8. Used by model/device_weights.cc.
+// Of types with one scale and offset for 32 neighbours: Q4_0, Q4_1, Q4_K and U4 have codes of 4 bits,
+// Q5_0, Q5_1, Q5_K, Q8_0, IQ4_NL, IQ4_XS and MXFP4 of 8. Used by model/device_weights.cc.
 //
 //   const DType types[] = {DType::q4_1};
 //   WeightCoder coder(code_kind(types), 576, 1536);

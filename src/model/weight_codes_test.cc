@@ -14,9 +14,9 @@ namespace quire {
 namespace {
 
 constexpr DType kSymmetric[] = {DType::q4_0}, kFour[] = {DType::q4_0, DType::q4_1},
-                kFourWide[] = {DType::q4_k},
+                kFourWide[] = {DType::q4_k, DType::u4, DType::u4_bf16},
                 kEight[] = {DType::q8_0, DType::q5_0, DType::q5_1, DType::iq4_nl, DType::q4_1},
-                kEightWide[] = {DType::q5_k, DType::q8_0, DType::q4_k};
+                kEightWide[] = {DType::q5_k, DType::q8_0, DType::q4_k, DType::iq4_xs, DType::mxfp4};
 
 // A tensor row with scales such as weights have.
 std::vector<std::byte> random_row(DType type, std::uint32_t width, Random& random) {
@@ -26,6 +26,9 @@ std::vector<std::byte> random_row(DType type, std::uint32_t width, Random& rando
   for (std::size_t at = 0; at < row.size(); at += info.block_bytes)
     for (const std::size_t high : {at + 1, at + 3})  // of f16: up to 2^-8
       row[high] = (row[high] & std::byte{0x83}) | std::byte{0x18};
+  if (type == DType::mxfp4)
+    for (std::size_t at = 0; at < row.size(); at += info.block_bytes)
+      row[at] = static_cast<std::byte>(110 + random.below(10));
   return row;
 }
 

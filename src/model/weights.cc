@@ -35,14 +35,27 @@ StackedRows::Row StackedRows::at(std::uint64_t row) const {
   return {part, parts[part].heads.stored(row - (part ? ends[part - 1] : 0), width)};
 }
 
-Result<std::vector<TensorView>> tensors_of(const ModelSource& source,
-                                           const std::vector<TensorPart>& parts) {
+namespace {
+Result<std::vector<TensorView>> views_of(
+    const ModelSource& source, const std::vector<TensorPart>& parts,
+    Result<TensorView> (ModelSource::*view)(std::string_view name) const) {
   std::vector<TensorView> views;
   for (const TensorPart& part : parts) {
-    TRY(TensorView view, source.tensor(part.name));
-    views.push_back(std::move(view));
+    TRY(TensorView found, (source.*view)(part.name));
+    views.push_back(std::move(found));
   }
   return views;
+}
+}  // namespace
+
+Result<std::vector<TensorView>> tensors_of(const ModelSource& source,
+                                           const std::vector<TensorPart>& parts) {
+  return views_of(source, parts, &ModelSource::tensor);
+}
+
+Result<std::vector<TensorView>> outlines_of(const ModelSource& source,
+                                            const std::vector<TensorPart>& parts) {
+  return views_of(source, parts, &ModelSource::outline);
 }
 
 Result<std::vector<float>> read_vectors(const ModelSource& source,

@@ -70,6 +70,9 @@ struct StackedRows {
 
 Result<std::vector<TensorView>> tensors_of(const ModelSource& source,
                                            const std::vector<TensorPart>& parts);
+// The same without bytes (ModelSource::outline).
+Result<std::vector<TensorView>> outlines_of(const ModelSource& source,
+                                            const std::vector<TensorPart>& parts);
 
 // Vectors one after the other, as f32, padded like rows. `plus_one`: the file stores weight - 1.
 Result<std::vector<float>> read_vectors(const ModelSource& source,

@@ -16,6 +16,7 @@
 #include "model/arch/arch.h"
 #include "model/file_digest.h"
 #include "model/made_tensors.h"
+#include "tensor/gguf_parts.h"
 
 namespace quire {
 namespace {
@@ -48,13 +49,24 @@ Result<std::string> read_file_up_to(const std::string& path, std::uintmax_t byte
   return read_file(path);
 }
 
+// As the file spells it; null: not there.
+const TensorView* find_stored(const std::optional<GgufFile>& gguf,
+                              const std::optional<SafetensorsFolder>& folder,
+                              const std::string& stored) {
+  if (gguf) return gguf->find(stored);
+  const auto found = folder->tensor(stored);
+  return found.ok() ? found.value() : nullptr;
+}
+
 }  // namespace
 
 ModelSource::ModelSource() : made_(std::make_shared<MadeTensors>()) {}
 
 Result<ModelSource> ModelSource::open(const std::string& path) {
   std::error_code ignored;
-  return fs::is_directory(path, ignored) ? open_folder(path) : open_gguf(path);
+  if (fs::is_directory(path, ignored)) return open_folder(path);
+  TRY(const std::vector<std::string> files, gguf_files(path));
+  return open_gguf(files.front());
 }
 
 Result<ModelSource> ModelSource::open_gguf(const std::string& path) {
@@ -62,8 +74,8 @@ Result<ModelSource> ModelSource::open_gguf(const std::string& path) {
   source.path_ = path;
   TRY(source.gguf_, GgufFile::open(path));
   TRY(source.config_, config_from_gguf(*source.gguf_));
-  source.digest_files_ = {path};
-  if (source.config_.name.empty()) source.config_.name = fs::path(path).stem().string();
+  for (const MappedFile& file : source.gguf_->files()) source.digest_files_.push_back(file.path());
+  if (source.config_.name.empty()) source.config_.name = gguf_stem(path);
   source.sampling_ = std::make_shared<Json>(source.read_sampling_settings());
   return source;
 }
@@ -80,6 +92,7 @@ Result<ModelSource> ModelSource::open_folder(const std::string& path) {
   TRY(const std::string config_json, read_file_up_to(config_path, kConfigBytesMax));
   TRY(source.config_, config_from_hf(config_json, config_path));
   source.config_.name = fs::path(path).filename().string();
+  TRY(source.quantization_, quantization_from_hf(config_json, config_path));
   TRY(source.folder_, SafetensorsFolder::open(path));
   source.digest_files_ = {config_path};
   for (const SafetensorsFile& file : source.folder_->files())
@@ -100,11 +113,6 @@ std::string ModelSource::with_prefix(const std::string& stored) const {
   if (gguf_) return stored;
   if (stored != "lm_head.weight") return hf_prefix_ + stored;
   return hf_prefix_.starts_with("language_model.") ? "language_model." + stored : stored;
-}
-
-const TensorView* ModelSource::find(const std::string& stored) const {
-  if (gguf_) return gguf_->find(stored);
-  return folder_->has(stored) ? folder_->tensor(stored).value() : nullptr;
 }
 
 Result<std::vector<std::uint64_t>> ModelSource::shape(std::string_view name) const {
@@ -155,21 +163,93 @@ Result<TensorView> ModelSource::random_tensor(std::string_view name) const {
                     std::as_bytes(std::span(values))};
 }
 
+Result<std::optional<CodedTensor>> ModelSource::coded(const std::string& stored) const {
+  if (!folder_ || quantization_.method == Quantization::Method::none)
+    return std::optional<CodedTensor>();
+  const auto look = [&](const std::string& of) -> Result<std::optional<FoundTensor>> {
+    std::optional<RawTensor> raw = folder_->raw(of);
+    if (!raw) return std::optional<FoundTensor>();
+    FoundTensor found{std::move(*raw)};
+    if (detached_ && !found.tensor.data.empty()) {
+      TRY(std::vector<std::byte> bytes, read_bytes(found.tensor.data));
+      const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+      found.tensor.data = *kept;
+      found.owner = kept;
+    }
+    return std::optional(std::move(found));
+  };
+  Result<std::optional<CodedTensor>> result = find_coded(look, quantization_, stored);
+  if (!result.ok()) return Error{result.error().code, path_ + ": " + result.error().message};
+  return result;
+}
+
+// All rows of a coded tensor, as the tensor `name`.
+Result<TensorView> ModelSource::encoded(const CodedTensor& coded, const std::string& stored,
+                                        std::string_view name, bool with_bytes) const {
+  TRY(const std::vector<std::uint64_t> wanted, shape(name));
+  if (wanted != std::vector{coded.rows, coded.columns})
+    return Error{Code::corrupt,
+                 fmt::format("{}: tensor '{}' has shape [{}, {}], the configuration needs [{}]",
+                             path_, stored, coded.rows, coded.columns, fmt::join(wanted, ", "))};
+  return made_->make(with_bytes, [&](MadeTensors::Bytes* copy) -> Result<TensorView> {
+    TensorView view{std::string(name), coded.type, wanted, {}};
+    if (copy == nullptr) return view;
+    copy->resize(coded.rows * row_bytes(coded.type, coded.columns));
+    coded.encode(0, coded.rows, copy->data());
+    for (const auto& part : coded.parts) folder_->drop_pages(part);
+    view.data = *copy;
+    return view;
+  });
+}
+
+// A piece of a tensor, of which one of the two is there.
+Result<TensorView> ModelSource::take(const TensorView* whole, const CodedTensor* coded,
+                                     std::string_view name, const TensorPiece& piece,
+                                     NamedTensor named, bool with_bytes) const {
+  TRY(const std::vector<std::uint64_t> wanted, shape(name));
+  TensorView outline;
+  if (coded) outline = {std::string(name), coded->type, {coded->rows, coded->columns}, {}};
+  return made_->make(with_bytes, [&](MadeTensors::Bytes* copy) {
+    auto taken = take_piece(coded ? outline : *whole, path_, name, wanted, piece, config_, named,
+                            coded, copy);
+    if (coded && copy)
+      for (const auto& part : coded->parts) folder_->drop_pages(part);
+    return taken;
+  });
+}
+
 Result<TensorView> ModelSource::tensor(std::string_view name) const {
+  return find_tensor_of(name, true);
+}
+Result<TensorView> ModelSource::outline(std::string_view name) const {
+  return find_tensor_of(name, false);
+}
+
+Result<TensorView> ModelSource::find_tensor_of(std::string_view name, bool with_bytes) const {
   if (random_) return random_tensor(name);
   TRY(const std::vector<std::uint64_t> wanted, shape(name));
   const NamedTensor named = *find_tensor(config_, name);
   const std::string stored = with_prefix(stored_name(named, is_gguf()));
-  const TensorView* const found = find(stored);
-  for (const NamedPiece& part : find_pieces(config_, named, is_gguf())) {
-    if (part.is_common && found && same_shape(found->shape, wanted)) break;
-    const TensorView* const whole = find(with_prefix(part.whole));
-    if (!whole) continue;
-    Result<TensorView> made =
-        made_->piece(*whole, path_, name, wanted, *part.piece, config_, named);
-    if (made.ok() || whole != found) return made;
+  const TensorView* const found = find_stored(gguf_, folder_, stored);
+  const bool plain = found && same_shape(found->shape, wanted);
+  if (!plain) {
+    TRY(const std::optional<CodedTensor> codes, coded(stored));
+    if (codes) return encoded(*codes, stored, name, with_bytes);
   }
-  if (found && same_shape(found->shape, wanted)) {
+  for (const NamedPiece& part : find_pieces(config_, named, is_gguf())) {
+    if (part.is_common && plain) break;
+    const std::string whole_name = with_prefix(part.whole);
+    const TensorView* const whole = find_stored(gguf_, folder_, whole_name);
+    std::optional<CodedTensor> codes;
+    if (!whole) {
+      TRY(codes, coded(whole_name));
+    }
+    if (!whole && !codes) continue;
+    Result<TensorView> made =
+        take(whole, codes ? &*codes : nullptr, name, *part.piece, named, with_bytes);
+    if (made.ok() || codes || whole != found) return made;
+  }
+  if (plain) {
     TensorView view = *found;
     view.name = name;
     view.shape = wanted;
@@ -191,8 +271,21 @@ std::uint64_t ModelSource::tensor_bytes() const {
   if (gguf_)
     add(gguf_->tensors());
   else if (folder_)
-    for (const SafetensorsFile& file : folder_->files()) add(file.tensors());
+    for (const SafetensorsFile& file : folder_->files()) {
+      add(file.tensors());
+      for (const RawTensor& other : file.others()) bytes += other.data.size();
+    }
   return bytes;
+}
+
+std::vector<std::pair<DType, std::uint64_t>> ModelSource::weight_types() const {
+  std::map<DType, std::uint64_t> bytes;
+  for (const std::string& name : tensor_names(config_))
+    if (const auto t = outline(name); t.ok())
+      bytes[t.value().type] += row_bytes(t.value().type, t.value().columns()) * t.value().rows();
+  std::vector<std::pair<DType, std::uint64_t>> sorted(bytes.begin(), bytes.end());
+  std::ranges::stable_sort(sorted, std::ranges::greater(), [](const auto& p) { return p.second; });
+  return sorted;
 }
 
 Result<GgufTokenizer> ModelSource::gguf_tokenizer() const {
@@ -333,7 +426,7 @@ void ModelSource::drop_pages(const TensorView& tensor) const {
   if (gguf_)
     gguf_->drop_pages(tensor);
   else if (folder_)
-    folder_->drop_pages(tensor);
+    folder_->drop_pages(tensor.data);
 }
 
 Status ModelSource::detach() {
@@ -342,6 +435,7 @@ Status ModelSource::detach() {
   if (folder_) folder_->detach();
   if (random_) random_->tensors.clear();
   made_->detach();
+  detached_ = true;
   if (!changed) return {};
   return Error{Code::unavailable, *changed + " while it was being loaded; start again"};
 }
@@ -349,26 +443,50 @@ Status ModelSource::detach() {
 Result<std::vector<std::byte>> ModelSource::read_tensor(const TensorView& tensor) const {
   if (random_) return std::vector<std::byte>(tensor.data.begin(), tensor.data.end());
   if (tensor.data.empty()) return read_made(tensor.name);
-  if (gguf_) return gguf_->file().read(tensor.data);
-  for (const SafetensorsFile& file : folder_->files())
-    if (file.holds(tensor.data)) return file.file().read(tensor.data);
-  return Error{Code::not_found, fmt::format("{}: has no tensor '{}'", path_, tensor.name)};
+  return read_bytes(tensor.data);
 }
 
-// A tensor whose rows must be gathered: out of the whole one that the file has.
+Result<std::vector<std::byte>> ModelSource::read_bytes(std::span<const std::byte> part) const {
+  if (gguf_)
+    for (const MappedFile& file : gguf_->files())
+      if (file.holds(part)) return file.read(part);
+  if (folder_)
+    for (const SafetensorsFile& file : folder_->files())
+      if (file.holds(part)) return file.file().read(part);
+  return Error{Code::not_found, path_ + ": what is to be read again is not of its files"};
+}
+
+// A tensor whose rows must be gathered or encoded: out of what the files have.
 Result<std::vector<std::byte>> ModelSource::read_made(std::string_view name) const {
   TRY(const std::vector<std::uint64_t> wanted, shape(name));
   const NamedTensor named = *find_tensor(config_, name);
-  for (const NamedPiece& part : find_pieces(config_, named, is_gguf()))
-    if (const TensorView* found = find(with_prefix(part.whole))) {
+  TRY(const std::optional<CodedTensor> codes, coded(with_prefix(stored_name(named, is_gguf()))));
+  std::vector<std::byte> all(codes ? codes->rows * row_bytes(codes->type, codes->columns) : 0);
+  if (codes) {
+    codes->encode(0, codes->rows, all.data());
+    return all;
+  }
+  for (const NamedPiece& part : find_pieces(config_, named, is_gguf())) {
+    TRY(const std::optional<CodedTensor> coded_whole, coded(with_prefix(part.whole)));
+    if (coded_whole) {
+      const TensorView outline{
+          part.whole, coded_whole->type, {coded_whole->rows, coded_whole->columns}, {}};
+      TRY([[maybe_unused]] const TensorView view,
+          take_piece(outline, path_, name, wanted, *part.piece, config_, named, &*coded_whole,
+                     &all));
+      return all;
+    }
+    if (const TensorView* found = find_stored(gguf_, folder_, with_prefix(part.whole))) {
       TRY(const std::vector<std::byte> bytes, read_tensor(*found));
       TensorView whole = *found;
       whole.data = bytes;
       std::vector<std::byte> copy;
-      const auto taken = take_piece(whole, path_, name, wanted, *part.piece, config_, named, &copy);
+      const auto taken =
+          take_piece(whole, path_, name, wanted, *part.piece, config_, named, nullptr, &copy);
       if (!taken.ok()) return taken.error();
       return copy;
     }
+  }
   return Error{Code::not_found, fmt::format("{}: has no tensor '{}'", path_, name)};
 }
 
@@ -385,7 +503,9 @@ std::optional<std::string> ModelSource::change() const {
     if (now.value() != then) return file.path() + " was written to";
     return std::nullopt;
   };
-  if (gguf_) return of(gguf_->file());
+  if (gguf_)
+    for (const MappedFile& file : gguf_->files())
+      if (auto changed = of(file)) return changed;
   if (folder_)
     for (const SafetensorsFile& file : folder_->files())
       if (auto changed = of(file.file())) return changed;

@@ -20,11 +20,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json_named.h"
 #include "base/result.h"
+#include "model/coded_tensor.h"
 #include "model/config.h"
+#include "model/quantization.h"
 #include "tensor/gguf.h"
 #include "tensor/safetensors.h"
 #include "tensor/tensor.h"
@@ -32,6 +35,7 @@
 namespace quire {
 
 class MadeTensors;
+struct NamedTensor;
 
 // What a GGUF file says of its tokenizer. Arrays are views of the file; an absent one is empty.
 struct GgufTokenizer {
@@ -69,8 +73,13 @@ class ModelSource {
 
   // The tensor of a canonical name, of exactly the shape that the configuration demands.
   Result<TensorView> tensor(std::string_view name) const;
+  // The same, but without bytes where they would have to be made out of what the files have.
+  Result<TensorView> outline(std::string_view name) const;
   Result<std::vector<std::uint64_t>> shape(std::string_view name) const;  // that it must have
   std::uint64_t tensor_bytes() const;  // of all tensors in the files
+  // The types of the model's tensors and their bytes, largest first; "awq", or nothing.
+  std::vector<std::pair<DType, std::uint64_t>> weight_types() const;
+  const std::string& quantization() const { return quantization_.name; }
 
   // One of the two works, by is_gguf().
   bool is_gguf() const { return gguf_.has_value(); }
@@ -111,8 +120,14 @@ class ModelSource {
   Json read_sampling_settings() const;
   std::string with_prefix(const std::string& stored) const;
   Result<std::vector<std::byte>> read_made(std::string_view name) const;
-  const TensorView* find(
-      const std::string& stored) const;  // as the file spells it; null: not there
+  Result<std::vector<std::byte>> read_bytes(std::span<const std::byte> part) const;
+  Result<TensorView> find_tensor_of(std::string_view name, bool with_bytes) const;
+  Result<TensorView> take(const TensorView* whole, const CodedTensor* coded, std::string_view name,
+                          const TensorPiece& piece, NamedTensor named, bool with_bytes) const;
+  Result<TensorView> encoded(const CodedTensor& coded, const std::string& stored,
+                             std::string_view name, bool with_bytes) const;
+  // Of a folder; nothing: it does not keep this tensor as codes.
+  Result<std::optional<CodedTensor>> coded(const std::string& stored) const;
 
   Result<TensorView> random_tensor(std::string_view name) const;
 
@@ -126,7 +141,9 @@ class ModelSource {
   std::shared_ptr<Watched> watched_;  // none: nobody asks
   std::optional<GgufFile> gguf_;      // one of these two
   std::optional<SafetensorsFolder> folder_;
-  std::string hf_prefix_;  // of all tensor names in the folder but the head's
+  bool detached_ = false;
+  Quantization quantization_;  // of the folder
+  std::string hf_prefix_;      // of all tensor names in the folder but the head's
   std::vector<std::string> digest_files_;
 };
 

@@ -206,6 +206,50 @@ TEST(ModelSource, WhatBecomesOfTheFileAfterwardsChangesNothing) {
   std::filesystem::remove(path);
 }
 
+// Codes of a folder: encoded rows are the same once the files are read no more.
+TEST(ModelSource, CodedTensorsAreReadAnewAfterLoading) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / "quire_coded";
+  fs::create_directories(folder);
+  std::ofstream(folder / "config.json")
+      << R"({"model_type": "llama", "vocab_size": 8, "hidden_size": 64,
+      "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
+      "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "quantization_config": {"quant_method": "fp8"}})";
+  const std::string header =
+      R"({"model.layers.0.self_attn.o_proj.weight":{"dtype":"F8_E4M3","shape":[64,64],"data_offsets":[0,4096]},)"
+      R"("model.layers.0.self_attn.o_proj.weight_scale":{"dtype":"F32","shape":[],"data_offsets":[4096,4100]},)"
+      R"("model.layers.0.self_attn.q_proj.weight":{"dtype":"I8","shape":[64,64],"data_offsets":[4100,8196]}})";
+  const std::uint64_t length = header.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
+  bytes += header;
+  for (int i = 0; i < 4096; ++i) bytes += static_cast<char>(i % 120);
+  const float scale = 0.25f;
+  bytes.append(reinterpret_cast<const char*>(&scale), sizeof scale).append(4096, '\0');
+  std::ofstream(folder / "model.safetensors", std::ios::binary) << bytes;
+  auto opened = ModelSource::open(folder.string());
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  ModelSource& source = opened.value();
+  EXPECT_EQ(source.quantization(), "fp8");
+  EXPECT_TRUE(source.outline("blk.0.attn_output.weight").value().data.empty());
+  const auto types = source.weight_types();
+  ASSERT_EQ(types.size(), 1u);
+  EXPECT_EQ(types[0].first, DType::f8_e4m3);
+  const TensorView before = source.tensor("blk.0.attn_output.weight").value();
+  ASSERT_EQ(before.data.size(), 64 * row_bytes(DType::f8_e4m3, 64));
+  const std::vector<std::byte> kept(before.data.begin(), before.data.end());
+  const auto other = source.tensor("blk.0.attn_q.weight");
+  ASSERT_FALSE(other.ok());  // an error, and names type and tensor
+  EXPECT_NE(other.error().message.find("q_proj.weight' is of type 'I8'"), std::string::npos)
+      << other.error().message;
+  ASSERT_TRUE(source.detach().ok());
+  const auto after = source.tensor("blk.0.attn_output.weight");
+  ASSERT_TRUE(after.ok()) << after.error().message;
+  EXPECT_TRUE(after.value().data.empty());
+  EXPECT_EQ(source.read_tensor(after.value()).value(), kept);
+  fs::remove_all(folder);
+}
+
 TEST(ModelSource, AFileThatChangesWhileItIsLoadedIsRefused) {
   const std::string path = testing::TempDir() + "quire_changing.gguf";
   ASSERT_TRUE(write_tiny_gguf(path, {}).ok());

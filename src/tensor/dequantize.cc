@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/e4m3.h"
 #include "base/half.h"
 
 namespace quire {
@@ -13,6 +14,7 @@ using Bytes = const std::uint8_t*;
 std::uint32_t u16_at(Bytes p) { return p[0] | p[1] << 8; }
 std::uint32_t u32_at(Bytes p) { return u16_at(p) | u16_at(p + 2) << 16; }
 float f16_at(Bytes p) { return f16_to_f32(static_cast<std::uint16_t>(u16_at(p))); }
+float bf16_at(Bytes p) { return bf16_to_f32(static_cast<std::uint16_t>(u16_at(p))); }
 int signed_at(Bytes p) { return static_cast<std::int8_t>(*p); }
 
 // Blocks of 32 keep elements 0..15 in the low and 16..31 in the high halves of 16 bytes.
@@ -43,9 +45,13 @@ int nibble256(Bytes codes, int i) { return codes[i / 64 * 32 + i % 32] >> i % 64
 // ... and single bits in 32 bytes: bit g of byte k belongs to element 32 g + k.
 int bit256(Bytes bits, int i) { return bits[i % 32] >> i / 32 & 1; }
 
-// The levels of IQ4_NL, denser around zero (a constant of the format).
-constexpr std::int8_t kLevelsIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                          1,    13,   25,  38,  53,  69,  89,  113};
+// IQ4_XS: the six bits of a group's scale lie apart, less 32.
+int scale_iq4_xs(Bytes block, int group) {
+  const int low = block[4 + group / 2] >> group % 2 * 4 & 15;
+  return (low | static_cast<int>(u16_at(block + 2) >> 2 * group & 3) << 4) - 32;
+}
+// ... and its codes are eight runs as in blocks of 32.
+int code_iq4_xs(Bytes block, int i) { return nibble32(block + 8 + i / 32 * 16, i % 32); }
 
 }  // namespace
 
@@ -92,7 +98,35 @@ void dequantize_q8_0(Bytes block, float* out) {
 void dequantize_iq4_nl(Bytes block, float* out) {
   const float scale = f16_at(block);
   for (int i = 0; i < 32; ++i)
-    out[i] = scale * static_cast<float>(kLevelsIq4Nl[nibble32(block + 2, i)]);
+    out[i] = scale * static_cast<float>(kLevelsIq4[nibble32(block + 2, i)]);
+}
+
+void dequantize_mxfp4(Bytes block, float* out) {
+  const float scale = bf16_to_f32(mxfp4_scale(block[0]));
+  for (int i = 0; i < 32; ++i)
+    out[i] = scale * static_cast<float>(kLevelsMxfp4[nibble32(block + 1, i)]);
+}
+
+void dequantize_f8_e4m3(Bytes block, float* out) {
+  const float scale = std::bit_cast<float>(u32_at(block));
+  for (int i = 0; i < 32; ++i) out[i] = e4m3_to_f32(block[4 + i]) * scale;
+}
+
+namespace {
+void dequantize_u4_scaled(Bytes block, float scale, float* out) {
+  for (int i = 0; i < 32; ++i)
+    out[i] = scale * static_cast<float>(nibble32(block + 3, i) - block[2]);
+}
+}  // namespace
+
+void dequantize_u4(Bytes block, float* out) { dequantize_u4_scaled(block, f16_at(block), out); }
+void dequantize_u4_bf16(Bytes block, float* out) {
+  dequantize_u4_scaled(block, bf16_at(block), out);
+}
+
+void dequantize_nf4(Bytes block, float* out) {
+  const float scale = std::bit_cast<float>(u32_at(block));
+  for (int i = 0; i < 64; ++i) out[i] = kLevelsNf4[block[4 + i / 2] >> i % 2 * 4 & 15] * scale;
 }
 
 // 16 scales|minima nibbles, 64 bytes of codes, f16 scale of scales, f16 scale of minima.
@@ -150,11 +184,22 @@ void dequantize_q6_k(Bytes block, float* out) {
   }
 }
 
+// f16 scale of scales, their upper and lower bits, 128 bytes of codes.
+void dequantize_iq4_xs(Bytes block, float* out) {
+  const float scale = f16_at(block);
+  for (int i = 0; i < 256; ++i) {
+    const float step = scale * static_cast<float>(scale_iq4_xs(block, i / 32));
+    out[i] = step * static_cast<float>(kLevelsIq4[code_iq4_xs(block, i)]);
+  }
+}
+
 std::uint32_t affine_bits(DType type) {
   switch (type) {
     case DType::q4_0:
     case DType::q4_1:
     case DType::q4_k:
+    case DType::u4:
+    case DType::u4_bf16:
       return 4;
     case DType::q5_0:
     case DType::q5_1:
@@ -162,6 +207,8 @@ std::uint32_t affine_bits(DType type) {
       return 5;
     case DType::q8_0:
     case DType::iq4_nl:
+    case DType::iq4_xs:
+    case DType::mxfp4:
       return 8;
     default:
       return 0;
@@ -203,7 +250,25 @@ AffineGroup affine_group(DType type, const std::byte* row, std::uint64_t group) 
       return out;
     case DType::iq4_nl:
       out.offset = -128 * out.scale;
-      fill([&](int i) { return kLevelsIq4Nl[nibble32(block + 2, i)] + 128; });
+      fill([&](int i) { return kLevelsIq4[nibble32(block + 2, i)] + 128; });
+      return out;
+    case DType::iq4_xs: {
+      const int j = static_cast<int>(group % 8);
+      out.scale *= static_cast<float>(scale_iq4_xs(block, j));
+      out.offset = -128 * out.scale;
+      fill([&](int i) { return kLevelsIq4[code_iq4_xs(block, 32 * j + i)] + 128; });
+      return out;
+    }
+    case DType::mxfp4:
+      out.scale = bf16_to_f32(mxfp4_scale(block[0]));
+      out.offset = -128 * out.scale;
+      fill([&](int i) { return kLevelsMxfp4[nibble32(block + 1, i)] + 128; });
+      return out;
+    case DType::u4:
+    case DType::u4_bf16:
+      if (type == DType::u4_bf16) out.scale = bf16_at(block);
+      out.offset = -static_cast<float>(block[2]) * out.scale;
+      fill([&](int i) { return nibble32(block + 3, i); });
       return out;
     case DType::q4_k:
     case DType::q5_k: {

@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 
 #include "tensor/gguf_parse.h"
+#include "tensor/gguf_parts.h"
 #include "tensor/printable.h"
 
 namespace quire {
 namespace {
+
+constexpr std::string_view kSplitCount = "split.count";
 
 template <class Stored>
 Stored load(const std::byte* at) {
@@ -78,16 +83,80 @@ Result<GgufFile> GgufFile::parse(std::span<const std::byte> bytes, const std::st
   return file;
 }
 
-Result<GgufFile> GgufFile::open(const std::string& path) {
+Result<GgufFile> GgufFile::open_one(const std::string& path) {
   TRY(MappedFile mapped, MappedFile::open(path));
   TRY(GgufFile file, parse(mapped.bytes(), path));
-  file.file_ = std::move(mapped);
+  file.files_.push_back(std::move(mapped));
   return file;
+}
+
+Result<GgufFile> GgufFile::open(const std::string& path) {
+  TRY(GgufFile one, open_one(path));
+  TRY(const std::uint64_t count, one.unsigned_or(kSplitCount, 1));
+  if (count <= 1) return one;
+  const std::optional<GgufPart> name = part_of(path);
+  if (!name || name->count != count)
+    return Error{Code::invalid,
+                 fmt::format("{}: is one of {} parts, whose names must end in -00001-of-{:05}.gguf "
+                             "and so on; give them the names that they came with",
+                             path, count, count)};
+  std::vector<GgufFile> parts;
+  for (std::uint32_t i = 1; i <= name->count; ++i) {
+    Result<GgufFile> part = open_one(name->path(i));
+    if (!part.ok())
+      return Error{part.error().code,
+                   fmt::format("{} (part {} of {}, which belong into one folder)",
+                               part.error().message, i, count)};
+    parts.push_back(std::move(part.value()));
+  }
+  return join(std::move(parts));
+}
+
+Result<GgufFile> GgufFile::join(std::vector<GgufFile> parts) {
+  CHECK(!parts.empty());
+  std::uint64_t tensor_count = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    TRY(const std::uint64_t number, parts[i].unsigned_of("split.no"));
+    TRY(const std::uint64_t count, parts[i].unsigned_of(kSplitCount));
+    if (number != i || count != parts.size())
+      return Error{Code::corrupt,
+                   fmt::format("{}: says that it is part {} of {}, and its name says {} of {}",
+                               parts[i].name_, number + 1, count, i + 1, parts.size())};
+    tensor_count += parts[i].tensors_.size();
+  }
+  for (const GgufFile& part : parts) {
+    TRY(const std::uint64_t wanted, part.unsigned_or("split.tensors.count", tensor_count));
+    if (wanted != tensor_count)
+      return Error{Code::corrupt,
+                   fmt::format("{}: says that the parts have {} tensors; they have {}", part.name_,
+                               wanted, tensor_count)};
+  }
+  GgufFile whole = std::move(parts.front());
+  whole.parts_ = parts.size();
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    for (TensorView& tensor : parts[i].tensors_) {
+      if (std::ranges::binary_search(whole.tensors_, tensor.name, {}, &TensorView::name))
+        return Error{Code::corrupt, fmt::format("{}: tensor {} is in a part before it, too",
+                                                parts[i].name_, printable(tensor.name))};
+    }
+    const auto middle = static_cast<std::ptrdiff_t>(whole.tensors_.size());
+    std::ranges::move(parts[i].tensors_, std::back_inserter(whole.tensors_));
+    std::inplace_merge(whole.tensors_.begin(), whole.tensors_.begin() + middle,
+                       whole.tensors_.end(),
+                       [](const auto& a, const auto& b) { return a.name < b.name; });
+    std::ranges::move(parts[i].files_, std::back_inserter(whole.files_));
+  }
+  return whole;
+}
+
+void GgufFile::drop_pages(const TensorView& tensor) const {
+  for (const MappedFile& file : files_)
+    if (file.holds(tensor.data)) file.drop_pages(tensor.data);
 }
 
 void GgufFile::detach() {
   entries_.clear();
-  file_.detach();
+  for (MappedFile& file : files_) file.detach();
 }
 
 const GgufFile::Entry* GgufFile::entry(std::string_view key) const {

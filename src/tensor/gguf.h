@@ -11,6 +11,9 @@
 //   TRY(GgufStrings tokens, file.strings_of("tokenizer.ggml.tokens"));
 //   for (std::string_view token : tokens) ...
 //   const TensorView* norm = file.find("output_norm.weight");   // null: no such tensor
+//
+// A model may be split into several files (tensor/gguf_parts.h): the first has all keys, and tensors
+// are in any. Opening one of them opens all.
 #pragma once
 
 #include <cstdint>
@@ -140,6 +143,8 @@ class GgufFile {
   static Result<GgufFile> open(const std::string& path);
   // Parses bytes that the caller keeps alive; errors show `name` instead of a path.
   static Result<GgufFile> parse(std::span<const std::byte> bytes, const std::string& name);
+  // The parts of a split model, in order, as one. An error if they do not belong together.
+  static Result<GgufFile> join(std::vector<GgufFile> parts);
 
   bool has(std::string_view key) const { return entry(key) != nullptr; }
 
@@ -164,12 +169,13 @@ class GgufFile {
   std::span<const TensorView> tensors() const { return tensors_; }
 
   const std::string& name() const { return name_; }
-  void drop_pages(const TensorView& tensor) const { file_.drop_pages(tensor.data); }
+  std::uint64_t parts() const { return parts_; }
+  void drop_pages(const TensorView& tensor) const;  // nothing, if no file holds its data
 
   // From now on there are only the tensors' names, types and shapes, whatever happens to the file
   // (base/file.h). Views of strings and arrays are void.
   void detach();
-  const MappedFile& file() const { return file_; }
+  std::span<const MappedFile> files() const { return files_; }
 
  private:
   friend class GgufParser;
@@ -185,7 +191,10 @@ class GgufFile {
   Result<const Entry*> wanted(std::string_view key) const;
   Error wrong_type(const Entry& entry, std::string_view need) const;
 
-  MappedFile file_;
+  static Result<GgufFile> open_one(const std::string& path);
+
+  std::vector<MappedFile> files_;
+  std::uint64_t parts_ = 1;
   std::string name_;
   std::vector<Entry> entries_;       // by key
   std::vector<TensorView> tensors_;  // by name

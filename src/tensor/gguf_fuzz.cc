@@ -1,4 +1,5 @@
-// Any bytes are a GGUF file or an error; what opens can be read to the last byte.
+// Any bytes are a GGUF file or an error, and so are any two parts of one; what opens can be read to
+// the last byte.
 #include "tensor/gguf.h"
 
 #include <cstdint>
@@ -15,10 +16,40 @@ std::uint64_t touch(std::span<const std::byte> bytes) {
 
 volatile std::uint64_t g_sink;
 
+// Two parts of one model: 'S', the length of the first, both.
+bool read_parts(std::span<const std::byte> data) {
+  using namespace quire;
+  if (data.size() < 3 || data[0] != std::byte{'S'}) return false;
+  const std::size_t cut =
+      std::to_integer<std::size_t>(data[1]) | std::to_integer<std::size_t>(data[2]) << 8;
+  data = data.subspan(3);
+  std::vector<GgufFile> parts;
+  for (const auto part :
+       {data.first(std::min(cut, data.size())), data.subspan(std::min(cut, data.size()))}) {
+    auto parsed = GgufFile::parse(part, "fuzz");
+    if (!parsed.ok()) return true;
+    parts.push_back(std::move(parsed.value()));
+  }
+  const std::size_t count = parts[0].tensors().size() + parts[1].tensors().size();
+  const auto joined = GgufFile::join(std::move(parts));
+  if (!joined.ok()) {
+    CHECK(joined.error().message.starts_with("fuzz: "));
+    return true;
+  }
+  const GgufFile& file = joined.value();
+  CHECK(file.parts() == 2 && file.tensors().size() == count);
+  for (const TensorView& tensor : file.tensors()) {
+    CHECK(file.find(tensor.name) == &tensor);
+    g_sink = touch(tensor.data);
+  }
+  return true;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace quire;
+  if (read_parts(std::as_bytes(std::span(data, size)))) return 0;
   const auto parsed = GgufFile::parse(std::as_bytes(std::span(data, size)), "fuzz");
   if (!parsed.ok()) {
     CHECK(parsed.error().message.starts_with("fuzz: "));

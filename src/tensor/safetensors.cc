@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <functional>
+#include <utility>
 
 #include "tensor/printable.h"
 #include "tensor/safetensors_header.h"
@@ -14,7 +14,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // as the format says
-constexpr std::uint64_t kFolderTensorsMax = 65'536;     // of a folder
+constexpr std::uint64_t kFolderTensorsMax = 1 << 20;    // of a folder
 
 struct NamedType {
   std::string_view name;
@@ -23,6 +23,15 @@ struct NamedType {
 constexpr NamedType kNamedTypes[] = {
     {"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}};
 
+struct RawType {
+  std::string_view name;
+  std::size_t bytes;
+};
+constexpr RawType kRawTypes[] = {{"BOOL", 1},    {"U8", 1},      {"I8", 1},   {"F8_E4M3", 1},
+                                 {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"U16", 2},  {"I16", 2},
+                                 {"U32", 4},     {"I32", 4},     {"U64", 8},  {"I64", 8},
+                                 {"F64", 8},     {"F16", 2},     {"BF16", 2}, {"F32", 4}};
+
 template <class Named>
 const Named* find_named(const std::vector<Named>& sorted, std::string_view name) {
   const auto at = std::lower_bound(sorted.begin(), sorted.end(), name,
@@ -30,21 +39,26 @@ const Named* find_named(const std::vector<Named>& sorted, std::string_view name)
   return at != sorted.end() && at->name == name ? &*at : nullptr;
 }
 
-Status check_size(const TensorClaim& claim, const DTypeInfo& info) {
-  std::uint64_t size = info.block_bytes;
+Status check_size(const TensorClaim& claim, std::uint64_t element_bytes, bool may_be_empty) {
+  std::uint64_t size = element_bytes;
   for (const std::uint64_t extent : claim.shape) {
-    if (extent == 0) return Error{Code::corrupt, "has a dimension of 0"};
+    if (extent == 0 && !may_be_empty) return Error{Code::corrupt, "has a dimension of 0"};
     if (__builtin_mul_overflow(size, extent, &size))
       return Error{Code::corrupt, "has an impossible shape"};
   }
   if (claim.end - claim.begin != size)
     return Error{Code::corrupt,
-                 fmt::format("of type {} and shape [{}] has {} bytes, {} are needed", info.name,
+                 fmt::format("of type {} and shape [{}] has {} bytes, {} are needed", claim.type,
                              fmt::join(claim.shape, ", "), claim.end - claim.begin, size)};
   return {};
 }
 
 }  // namespace
+
+std::size_t raw_type_bytes(std::string_view type) {
+  const auto known = std::ranges::find(kRawTypes, type, &RawType::name);
+  return known == std::end(kRawTypes) ? 0 : known->bytes;
+}
 
 Result<SafetensorsFile> SafetensorsFile::parse(std::span<const std::byte> bytes,
                                                const std::string& name) {
@@ -72,8 +86,9 @@ Result<SafetensorsFile> SafetensorsFile::parse(std::span<const std::byte> bytes,
 
   SafetensorsFile file;
   file.name_ = name;
-  std::sort(claims.begin(), claims.end(),
-            [](const auto& x, const auto& y) { return x.begin < y.begin; });
+  std::sort(claims.begin(), claims.end(), [](const auto& x, const auto& y) {
+    return std::pair(x.begin, x.end) < std::pair(y.begin, y.end);  // an empty one comes first
+  });
   std::uint64_t end = 0;
   for (TensorClaim& claim : claims) {
     const std::string what = "tensor " + printable(claim.name);
@@ -84,14 +99,17 @@ Result<SafetensorsFile> SafetensorsFile::parse(std::span<const std::byte> bytes,
     end = claim.end;
     const auto known = std::find_if(std::begin(kNamedTypes), std::end(kNamedTypes),
                                     [&](const NamedType& t) { return t.name == claim.type; });
-    if (known == std::end(kNamedTypes)) {
-      file.foreign_.push_back({std::move(claim.name), std::move(claim.type)});
-      continue;
-    }
-    if (const Status size = check_size(claim, dtype_info(known->type)); !size.ok())
-      return bad(what + " " + size.error().message);
-    file.tensors_.push_back({std::move(claim.name), known->type, std::move(claim.shape),
-                             data.subspan(claim.begin, claim.end - claim.begin)});
+    const bool is_foreign = known == std::end(kNamedTypes);
+    const auto bytes_of = data.subspan(claim.begin, claim.end - claim.begin);
+    if (const std::size_t element = raw_type_bytes(claim.type); element != 0)
+      if (const Status size = check_size(claim, element, is_foreign); !size.ok())
+        return bad(what + " " + size.error().message);
+    if (is_foreign)
+      file.foreign_.push_back(
+          {std::move(claim.name), std::move(claim.type), std::move(claim.shape), bytes_of});
+    else
+      file.tensors_.push_back(
+          {std::move(claim.name), known->type, std::move(claim.shape), bytes_of});
   }
   std::sort(file.tensors_.begin(), file.tensors_.end(), by_name);
   std::sort(file.foreign_.begin(), file.foreign_.end(), by_name);
@@ -105,8 +123,16 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   return file;
 }
 
-const SafetensorsFile::Foreign* SafetensorsFile::foreign(std::string_view tensor) const {
+const RawTensor* SafetensorsFile::foreign(std::string_view tensor) const {
   return find_named(foreign_, tensor);
+}
+
+std::optional<RawTensor> SafetensorsFile::raw(std::string_view name) const {
+  if (const RawTensor* other = foreign(name)) return *other;
+  const TensorView* found = find_named(tensors_, name);
+  if (found == nullptr) return {};
+  return RawTensor{found->name, std::string(dtype_info(found->type).name), found->shape,
+                   found->data};
 }
 
 bool SafetensorsFile::has(std::string_view tensor) const {
@@ -115,18 +141,11 @@ bool SafetensorsFile::has(std::string_view tensor) const {
 
 Result<const TensorView*> SafetensorsFile::tensor(std::string_view name) const {
   if (const TensorView* found = find_named(tensors_, name)) return found;
-  if (const Foreign* other = foreign(name))
+  if (const RawTensor* other = foreign(name))
     return Error{Code::unsupported,
                  fmt::format("{}: tensor '{}' is of type {}; F32, F16 and BF16 are supported",
                              name_, name, printable(other->type))};
   return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", name_, name)};
-}
-
-bool SafetensorsFile::holds(std::span<const std::byte> part) const {
-  const auto all = file_.bytes();
-  const std::less_equal<const std::byte*> not_after;
-  return !all.empty() && not_after(all.data(), part.data()) &&
-         not_after(part.data() + part.size(), all.data() + all.size());
 }
 
 void SafetensorsFile::drop_pages(std::span<const std::byte> part) const {
@@ -150,7 +169,7 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
   std::uint64_t tensor_count = 0;
   for (const std::string& name : names) {
     TRY(SafetensorsFile file, SafetensorsFile::open((fs::path(folder) / name).string()));
-    tensor_count += file.tensors().size();
+    tensor_count += file.tensors().size() + file.others().size();
     if (tensor_count > kFolderTensorsMax)
       return Error{Code::corrupt,
                    fmt::format("{}: has more than {} tensors", folder, kFolderTensorsMax)};
@@ -176,8 +195,13 @@ Result<const TensorView*> SafetensorsFolder::tensor(std::string_view name) const
   return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", folder_, name)};
 }
 
-void SafetensorsFolder::drop_pages(const TensorView& tensor) const {
-  for (const SafetensorsFile& file : files_) file.drop_pages(tensor.data);
+std::optional<RawTensor> SafetensorsFolder::raw(std::string_view name) const {
+  const SafetensorsFile* file = holder(name);
+  return file ? file->raw(name) : std::nullopt;
+}
+
+void SafetensorsFolder::drop_pages(std::span<const std::byte> part) const {
+  for (const SafetensorsFile& file : files_) file.drop_pages(part);
 }
 
 void SafetensorsFolder::detach() {

@@ -3,13 +3,14 @@
 //
 // Files are mapped, checked once when opened and never copied; views live as long as the object
 // (moving it keeps them valid). Whatever the bytes claim, nothing outside the file is read and
-// nothing is allocated by a claimed size. F32, F16 and BF16 are read; a tensor of another type is
-// an error only when asked for. Data need not be aligned to its element type.
+// nothing is allocated by a claimed size. F32, F16 and BF16 are weights; a tensor of another type is
+// an error only when asked for as weights. Data need not be aligned to its element type.
 //
 //   TRY(SafetensorsFolder folder, SafetensorsFolder::open("models/SmolLM2-135M-Instruct"));
 //   TRY(const TensorView* q, folder.tensor("model.layers.0.self_attn.q_proj.weight"));
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,15 @@
 
 namespace quire {
 
+// A tensor of any type as the file spells it ("I32", "F8_E4M3"). If raw_type_bytes knows the type, its
+// data are of the size that its shape demands.
+struct RawTensor {
+  std::string name, type;
+  std::vector<std::uint64_t> shape;
+  std::span<const std::byte> data;
+};
+std::size_t raw_type_bytes(std::string_view type);  // of an element; 0: unknown
+
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
@@ -30,24 +40,23 @@ class SafetensorsFile {
   bool has(std::string_view tensor) const;
   Result<const TensorView*> tensor(std::string_view name) const;
   std::span<const TensorView> tensors() const { return tensors_; }  // of the types we read
+  std::span<const RawTensor> others() const { return foreign_; }
+  std::optional<RawTensor> raw(std::string_view name) const;  // of either
 
   const std::string& name() const { return name_; }
-  bool holds(std::span<const std::byte> part) const;  // whether it is of this file
+  bool holds(std::span<const std::byte> part) const { return file_.holds(part); }
   void drop_pages(
       std::span<const std::byte> part) const;  // nothing, if the part is not of this file
   void detach() { file_.detach(); }            // base/file.h
   const MappedFile& file() const { return file_; }
 
  private:
-  struct Foreign {  // a tensor of a type we do not read
-    std::string name, type;
-  };
-  const Foreign* foreign(std::string_view tensor) const;
+  const RawTensor* foreign(std::string_view tensor) const;
 
   MappedFile file_;
   std::string name_;
   std::vector<TensorView> tensors_;  // by name
-  std::vector<Foreign> foreign_;
+  std::vector<RawTensor> foreign_;   // of types we do not read, by name
 };
 
 class SafetensorsFolder {
@@ -57,8 +66,9 @@ class SafetensorsFolder {
 
   bool has(std::string_view tensor) const;
   Result<const TensorView*> tensor(std::string_view name) const;
+  std::optional<RawTensor> raw(std::string_view name) const;
   std::span<const SafetensorsFile> files() const { return files_; }
-  void drop_pages(const TensorView& tensor) const;
+  void drop_pages(std::span<const std::byte> part) const;
   void detach();
 
  private:

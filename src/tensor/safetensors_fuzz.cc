@@ -27,7 +27,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const TensorView& tensor : parsed.value().tensors()) {
     CHECK(parsed.value().tensor(tensor.name).value() == &tensor);
     CHECK(tensor.data.size() == tensor.rows() * row_bytes(tensor.type, tensor.columns()));
+    CHECK(parsed.value().raw(tensor.name)->data.data() == tensor.data.data());
     for (const std::byte b : tensor.data) sum += std::to_integer<std::uint64_t>(b);
+  }
+  for (const RawTensor& other : parsed.value().others()) {
+    CHECK(parsed.value().has(other.name) && !parsed.value().tensor(other.name).ok());
+    std::uint64_t bytes = raw_type_bytes(other.type);
+    for (const std::uint64_t extent : other.shape) bytes *= extent;
+    CHECK(raw_type_bytes(other.type) == 0 || other.data.size() == bytes);
+    for (const std::byte b : other.data) sum += std::to_integer<std::uint64_t>(b);
   }
   g_sink = sum;
   return 0;

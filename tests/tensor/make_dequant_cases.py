@@ -13,6 +13,7 @@ import numpy as np
 SCALES = {
     "F32": [], "F16": [0], "BF16": [], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
     "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0],
+    "IQ4_XS": [0], "MXFP4": [], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0],
 }
 random = np.random.default_rng(20261115)
 
@@ -38,6 +39,8 @@ for name, offsets in SCALES.items():
     for i, block in enumerate(blocks):
         for at in offsets:
             block[at:at + 2] = np.array([scale(i)]).view(np.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = [0, 1, 2, 110, 127, 140]  # powers of two; the first ones are no normal numbers
     flat = blocks.reshape(-1)
     if name == "F32":
         floats = flat.view(np.float32)

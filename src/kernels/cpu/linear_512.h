@@ -63,9 +63,24 @@ struct Floats512 {
   static I merge(I a, I v, int byte) {  // a | (v & byte)
     return _mm512_ternarylogic_epi32(a, v, _mm512_set1_epi8(static_cast<char>(byte)), 0xf8);
   }
-  static I look_up(I v) {
-    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Codes));
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), v);
+  static I look_up(const std::uint8_t* table, I v) {
+    const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(levels), v);
+  }
+  static F look_up_float(const float* table, I v) {
+    return _mm512_permutexvar_ps(v, _mm512_loadu_ps(table));
+  }
+  static F one_float(float v) { return _mm512_set1_ps(v); }
+  static I load_unsigned_bytes(const std::byte* p) {  // sixteen, widened
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  // Sixteen e4m3 as f16 bits that lie alike, which are 2^-8 of their values.
+  static F load_e4m3(const std::byte* p) {
+    const __m256i high = _mm256_slli_epi16(
+        _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 8);
+    const __m256i size = _mm256_and_si256(_mm256_srli_epi16(high, 1), _mm256_set1_epi16(0x3f80));
+    return _mm512_cvtph_ps(_mm256_or_si256(
+        size, _mm256_and_si256(high, _mm256_set1_epi16(static_cast<short>(0x8000)))));
   }
   template <int kBits>
   static I shift_left(I v) {
@@ -73,6 +88,7 @@ struct Floats512 {
   }
   static I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
+  static I mul_int(I a, I b) { return _mm512_mullo_epi32(a, b); }
   static F to_float(I v) { return _mm512_cvtepi32_ps(v); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }

@@ -55,9 +55,26 @@ struct Avx2 {
     return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(byte)));
   }
   static I merge(I a, I v, int byte) { return _mm256_or_si256(a, mask(v, byte)); }
-  static I look_up(I v) {
-    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Codes));
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), v);
+  static I look_up(const std::uint8_t* table, I v) {
+    const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), v);
+  }
+  static F look_up_float(const float* table, I v) {  // of sixteen
+    const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), v),
+                 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), v);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(v, 28)));
+  }
+  static F one_float(float v) { return _mm256_set1_ps(v); }
+  static I load_unsigned_bytes(const std::byte* p) {  // eight, widened
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  // Eight e4m3 as f16 bits that lie alike, which are 2^-8 of their values.
+  static F load_e4m3(const std::byte* p) {
+    const __m128i high =
+        _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), 8);
+    const __m128i size = _mm_and_si128(_mm_srli_epi16(high, 1), _mm_set1_epi16(0x3f80));
+    return _mm256_cvtph_ps(
+        _mm_or_si128(size, _mm_and_si128(high, _mm_set1_epi16(static_cast<short>(0x8000)))));
   }
   template <int kBits>
   static I shift_left(I v) {
@@ -65,6 +82,7 @@ struct Avx2 {
   }
   static I add_int(I a, I b) { return _mm256_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm256_sub_epi32(a, b); }
+  static I mul_int(I a, I b) { return _mm256_mullo_epi32(a, b); }
   static F to_float(I v) { return _mm256_cvtepi32_ps(v); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F add(F a, F b) { return _mm256_add_ps(a, b); }

@@ -15,7 +15,9 @@ struct TileSet {
 
 template <class S, DType kType, bool kTwoTerms, int R>
 constexpr auto tile_function() {
-  if constexpr (linear_layout(kType).code_bits == 0)
+  if constexpr (coded_run(kType) != 0)
+    return coded_tile<S, kType, R>;
+  else if constexpr (linear_layout(kType).code_bits == 0)
     return plain_tile<S, kType, R>;
   else
     return quantized_tile<S, kType, kTwoTerms, R>;
@@ -61,6 +63,19 @@ const TileSet& tiles_for(DType type, Activations mode) {
       TILES(q5_k);
       TILES(q6_k);
       TILES(iq4_nl);
+      TILES(iq4_xs);
+      TILES(mxfp4);
+      TILES(u4);
+      TILES(u4_bf16);
+    case DType::iq2_xs:  // two types of one layout
+      TILES(iq2_s);
+    case DType::iq2_xxs:
+    case DType::iq3_xxs:
+      TILES(iq3_s);
+    case DType::f8_e4m3:
+      return kTiles<S, DType::f8_e4m3>;
+    case DType::nf4:
+      return kTiles<S, DType::nf4>;
   }
 #undef TILES
   return kTiles<S, DType::f32>;

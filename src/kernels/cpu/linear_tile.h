@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kernels/linear_layout.h"
+#include "tensor/code_levels.h"
 
 namespace quire {
 namespace {
@@ -96,7 +97,7 @@ inline typename S::I unpack(const std::byte* record) {
     const I eight = S::load_int(record + bit_plane(kBits));
     code = S::merge(code, move_bits<S, kStep, kBits - 1>(eight), 1 << (kBits - 1));
   }
-  if constexpr (kLayout.table) code = S::look_up(code);
+  if constexpr (kLayout.table != nullptr) code = S::look_up(kLayout.table, code);
   return code;
 }
 
@@ -108,16 +109,21 @@ inline typename S::F load_scale(const std::byte* record, int group, int vector,
   constexpr RecordParts kParts = record_parts(kType);
   const std::byte* from = record + (kWhich == 0 ? kParts.scales : kParts.minima);
   const int at = group * 16 + vector * S::kElements;
-  if constexpr (kLayout.heads)
+  if constexpr (kLayout.heads())
     return S::mul(heads[vector], S::to_float(S::load_bytes(from + at)));
+  else if constexpr (kLayout.brain)
+    return S::load_brain(from + at * 2);
   else
     return S::load_half(from + at * 2);
 }
 
 template <class S, DType kType, int kWhich>
 inline void load_heads(const std::byte* head, typename S::F (&into)[S::kVectors]) {
-  UNROLL for (int c = 0; c < S::kVectors; ++c) into[c] =
-      S::load_half(head + (kWhich * 16 + c * S::kElements) * 2);
+  constexpr int kBytes = linear_layout(kType).head_bytes;
+  UNROLL for (int c = 0; c < S::kVectors; ++c) {
+    const std::byte* from = head + (kWhich * 16 + c * S::kElements) * kBytes;
+    into[c] = kBytes == 4 ? S::load_float(from) : S::load_half(from);
+  }
 }
 
 // Sums of products of one group of inputs, for R rows. VNNI adds four products to 32 bits at once.
@@ -127,7 +133,7 @@ template <class S, DType kType, int R>
 struct Dots {
   static constexpr int V = S::kVectors;
   static constexpr int kBits = linear_layout(kType).code_bits;
-  static constexpr bool kByteCodes = kBits == 8 || linear_layout(kType).table;
+  static constexpr bool kByteCodes = kBits == 8 || linear_layout(kType).table != nullptr;
   static constexpr bool kNarrow = !S::kHasVnni && !kByteCodes;
   static constexpr int kFold = kBits <= 4 ? 8 : kBits == 5 ? 4 : 2;
   // Without VNNI byte codes are taken as signed numbers, which are the codes less their offset.
@@ -205,7 +211,7 @@ __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
   const std::byte* values = t.rows + t.slot * 4;  // the 4-byte arrays, at the first row's place
   for (std::size_t b = 0; b < records;
        ++b, cell += kCell, values += kCell, record += kParts.bytes) {
-    if constexpr (kLayout.heads) {
+    if constexpr (kLayout.heads()) {
       if (b % kHeadRecords == 0) {
         load_heads<S, kType, 0>(record, head);
         if constexpr (kLayout.minimum) load_heads<S, kType, 1>(record, low_head);
@@ -234,17 +240,25 @@ __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
       });
       F d[V];
       UNROLL for (int c = 0; c < V; ++c) d[c] = load_scale<S, kType, 0>(record, g, c, head);
+      I zero[V];
+      if constexpr (kLayout.zeros) {
+        UNROLL for (int c = 0; c < V; ++c) zero[c] =
+            S::load_unsigned_bytes(record + kParts.zeros + c * S::kElements);
+      }
       UNROLL for (int r = 0; r < R; ++r) {
         const F s = S::broadcast_float(values + kCellScales + r * 4);
         I excess;  // offset * sum of a
         if constexpr (kExcess)
           excess = S::template shift_left<shift_of(kLayout.offset)>(
               S::broadcast(values + kSums + g * 32 + r * 4));
+        I activations;  // their sum
+        if constexpr (kLayout.zeros) activations = S::broadcast(values + kSums + g * 32 + r * 4);
         UNROLL for (int c = 0; c < V; ++c) {
           I sum = dots.sums[r][c];
           if constexpr (kTwoTerms)
             sum = S::add_int(S::template shift_left<7>(sum), fine.sums[r][c]);
           if constexpr (kExcess) sum = S::sub_int(sum, excess);
+          if constexpr (kLayout.zeros) sum = S::sub_int(sum, S::mul_int(zero[c], activations));
           acc[r][c] = S::fma(S::to_float(sum), S::mul(d[c], s), acc[r][c]);
         }
       }
@@ -255,7 +269,7 @@ __attribute__((noinline)) void quantized_tile(const TileArgs& t) {
   if constexpr (kLayout.minimum && !kLowToo) {
     values = t.rows + t.slot * 4;
     for (std::size_t b = 0; b < records; ++b, values += kCell) {
-      if (kLayout.heads && b % kHeadRecords == 0)
+      if (kLayout.heads() && b % kHeadRecords == 0)
         load_heads<S, kType, 1>(t.panel + head_at(kParts, b), low_head);
       add_minima<S, kType, R>(t.panel + record_at(kParts, b), values, low_head, low);
     }
@@ -276,6 +290,54 @@ inline typename S::F load_weight(const std::byte* at) {
     return S::load_half(at);
   else
     return S::load_brain(at);
+}
+
+// Two weights of 16 outputs each, of inputs 2i and 2i + 1 of a record; those of F8_E4M3 without their
+// factor 2^-8.
+template <class S, DType kType>
+inline void load_pair(const std::byte* codes, std::uint32_t pair,
+                      typename S::F (&first)[S::kVectors], typename S::F (&second)[S::kVectors]) {
+  UNROLL for (int c = 0; c < S::kVectors; ++c) {
+    if constexpr (kType == DType::f8_e4m3) {
+      first[c] = S::load_e4m3(codes + 2 * pair * 16 + c * S::kElements);
+      second[c] = S::load_e4m3(codes + (2 * pair + 1) * 16 + c * S::kElements);
+    } else {
+      const auto both = S::load_unsigned_bytes(codes + pair * 16 + c * S::kElements);
+      first[c] = S::look_up_float(kLevelsNf4, S::mask(both, 15));
+      second[c] = S::look_up_float(kLevelsNf4, S::template shift_right_16<4>(both));
+    }
+  }
+}
+
+// Plain weights that are coded: codes of a record share a scale.
+template <class S, DType kType, int R>
+__attribute__((noinline)) void coded_tile(const TileArgs& t) {
+  using F = typename S::F;
+  constexpr int V = S::kVectors;
+  constexpr std::uint32_t kRun = coded_run(kType);
+  F acc[R][V], scale[V];
+  UNROLL for (int r = 0; r < R; ++r) { UNROLL for (int c = 0; c < V; ++c) acc[r][c] = S::zero(); }
+  const std::byte *record = t.panel, *row = t.rows;
+  for (std::uint32_t first = 0; first < t.inputs; first += kRun) {
+    const std::uint32_t inputs = t.inputs - first < kRun ? t.inputs - first : kRun;
+    UNROLL for (int c = 0; c < V; ++c) {
+      scale[c] = S::load_float(record + c * S::kElements * 4);
+      if constexpr (kType == DType::f8_e4m3) scale[c] = S::mul(scale[c], S::one_float(256.0f));
+    }
+    for (std::uint32_t i = 0; i < inputs / 2; ++i, row += 8) {
+      F w[2][V];
+      load_pair<S, kType>(record + kRunScales, i, w[0], w[1]);
+      UNROLL for (int k = 0; k < 2; ++k) {
+        UNROLL for (int c = 0; c < V; ++c) w[k][c] = S::mul(w[k][c], scale[c]);
+        UNROLL for (int r = 0; r < R; ++r) {
+          const F x = S::broadcast_float(row + r * t.row_bytes + k * 4);
+          UNROLL for (int c = 0; c < V; ++c) acc[r][c] = S::fma(w[k][c], x, acc[r][c]);
+        }
+      }
+    }
+    record += run_bytes(kType, inputs);
+  }
+  store_tile<S, R>(t, acc);
 }
 
 template <class S, DType kType, int R>

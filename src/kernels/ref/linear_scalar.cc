@@ -6,9 +6,11 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/e4m3.h"
 #include "base/half.h"
 #include "kernels/linear.h"
 #include "kernels/linear_layout.h"
+#include "tensor/dequantize.h"
 
 namespace quire {
 namespace {
@@ -88,15 +90,18 @@ std::int32_t code_at(const LinearLayout& layout, const std::byte* record, std::u
     have += 2;
   }
   if (bits == 5 || bits == 3) code |= (plane(bit_plane(bits) / 64) >> step & 1) << have;
-  return layout.table ? kIq4Codes[code] : code;
+  return layout.table ? layout.table[code] : code;
 }
 
 // A scale or minimum: `which` counts the head's numbers, 0 for d and 1 for the minimum's.
 float scale_at(const LinearLayout& layout, const std::byte* head, int which,
                const std::byte* scales, std::uint32_t column, std::uint32_t group) {
   const std::size_t at = std::size_t{group} * kPanelOutputs + column;
-  if (!layout.heads) return f16_to_f32(load<std::uint16_t>(scales + at * 2));
-  const float d = f16_to_f32(load<std::uint16_t>(head + (which * kPanelOutputs + column) * 2));
+  if (layout.brain) return bf16_to_f32(load<std::uint16_t>(scales + at * 2));
+  if (!layout.heads()) return f16_to_f32(load<std::uint16_t>(scales + at * 2));
+  const std::byte* number = head + (which * kPanelOutputs + column) * layout.head_bytes;
+  const float d =
+      layout.head_bytes == 4 ? load<float>(number) : f16_to_f32(load<std::uint16_t>(number));
   return d * static_cast<float>(load<std::int8_t>(scales + at));
 }
 
@@ -111,13 +116,15 @@ float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint
     const std::byte *head = panel + head_at(parts, b), *record = panel + record_at(parts, b);
     const std::byte* cell = activation_cell(x, r, b);
     const float s = load<float>(cell + kCellScales + slot * 4);
+    const int offset =
+        layout.zeros ? load<std::uint8_t>(record + parts.zeros + column) : layout.offset;
     for (std::uint32_t g = 0; g < 32u / layout.group; ++g) {
       std::int32_t dot = 0, sum = 0;
       for (std::uint32_t k = g * layout.group; k < (g + 1) * layout.group; ++k) {
         std::int32_t a = load<std::int8_t>(cell + kCellCodes + slot * 32 + k);
         if (x.mode == Activations::int16)
           a = 128 * a + load<std::int8_t>(cell + kCellFine + slot * 32 + k);
-        dot += (code_at(layout, record, column, k) - layout.offset) * a;
+        dot += (code_at(layout, record, column, k) - offset) * a;
         sum += a;
       }
       const float d = scale_at(layout, head, 0, record + parts.scales, column, g);
@@ -130,16 +137,27 @@ float quantized_output(const PackedMatrix& w, const ActivationRows& x, std::uint
   return layout.minimum ? acc + low : acc;
 }
 
+// The weight of input k of a plain type.
+float plain_weight(DType type, const std::byte* panel, std::uint32_t column, std::size_t k) {
+  const std::size_t at = k * kPanelOutputs + column;
+  if (type == DType::f32) return load<float>(panel + at * 4);
+  if (type == DType::f16) return f16_to_f32(load<std::uint16_t>(panel + at * 2));
+  if (type == DType::bf16) return bf16_to_f32(load<std::uint16_t>(panel + at * 2));
+  const std::size_t run = coded_run(type), in_run = k % run;
+  const std::byte* record = panel + k / run * run_bytes(type, run);
+  const float scale = load<float>(record + column * sizeof(float));
+  const auto code = [&](std::size_t i) {
+    return load<std::uint8_t>(record + kRunScales + i * kPanelOutputs + column);
+  };
+  if (type == DType::f8_e4m3) return e4m3_to_f32(code(in_run)) * scale;
+  return kLevelsNf4[code(in_run / 2) >> in_run % 2 * 4 & 15] * scale;
+}
+
 float plain_output(const PackedMatrix& w, const float* x, std::uint32_t o) {
   const std::byte* panel = w.data + o / kPanelOutputs * panel_stride(w.type, w.inputs);
   float acc = 0;
-  for (std::size_t k = 0; k < w.inputs; ++k) {
-    const std::size_t at = k * kPanelOutputs + o % kPanelOutputs;
-    const float weight = w.type == DType::f32   ? load<float>(panel + at * 4)
-                         : w.type == DType::f16 ? f16_to_f32(load<std::uint16_t>(panel + at * 2))
-                                                : bf16_to_f32(load<std::uint16_t>(panel + at * 2));
-    acc = std::fma(weight, x[k], acc);
-  }
+  for (std::size_t k = 0; k < w.inputs; ++k)
+    acc = std::fma(plain_weight(w.type, panel, o % kPanelOutputs, k), x[k], acc);
   return acc;
 }
 

@@ -35,7 +35,17 @@ std::uint64_t in_turn(const LayerSpec& layer, std::uint64_t row) {
   return row < width ? 2 * row : 2 * (row - width) + 1;
 }
 
+// As MXFP4, experts are rows of codes and not transposed.
+constexpr std::string_view kGateUpBlocks = "layers.N.mlp.experts.gate_up_proj_blocks",
+                           kDownBlocks = "layers.N.mlp.experts.down_proj_blocks";
+
 constexpr auto kPieces = std::to_array<TensorPiece>({
+    {"blk.N.ffn_gate.E.weight", "", kGateUpBlocks, extent::none, extent::all_gate_up, false,
+     in_turn, extent::expert_gate_up},
+    {"blk.N.ffn_up.E.weight", "", kGateUpBlocks, extent::expert_inner, extent::all_gate_up, false,
+     in_turn, extent::expert_gate_up},
+    {"blk.N.ffn_down.E.weight", "", kDownBlocks, extent::none, extent::all_hidden, false, nullptr,
+     extent::hidden},
     {"blk.N.ffn_gate.E.weight", "", kGateUp, extent::none, extent::expert_gate_up, true, in_turn,
      extent::expert_gate_up},
     {"blk.N.ffn_up.E.weight", "", kGateUp, extent::expert_inner, extent::expert_gate_up, true,
