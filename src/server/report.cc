@@ -103,7 +103,7 @@ Json generation_line(const Origin& o, const GenerationRequest& asked, const Gene
           {"status", s.status},
           {"stream", asked.stream},
           {"model", asked.model},
-          {"adapter", nullptr},
+          {"adapter", asked.kv.policy.adapter_names.empty() ? Json() : Json(asked.kv.policy.adapter_names)},
           {"prompt_tokens", s.usage.prompt},
           {"cached_tokens", s.usage.cached},
           {"cached_by_tier", cached_by_tier(s.usage)},
