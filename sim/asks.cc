@@ -54,8 +54,8 @@ Asks::Asks(std::uint64_t seed, const Runtime& runtime)
   }
   tenants_ = {"", cuts ? "" : "red", ""};
   salts_ = {"", cuts ? "" : "salt", "", ""};
-  adapters_ = {AdapterSet::named("red"), AdapterSet::named("blue"), AdapterSet::named("late", {'e'}),
-               AdapterSet::named("late", {'e'})};
+  adapters_ = {AdapterSet::named("red"), AdapterSet::named("blue"),
+               AdapterSet::named("late", {'e'}), AdapterSet::named("late", {'e'})};
   if (theme_ == Theme::mixed) policies_.resize(2);  // plain
   for (int i = 0; i < (theme_ == Theme::greedy || cuts ? 2 : 5); ++i)
     policies_.push_back(draw_policy(runtime));

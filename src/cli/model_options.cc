@@ -53,8 +53,7 @@ void add_adapter_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--lora-merge", o.merged_adapter,
                  "PATH or NAME: this adapter becomes part of the model itself")
       ->group(kRare);
-  app.add_option("--lora-memory", o.adapter_memory, "memory of all adapters (1GiB)")
-      ->group(kRare);
+  app.add_option("--lora-memory", o.adapter_memory, "memory of all adapters (1GiB)")->group(kRare);
 }
 
 // "NAME=PATH", or a path alone, whose last part is the name.

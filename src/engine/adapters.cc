@@ -41,8 +41,8 @@ Adapters::Adapters(const ModelConfig& config, bool base_is_gguf, AdapterOptions 
     : config_(config), base_is_gguf_(base_is_gguf), options_(std::move(options)) {}
 
 Adapters::Entry* Adapters::get(std::string_view name) {
-  const auto at =
-      std::ranges::find(entries_, name, [](const Entry& e) -> std::string_view { return e.info.name; });
+  const auto at = std::ranges::find(entries_, name,
+                                    [](const Entry& e) -> std::string_view { return e.info.name; });
   return at == entries_.end() ? nullptr : &*at;
 }
 
@@ -87,9 +87,9 @@ Status Adapters::load(const std::string& name, const std::string& path, bool rep
   const std::lock_guard turn(loading_);
   const auto check = [&]() -> Status {
     if (const Entry* const known = get(name); known && !replace)
-      return Error{Code::invalid,
-                   fmt::format("there is an adapter '{}' already; unload it, or say load_inplace",
-                               name)};
+      return Error{
+          Code::invalid,
+          fmt::format("there is an adapter '{}' already; unload it, or say load_inplace", name)};
     if (get(name) == nullptr && entries_.size() >= options_.adapters_max)
       return Error{Code::exhausted,
                    fmt::format("{} adapters are served; unload some", entries_.size())};
@@ -138,7 +138,8 @@ Status Adapters::load_inside(const std::string& name, const std::string& path, b
   const fs::path found = fs::canonical(whole, error);
   if (error || !lies_in(found, folder)) {
     if (!error || !lies_in(whole.lexically_normal(), folder)) return outside;
-    return Error{Code::not_found, fmt::format("there is no '{}' in the folder of --lora-dir", path)};
+    return Error{Code::not_found,
+                 fmt::format("there is no '{}' in the folder of --lora-dir", path)};
   }
   for (const std::string& file : adapter_files(found.string())) {
     const fs::path real = fs::canonical(file, error);
@@ -164,7 +165,9 @@ bool Adapters::has(std::string_view name) const {
 // Reads the adapter again where it has left memory. `lock` is let go meanwhile.
 Result<std::shared_ptr<const Adapter>> Adapters::use(std::unique_lock<std::mutex>& lock,
                                                      std::uint32_t id) {
-  const auto find_entry = [&] { return std::ranges::find(entries_, id, [](const Entry& e) { return e.info.id; }); };
+  const auto find_entry = [&] {
+    return std::ranges::find(entries_, id, [](const Entry& e) { return e.info.id; });
+  };
   const Error gone{Code::not_found, fmt::format("there is no adapter with id {}", id)};
   auto at = find_entry();
   if (at == entries_.end()) return gone;
@@ -227,11 +230,13 @@ Result<Adapters::Set> Adapters::standing(std::string& names) {
 Status Adapters::set_standing(std::span<const ScaledAdapter> scales) {
   const std::lock_guard lock(mutex_);
   for (const ScaledAdapter& s : scales)
-    if (std::ranges::find(entries_, s.id, [](const Entry& e) { return e.info.id; }) == entries_.end())
+    if (std::ranges::find(entries_, s.id, [](const Entry& e) { return e.info.id; }) ==
+        entries_.end())
       return Error{Code::not_found, fmt::format("there is no adapter with id {}", s.id)};
   for (Entry& e : entries_) e.info.scale = 0;  // those that are not named
   for (const ScaledAdapter& s : scales)
-    std::ranges::find(entries_, s.id, [](const Entry& e) { return e.info.id; })->info.scale = s.scale;
+    std::ranges::find(entries_, s.id, [](const Entry& e) { return e.info.id; })->info.scale =
+        s.scale;
   return {};
 }
 

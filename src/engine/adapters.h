@@ -45,10 +45,10 @@ struct AdapterInfo {
   std::uint32_t id = 0;  // never given twice
   std::string name, path, digest;
   std::uint64_t bytes = 0;
-  std::uint32_t rank = 0;    // the largest
+  std::uint32_t rank = 0;                // the largest
   bool in_memory = false, late = false;  // late: it begins at its invocation tokens
-  float scale = 0;           // for requests that name no adapter
-  std::int64_t created = 0;  // seconds since 1970
+  float scale = 0;                       // for requests that name no adapter
+  std::int64_t created = 0;              // seconds since 1970
 };
 
 class Adapters {

@@ -187,8 +187,8 @@ constexpr CombineRule kRules[] = {
     {Part::adapter, "kv.budget",
      "any; an adapter that begins at its invocation tokens changes within the prompt: refused",
      late_and_drops},
-    {Part::adapter, "kv.select",
-     "any; an adapter that begins at its invocation tokens is refused", late_and_selects},
+    {Part::adapter, "kv.select", "any; an adapter that begins at its invocation tokens is refused",
+     late_and_selects},
     {Part::adapter, "approximate reuse",
      "texts that were read with the same adapters; an adapter that begins at its invocation tokens "
      "is refused",

@@ -69,8 +69,7 @@ struct Explanation {
 
   // What else differs from `compared_to`.
   bool compare_missing = false;  // none of the requests to compare with is remembered
-  bool other_model = false, other_family = false, other_salt = false,
-       other_adapter = false;
+  bool other_model = false, other_family = false, other_salt = false, other_adapter = false;
   // The part of the prompt in which they part; empty: all that the other one had is there.
   std::string changed_segment;
   // These parts differ, wherever in the prompt the template shows them.

@@ -164,10 +164,9 @@ bool goes_below(const Runtime& runtime, const KvPolicy& policy) {
 
 std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
                                   const KvPolicy& policy) {
-  KeyChain chain(
-      runtime.secret(),
-      runtime.tenant_key(policy.tenant, policy.storage.get(), policy.root_adapter()),
-      runtime.geometry().tokens_per_block);
+  KeyChain chain(runtime.secret(),
+                 runtime.tenant_key(policy.tenant, policy.storage.get(), policy.root_adapter()),
+                 runtime.geometry().tokens_per_block);
   for (KeyChange& change : key_changes(policy, prompt)) chain.change(std::move(change));
   chain.extend(prompt);
   return {chain.keys().begin(), chain.keys().end()};

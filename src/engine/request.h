@@ -61,9 +61,9 @@ struct KvPolicy {
   std::shared_ptr<const StoragePolicy> storage = {};  // part of the root; null: the server's
   // Part of the root, or of the key of the block where it begins; null: the model as it is.
   std::shared_ptr<const AdapterSet> adapters = {};
-  std::string_view root_adapter() const;  // RootIdentity::adapter
-  std::string adapter_names = {};         // for people: "sql", "sql+brief"
-  std::shared_ptr<const RetainPolicy> retain = {};    // null: everything stays
+  std::string_view root_adapter() const;            // RootIdentity::adapter
+  std::string adapter_names = {};                   // for people: "sql", "sql+brief"
+  std::shared_ptr<const RetainPolicy> retain = {};  // null: everything stays
   // What answers read of it; null: everything. What prompts read is in `storage`.
   std::shared_ptr<const SelectPolicy> select = {};
   // Texts of the prompt that are cached behind other prefixes are reused, and this share of their

@@ -99,7 +99,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   std::shared_ptr<const MergedAdapter> merged;
   if (!options.merged_adapter.empty()) {
     if (options.device == DeviceKind::cuda)
-      return Error{Code::unsupported, "adapters are merged on the CPU only; leave --lora-merge out"};
+      return Error{Code::unsupported,
+                   "adapters are merged on the CPU only; leave --lora-merge out"};
     TRY(merged, MergedAdapter::read(options.merged_adapter, opened.config(), opened.is_gguf()));
     opened.merge(merged);
   }

@@ -72,7 +72,7 @@ struct RuntimeOptions {
   std::string kv_store = {};        // URL of a store that machines share (kv/tier/store_url.h)
   std::string kv_secret_file = {};  // the secret of keys and records; none: the folder's
   std::function<void(const std::string&)> log = {};  // lines about folder and store, any thread
-  AdapterOptions adapters = {};        // engine/adapters.h
+  AdapterOptions adapters = {};                      // engine/adapters.h
   std::string merged_adapter = {};     // a path: it becomes part of the model's own weights
   ModelSource::Progress loading = {};  // called with the bytes of weights that are loaded
 };

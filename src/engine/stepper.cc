@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "model/adapter/adapter.h"
 
 namespace quire {
 
@@ -28,7 +29,10 @@ void Stepper::Plan::clear(std::size_t group_count) {
 void Stepper::Plan::add_adapter(const Sequence& s, std::uint32_t token) {
   const std::shared_ptr<const AdapterSet>& set = s.adapters();
   if (!set || token < s.adapted_from()) return adapters.push_back(0);
-  const auto at = std::ranges::find(adapter_sets, set.get());
+  // Requests that name the same adapters have sets of their own.
+  const auto at = std::ranges::find_if(adapter_sets, [&](const AdapterSet* s) {
+    return s == set.get() || s->digest() == set->digest();
+  });
   adapters.push_back(static_cast<std::uint32_t>(at - adapter_sets.begin()) + 1);
   if (at != adapter_sets.end()) return;
   adapter_sets.push_back(set.get());

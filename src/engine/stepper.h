@@ -142,8 +142,8 @@ class Stepper {
     std::vector<Tap*> taps;
     std::deque<PageReads> page_reads;
     std::vector<const PageReads*> reads;
-    std::vector<std::uint32_t> adapters;            // by row
-    std::vector<const AdapterSet*> adapter_sets;    // without repetition
+    std::vector<std::uint32_t> adapters;                       // by row
+    std::vector<const AdapterSet*> adapter_sets;               // without repetition
     std::vector<std::shared_ptr<const AdapterSet>> held_sets;  // the same, until the next plan
     bool tapped = false;
 

@@ -52,7 +52,8 @@ class TinyAdapters : public ::testing::TestWithParam<TinyAdapterCase> {
     const std::uint32_t vocabulary = runtime_->config().vocabulary;
     std::vector<float> logits;
     for (std::size_t at = 0; at < prompt.size(); at += chunk) {
-      const auto part = std::span(prompt).subspan(at, std::min<std::size_t>(chunk, prompt.size() - at));
+      const auto part =
+          std::span(prompt).subspan(at, std::min<std::size_t>(chunk, prompt.size() - at));
       const StepItem item{&s, part, Logits::all};
       const auto got = Stepper(*runtime_).run({&item, 1});
       EXPECT_TRUE(got.ok());
@@ -79,7 +80,8 @@ class TinyAdapters : public ::testing::TestWithParam<TinyAdapterCase> {
 TEST_P(TinyAdapters, LogitsAreThoseOfPeft) {
   const std::string folder = ::testing::TempDir() + "quire_peft_" + std::to_string(::getpid());
   ASSERT_TRUE(write_tiny_adapter(folder, GetParam().options, runtime_->config()).ok());
-  for (const std::uint32_t chunk : {512u, 33u, 3u}) EXPECT_LE(error(folder, chunk), kPlain) << chunk;
+  for (const std::uint32_t chunk : {512u, 33u, 3u})
+    EXPECT_LE(error(folder, chunk), kPlain) << chunk;
   // A GGUF file has one alpha for all, and its converter multiplied rslora away.
   const TinyAdapterOptions& o = GetParam().options;
   if (!o.rslora && o.ranks.empty() && o.alphas.empty()) {

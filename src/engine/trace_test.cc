@@ -210,8 +210,12 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
                late = Adapter::random(config, 8, 3, 0.3f, {'e'}).value();
     std::vector<std::shared_ptr<const AdapterSet>> made;
     for (std::vector<AdapterSet::Part> parts :
-         std::vector<std::vector<AdapterSet::Part>>{{{one}}, {{two}}, {{one}, {two, 0.5f}},
-                                                    {{two, 0.5f}, {one}}, {{one, -1.5f}}, {{late}}})
+         std::vector<std::vector<AdapterSet::Part>>{{{one}},
+                                                    {{two}},
+                                                    {{one}, {two, 0.5f}},
+                                                    {{two, 0.5f}, {one}},
+                                                    {{one, -1.5f}},
+                                                    {{late}}})
       made.push_back(AdapterSet::make(std::move(parts)).value());
     return made;
   }();

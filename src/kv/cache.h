@@ -166,7 +166,7 @@ struct TenantInfo {
 struct NodeInfo {
   BlockKey key, parent;  // parent is zero at a root
   RootId root;
-  std::string_view tenant;
+  std::string_view tenant, adapter;  // of its root
   std::uint32_t depth_tokens;  // from the root, this block included
   std::span<const TokenId> tokens;
   std::uint32_t children, hits, sequences;  // sequences that hold it now

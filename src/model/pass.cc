@@ -215,8 +215,8 @@ void Pass::multiply_units(const FeedForward& ffn, const PackedPair& w, const flo
   if (has_adapters) {
     float* const at = floats(own_.unit);
     if (ffn.gated) expand(*adapted, kGateUp, Adapted::gate, units.begin, count, at, kStride);
-    expand(*adapted, kGateUp, Adapted::up, units.begin, count,
-           ffn.gated ? at + kGateUpUnit : at, kStride);
+    expand(*adapted, kGateUp, Adapted::up, units.begin, count, ffn.gated ? at + kGateUpUnit : at,
+           kStride);
   }
   const auto product = ffn.activation == Activation::silu ? s_.vector.silu_mul : s_.vector.gelu_mul;
   const auto alone = ffn.activation == Activation::gelu ? s_.vector.gelu : s_.vector.gelu_erf;

@@ -22,8 +22,7 @@ void AdapterScratch::size(const ModelConfig& config, std::uint32_t rows,
   const auto cover = [](std::vector<float>& of, std::size_t count) {
     if (of.size() < count) of.resize(count);
   };
-  const std::uint32_t width =
-      config.widest([](const LayerSpec& l) { return l.attn.attended(); });
+  const std::uint32_t width = config.widest([](const LayerSpec& l) { return l.attn.attended(); });
   const std::uint32_t inner_width = config.widest([](const LayerSpec& l) { return l.ffn.width; });
   input_width = std::max(config.hidden, width);
   cover(inputs, std::size_t{rows} * input_width);
@@ -85,23 +84,23 @@ void Pass::each_pair(const Layer& l, std::span<const Adapted> linears, F f) cons
 void Pass::shrink(const Layer& l, std::span<const Adapted> linears, float* from) {
   if (own_.adapted.empty()) return;
   std::uint32_t panels = 0;
-  each_pair(l, linears, [&](const LowRank& pair, auto&&...) {
-    panels += padded_rank(pair) / kPanelOutputs;
-  });
+  each_pair(l, linears,
+            [&](const LowRank& pair, auto&&...) { panels += padded_rank(pair) / kPanelOutputs; });
   const Range mine = sharing_ == Sharing::rows ? Range{0, panels} : share(panels, 1);
   std::uint32_t first = 0;  // panel of the pair
-  each_pair(l, linears, [&](const LowRank& pair, const AdaptedRows::Group& group, Adapted,
-                            std::uint32_t at, float) {
-    const std::uint32_t count = padded_rank(pair) / kPanelOutputs;
-    const std::uint32_t begin = std::clamp(mine.begin, first, first + count) - first,
-                        end = std::clamp(mine.end, first, first + count) - first;
-    first += count;
-    if (begin >= end) return;
-    const ActivationRows in{.rows = group.end, .inputs = pair.a.inputs, .plain = from};
-    s_.linear.multiply(pair.a, in, group.begin, group.end, begin * kPanelOutputs,
-                       end * kPanelOutputs, s_.adapters.t.data() + at, s_.adapters.t_stride,
-                       nullptr);
-  });
+  each_pair(
+      l, linears,
+      [&](const LowRank& pair, const AdaptedRows::Group& group, Adapted, std::uint32_t at, float) {
+        const std::uint32_t count = padded_rank(pair) / kPanelOutputs;
+        const std::uint32_t begin = std::clamp(mine.begin, first, first + count) - first,
+                            end = std::clamp(mine.end, first, first + count) - first;
+        first += count;
+        if (begin >= end) return;
+        const ActivationRows in{.rows = group.end, .inputs = pair.a.inputs, .plain = from};
+        s_.linear.multiply(pair.a, in, group.begin, group.end, begin * kPanelOutputs,
+                           end * kPanelOutputs, s_.adapters.t.data() + at, s_.adapters.t_stride,
+                           nullptr);
+      });
   meet_after_columns();
 }
 
@@ -111,28 +110,30 @@ void Pass::expand(const Layer& l, std::span<const Adapted> linears, Adapted whic
                   std::uint32_t first, std::uint32_t count, float* out, std::size_t stride) {
   if (own_.adapted.empty()) return;
   float* const sums = own_.adapter_sums.data();
-  each_pair(l, linears, [&](const LowRank& pair, const AdaptedRows::Group& group, Adapted linear,
-                            std::uint32_t at, float scale) {
-    if (linear != which) return;
-    // t has rows that are wider than B's inputs.
-    const ActivationRows in{.rows = group.end,
-                            .inputs = s_.adapters.t_stride,
-                            .plain = s_.adapters.t.data() + at};
-    for (std::uint32_t c = 0; c < count; c += kAdapterColumnsAtOnce) {
-      const std::uint32_t some = std::min(kAdapterColumnsAtOnce, count - c);
-      const std::uint32_t end = std::min(first + c + kAdapterColumnsAtOnce, pair.b.padded_outputs());
-      for (std::uint32_t s = group.begin; s < group.end; s += kAdapterRowsAtOnce) {
-        const std::uint32_t until = std::min(group.end, s + kAdapterRowsAtOnce);
-        s_.linear.multiply(pair.b, in, s, until, first + c, end,
-                           sums - std::size_t{s} * kAdapterColumnsAtOnce - first - c, kAdapterColumnsAtOnce,
-                           nullptr);
-        for (std::uint32_t i = s; i < until; ++i)
-          s_.vector.add_scaled(
-              out + std::size_t{own_.adapted.row(i) - matrix_rows_.begin} * stride + c,
-              sums + std::size_t{i - s} * kAdapterColumnsAtOnce, scale, some);
-      }
-    }
-  });
+  each_pair(l, linears,
+            [&](const LowRank& pair, const AdaptedRows::Group& group, Adapted linear,
+                std::uint32_t at, float scale) {
+              if (linear != which) return;
+              // t has rows that are wider than B's inputs.
+              const ActivationRows in{.rows = group.end,
+                                      .inputs = s_.adapters.t_stride,
+                                      .plain = s_.adapters.t.data() + at};
+              for (std::uint32_t c = 0; c < count; c += kAdapterColumnsAtOnce) {
+                const std::uint32_t some = std::min(kAdapterColumnsAtOnce, count - c);
+                const std::uint32_t panels = (some + kPanelOutputs - 1) / kPanelOutputs;
+                const std::uint32_t end = first + c + panels * kPanelOutputs;
+                for (std::uint32_t s = group.begin; s < group.end; s += kAdapterRowsAtOnce) {
+                  const std::uint32_t until = std::min(group.end, s + kAdapterRowsAtOnce);
+                  s_.linear.multiply(pair.b, in, s, until, first + c, end,
+                                     sums - std::size_t{s} * kAdapterColumnsAtOnce - first - c,
+                                     kAdapterColumnsAtOnce, nullptr);
+                  for (std::uint32_t i = s; i < until; ++i)
+                    s_.vector.add_scaled(
+                        out + std::size_t{own_.adapted.row(i) - matrix_rows_.begin} * stride + c,
+                        sums + std::size_t{i - s} * kAdapterColumnsAtOnce, scale, some);
+                }
+              }
+            });
 }
 
 }  // namespace quire

@@ -72,8 +72,9 @@ std::vector<TinyMatrix> tiny_matrices(const TinyAdapterOptions& o, const ModelCo
   };
   for (std::uint32_t l = 0; l < config.layers; ++l)
     for (const TinyModule& module : kTinyModules) {
-      const bool wanted = std::ranges::any_of(
-          o.modules, [&](std::string_view end) { return module.hf.ends_with("." + std::string(end)); });
+      const bool wanted = std::ranges::any_of(o.modules, [&](std::string_view end) {
+        return module.hf.ends_with("." + std::string(end));
+      });
       if (!wanted) continue;
       std::uint64_t outputs = 0, inputs = 0;
       for (const Adapted part : module.parts)
@@ -84,12 +85,14 @@ std::vector<TinyMatrix> tiny_matrices(const TinyAdapterOptions& o, const ModelCo
       if (outputs == 0) continue;
       const std::string name = fmt::format("model.layers.{}.{}", l, module.hf);
       const std::uint32_t rank = number_of(o.ranks, name, o.rank);
-      const std::string hf = "base_model.model." + name, gguf = fmt::format("blk.{}.{}.weight", l, module.gguf);
+      const std::string hf = "base_model.model." + name,
+                        gguf = fmt::format("blk.{}.{}.weight", l, module.gguf);
       all.push_back({hf + ".lora_A.weight", gguf + ".lora_a", rank, inputs, {}});
       fill(all.back(), 1 / std::sqrt(static_cast<double>(inputs)));
       all.push_back({hf + ".lora_B.weight", gguf + ".lora_b", outputs, rank, {}});
       fill(all.back(), 0.5 / std::sqrt(static_cast<double>(rank)));
-      const bool turned = module.parts == std::vector{Adapted::q} || module.parts == std::vector{Adapted::k};
+      const bool turned =
+          module.parts == std::vector{Adapted::q} || module.parts == std::vector{Adapted::k};
       if (turned && config.paired_in_gguf)
         all.back().interleaved = all.back().head = config.per_layer[l].attn.key_dim;
     }
@@ -123,9 +126,8 @@ TinyAdapter tiny_adapter(const TinyAdapterOptions& o, const ModelConfig& config)
   for (const TinyMatrix& m : tiny_matrices(o, config)) {
     const std::size_t begin = data.size();
     data += plain_bytes(o.type, m.values);
-    header[m.hf] = {{"dtype", type},
-                    {"shape", {m.rows, m.columns}},
-                    {"data_offsets", {begin, data.size()}}};
+    header[m.hf] = {
+        {"dtype", type}, {"shape", {m.rows, m.columns}}, {"data_offsets", {begin, data.size()}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -151,7 +153,8 @@ std::string tiny_gguf_adapter(const TinyAdapterOptions& o, const ModelConfig& co
     std::vector<std::uint64_t> from(m.rows);
     for (std::uint64_t r = 0; r < m.rows; ++r) from[heads.stored(r, unpadded)] = r;
     for (std::uint64_t r = 0; r < m.rows; ++r)
-      values.insert(values.end(), m.values.begin() + static_cast<std::ptrdiff_t>(from[r] * m.columns),
+      values.insert(values.end(),
+                    m.values.begin() + static_cast<std::ptrdiff_t>(from[r] * m.columns),
                     m.values.begin() + static_cast<std::ptrdiff_t>((from[r] + 1) * m.columns));
     const std::string bytes = plain_bytes(o.type, values);
     const std::uint64_t shape[] = {m.rows, m.columns};
@@ -189,7 +192,9 @@ std::vector<TinyAdapterCase> tiny_adapter_cases() {
       {"phi3-fused",
        "phi3-F32",
        {.modules = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}, .rank = 8, .seed = 16}},
-      {"llama-late", "llama-F32", {.modules = all, .rank = 8, .invocation = {251, 251}, .seed = 17}},
+      {"llama-late",
+       "llama-F32",
+       {.modules = all, .rank = 8, .invocation = {251, 251}, .seed = 17}},
   };
 }
 

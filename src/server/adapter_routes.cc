@@ -39,15 +39,9 @@ std::string canonical_folder(const std::string& folder) {
 }
 
 Json info_json(const AdapterInfo& a) {
-  return {{"id", a.id},
-          {"name", a.name},
-          {"path", a.path},
-          {"scale", a.scale},
-          {"rank", a.rank},
-          {"bytes", a.bytes},
-          {"digest", a.digest},
-          {"in_memory", a.in_memory},
-          {"alora", a.late}};
+  return {{"id", a.id},         {"name", a.name},           {"path", a.path},
+          {"scale", a.scale},   {"rank", a.rank},           {"bytes", a.bytes},
+          {"digest", a.digest}, {"in_memory", a.in_memory}, {"alora", a.late}};
 }
 
 }  // namespace
@@ -59,7 +53,8 @@ std::optional<ApiError> Server::choose_adapters(GenerationRequest& asked) const 
     return bad_value("kv.adapter", "is another adapter than the model that the request names");
   const std::string name = by_model ? asked.model : asked.kv.adapter;
   if (!name.empty() && asked.kv.lora)
-    return bad_value("lora", "goes with the model's own name: the request names an adapter already");
+    return bad_value("lora",
+                     "goes with the model's own name: the request names an adapter already");
   std::string names = name;
   Result<Adapters::Set> found = !name.empty()   ? adapters.find(name)
                                 : asked.kv.lora ? adapters.find(*asked.kv.lora, names)
@@ -91,9 +86,9 @@ void post_load_adapter(Server& server, std::shared_ptr<Call> call) {
     const Status loaded = adapters.load_inside(name, path, replace);
     if (!loaded.ok())
       return post_refusal(
-          call, adapter_error(without_folder(loaded.error(),
-                                             canonical_folder(adapters.options().folder)),
-                              loaded.error().code == Code::invalid ? "lora_name" : "lora_path"));
+          call,
+          adapter_error(without_folder(loaded.error(), canonical_folder(adapters.options().folder)),
+                        loaded.error().code == Code::invalid ? "lora_name" : "lora_path"));
     post_answer(call, {{"status", "success"},
                        {"message", fmt::format("LoRA adapter '{}' was loaded.", name)}});
   });

@@ -59,7 +59,7 @@ struct KvRequest {
   std::int32_t priority = 0;  // -100..100
   bool given = false;         // a kv object or header was there: the answer has one, too
   bool report_timing = false, report_blocks = false, report_explain = false, report_seed = false;
-  std::string adapter;                      // by name, as naming it for the model; empty: none
+  std::string adapter;  // by name, as naming it for the model; empty: none
   // As llama-server has it; empty: the model as it is.
   std::optional<std::vector<ScaledAdapter>> lora;
   std::string session;                      // that it goes on with; empty: none

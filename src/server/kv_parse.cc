@@ -364,8 +364,8 @@ void parse_lora(Fields& body, KvRequest& kv) {
   const Json* const list = body.find("lora");
   if (list == nullptr) return;
   if (!list->is_array() || list->size() > AdapterSet::kPartsMax)
-    return body.refuse("lora", fmt::format("must be a list of at most {} adapters",
-                                           AdapterSet::kPartsMax));
+    return body.refuse("lora",
+                       fmt::format("must be a list of at most {} adapters", AdapterSet::kPartsMax));
   kv.lora.emplace();
   for (const Json& one : *list) {
     if (!one.is_object()) return body.refuse("lora", "must be a list of objects with id and scale");

@@ -216,8 +216,8 @@ void post_kv_lookup(Server& server, std::shared_ptr<Call> call) {
         call,
         [shared, keys, policy = asked.kv.policy](EngineView& e) {
           Found found{.token_seconds = e.log.token_seconds};
-          if (const auto root = e.runtime.find_root(policy.tenant, policy.storage.get(),
-                                                     policy.root_adapter()))
+          if (const auto root =
+                  e.runtime.find_root(policy.tenant, policy.storage.get(), policy.root_adapter()))
             found.attached = e.runtime.cache().lookup(*root, shared->tokens, keys);
           return found;
         },

@@ -34,10 +34,9 @@ int main(int argc, char** argv) {
   for (const quire::TinyAdapterCase& c : quire::tiny_adapter_cases()) {
     const std::string folder = argv[1];
     const auto model = quire::ModelSource::open(folder + "/" + c.model + ".gguf");
-    const auto written =
-        model.ok() ? quire::write_tiny_adapter(folder + "/adapters/" + c.name, c.options,
-                                               model.value().config())
-                   : quire::Status(model.error());
+    const auto written = model.ok() ? quire::write_tiny_adapter(folder + "/adapters/" + c.name,
+                                                                c.options, model.value().config())
+                                    : quire::Status(model.error());
     if (!written.ok()) {
       std::fprintf(stderr, "error: %s\n", written.error().message.c_str());
       return 1;

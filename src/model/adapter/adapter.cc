@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "model/adapter/adapter_file.h"
+#include "model/adapter/adapter_targets.h"
 #include "model/file_digest.h"
 
 namespace quire {
@@ -92,8 +93,7 @@ Result<std::shared_ptr<const Adapter>> Adapter::pack(const AdapterFile& file,
   AdapterPacker packer(config.layers);
   for (const AdapterPair& pair : file.pairs) {
     const auto places = targets.find(pair.module, pair.b.rows(), pair.a.columns());
-    if (!places.ok())
-      return Error{places.error().code, file.name + ": " + places.error().message};
+    if (!places.ok()) return Error{places.error().code, file.name + ": " + places.error().message};
     for (const AdapterPlace& place : places.value()) {
       LowRank& to = packer.at(place);
       if (to)
@@ -121,13 +121,16 @@ Result<std::shared_ptr<const Adapter>> Adapter::pack(const AdapterFile& file,
 Result<std::shared_ptr<const Adapter>> Adapter::random(const ModelConfig& config,
                                                        std::uint32_t rank, std::uint64_t seed,
                                                        float spread,
-                                                       std::vector<TokenId> invocation) {
+                                                       std::vector<TokenId> invocation,
+                                                       std::span<const Adapted> only) {
   std::uint64_t matrices = 0;
   AdapterPacker packer(config.layers);
   for (std::uint32_t l = 0; l < config.layers; ++l)
     for (std::size_t i = 0; i < kAdaptedCount; ++i) {
       const auto shape = adapted_shape(config, l, static_cast<Adapted>(i));
-      if (!shape) continue;
+      const bool wanted =
+          only.empty() || std::ranges::find(only, static_cast<Adapted>(i)) != only.end();
+      if (!shape || !wanted) continue;
       LowRank& to = packer.at({.layer = l, .linear = static_cast<Adapted>(i)});
       to.scale = 2;
       const auto add = [&](PackedMatrix& m, std::uint32_t outputs, std::uint32_t inputs) {
@@ -141,8 +144,8 @@ Result<std::shared_ptr<const Adapter>> Adapter::random(const ModelConfig& config
       add(to.a, rank, shape->second);
       add(to.b, shape->first, rank);
     }
-  const std::string name =
-      fmt::format("random adapter {} {} {} [{}]", seed, rank, spread, fmt::join(invocation, ","));
+  const std::string name = fmt::format("random adapter {} {} {} [{}] {}", seed, rank, spread,
+                                       fmt::join(invocation, ","), only.size());
   packer.adapter().invocation_ = std::move(invocation);
   packer.adapter().digest_ = digest_of(std::array{std::as_bytes(std::span(name))});
   return packer.finish(name);

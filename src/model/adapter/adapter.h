@@ -25,7 +25,8 @@
 #include "base/result.h"
 #include "base/token.h"
 #include "kernels/linear.h"
-#include "model/adapter/adapter_targets.h"
+#include "model/adapter/adapted.h"
+#include "model/config.h"
 #include "model/huge_buffer.h"
 
 namespace quire {
@@ -51,12 +52,13 @@ class Adapter {
   static Result<std::shared_ptr<const Adapter>> pack(const AdapterFile& file,
                                                      const ModelConfig& config, bool base_is_gguf,
                                                      std::uint64_t bytes_max);
-  // Random matrices for every linear layer that can be adapted, for tests and measurements. The
-  // same seed gives the same bits.
+  // Random matrices for every linear layer that can be adapted, or for some, for tests and
+  // measurements. The same seed gives the same bits.
   static Result<std::shared_ptr<const Adapter>> random(const ModelConfig& config,
                                                        std::uint32_t rank, std::uint64_t seed,
                                                        float spread = 0.02f,
-                                                       std::vector<TokenId> invocation = {});
+                                                       std::vector<TokenId> invocation = {},
+                                                       std::span<const Adapted> only = {});
 
   const Layer& layer(std::uint32_t l) const { return layers_[l]; }
   const std::array<std::byte, 32>& digest() const { return digest_; }

@@ -62,8 +62,9 @@ Result<AdapterFile> read_adapter(const std::string& path, std::uint64_t bytes_ma
     if (file.ends_with(kPeftTensors) && !fs::exists(file, ignored) &&
         fs::exists(fs::path(path) / "adapter_model.bin", ignored))
       return Error{Code::unsupported,
-                   path + ": has adapter_model.bin, a Python pickle, which is not read; save the "
-                          "adapter as safetensors"};
+                   path +
+                       ": has adapter_model.bin, a Python pickle, which is not read; save the "
+                       "adapter as safetensors"};
     TRY(auto bytes, read_bounded(file, left));
     files.push_back(std::move(bytes));
   }

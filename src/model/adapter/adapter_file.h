@@ -33,12 +33,12 @@ struct AdapterPair {
 };
 
 struct AdapterFile {
-  std::string name;          // its path
-  bool is_gguf = false;      // else PEFT: names and orders of rows are Hugging Face's
-  std::string architecture;  // of the model it is for, as GGUF calls it; PEFT does not say
+  std::string name;                 // its path
+  bool is_gguf = false;             // else PEFT: names and orders of rows are Hugging Face's
+  std::string architecture;         // of the model it is for, as GGUF calls it; PEFT does not say
   std::vector<AdapterPair> pairs;   // by module
   std::vector<TokenId> invocation;  // aLoRA: it begins where these tokens come last
-  std::array<std::byte, 32> digest{};               // of all bytes that were read
+  std::array<std::byte, 32> digest{};                     // of all bytes that were read
   std::vector<std::shared_ptr<const std::string>> bytes;  // pairs point into them
 };
 

@@ -15,14 +15,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/adapter/adapted.h"
 #include "model/arch/arch.h"
 #include "model/weights.h"
 
 namespace quire {
-
-// The linear layers that adapters change, in the order of computation.
-enum class Adapted : std::uint8_t { q, k, v, out, gate, up, down };
-inline constexpr std::size_t kAdaptedCount = 7;
 
 std::string adapted_name(std::uint32_t layer, Adapted linear);  // "blk.3.attn_q.weight"
 // Outputs and inputs of a linear layer; none: the layer has none that adapters change.
@@ -34,8 +31,9 @@ struct AdapterPlace {
   std::uint32_t layer = 0;
   Adapted linear = Adapted::q;
   std::uint32_t outputs = 0, inputs = 0;
-  HeadRows heads = {};                 // the order of rows in files of the adapter's form
-  const TensorPiece* piece = nullptr;  // of a module that has the rows of several; null: all are its own
+  HeadRows heads = {};  // the order of rows in files of the adapter's form
+  const TensorPiece* piece =
+      nullptr;  // of a module that has the rows of several; null: all are its own
   const LayerSpec* spec = nullptr;
 
   // The row of the file's B that is row `o` of this linear layer, as the loader orders it.

@@ -27,8 +27,7 @@ Result<AdapterFile> parse_gguf_adapter(std::span<const std::byte> bytes, const s
     return Error{Code::corrupt, fmt::format("{}: key 'adapter.lora.alpha' is {}", name, alpha)};
   if (constexpr std::string_view key = "adapter.alora.invocation_tokens"; file.has(key)) {
     TRY(const GgufNumbers<std::int64_t> stored, file.integers_of(key));
-    if (stored.size() > kInvocationTokensMax)
-      return check_invocation({}, name).error();
+    if (stored.size() > kInvocationTokensMax) return check_invocation({}, name).error();
     const std::vector<std::int64_t> tokens(stored.begin(), stored.end());
     TRY_STATUS(check_invocation(tokens, name));
     made.invocation.assign(tokens.begin(), tokens.end());
@@ -51,7 +50,8 @@ Result<AdapterFile> parse_gguf_adapter(std::span<const std::byte> bytes, const s
   }
   TRY(made.pairs, pairs.finish());
   for (AdapterPair& pair : made.pairs)
-    pair.scale = alpha == 0 ? 1 : static_cast<float>(double{alpha} / static_cast<double>(pair.a.rows()));
+    pair.scale =
+        alpha == 0 ? 1 : static_cast<float>(double{alpha} / static_cast<double>(pair.a.rows()));
   return made;
 }
 

@@ -35,12 +35,12 @@ Result<std::shared_ptr<const MergedAdapter>> MergedAdapter::read(const std::stri
   const AdapterTargets targets(made->config_, base_is_gguf, file.is_gguf);
   for (const AdapterPair& pair : file.pairs) {
     const auto places = targets.find(pair.module, pair.b.rows(), pair.a.columns());
-    if (!places.ok())
-      return Error{places.error().code, file.name + ": " + places.error().message};
+    if (!places.ok()) return Error{places.error().code, file.name + ": " + places.error().message};
     for (const AdapterPlace& place : places.value()) {
       HeadRows rows = place.heads;
       if (rows.dim != 0) rows.interleaved = config.per_layer[place.layer].attn.interleaved;
-      if (!made->changes_.emplace(adapted_name(place.layer, place.linear), Change{&pair, place, rows})
+      if (!made->changes_
+               .emplace(adapted_name(place.layer, place.linear), Change{&pair, place, rows})
                .second)
         return Error{Code::corrupt,
                      fmt::format("{}: module '{}' changes what another one changes, too", file.name,
@@ -72,7 +72,8 @@ std::vector<std::byte> MergedAdapter::merge(const TensorView& base) const {
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = std::fma(b[j], a[j][i], sum[i]);
     for (std::size_t i = 0; i < sum.size(); ++i) row[i] = std::fma(pair.scale, sum[i], row[i]);
     const std::vector<std::byte> encoded = encode_weights(type, row);
-    std::copy(encoded.begin(), encoded.end(), merged.begin() + static_cast<std::ptrdiff_t>(at * bytes));
+    std::copy(encoded.begin(), encoded.end(),
+              merged.begin() + static_cast<std::ptrdiff_t>(at * bytes));
   }
   return merged;
 }

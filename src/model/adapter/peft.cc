@@ -66,8 +66,9 @@ class PeftConfig {
     TRY(const double r, number_for("r", "rank_pattern", module));
     TRY(const double alpha, number_for("lora_alpha", "alpha_pattern", module));
     if (r != static_cast<double>(rank))
-      return bad(Code::corrupt, fmt::format("says that module '{}' has rank {}; its matrices have {}",
-                                            module, r, rank));
+      return bad(
+          Code::corrupt,
+          fmt::format("says that module '{}' has rank {}; its matrices have {}", module, r, rank));
     const Json* rs = find("use_rslora");
     if (rs && !rs->is_boolean() && !rs->is_null())
       return bad(Code::corrupt, "has a use_rslora that is not true or false");
@@ -97,7 +98,8 @@ class PeftConfig {
     return {code, fmt::format("{}: adapter_config.json {}", name_, what)};
   }
 
-  Result<double> number_for(const char* key, const char* patterns, const std::string& module) const {
+  Result<double> number_for(const char* key, const char* patterns,
+                            const std::string& module) const {
     const Json* value = find(key);
     if (const Json* listed = find(patterns); listed && says_something(*listed)) {
       if (!listed->is_object())
@@ -114,8 +116,9 @@ class PeftConfig {
     }
     if (value == nullptr || value->is_null()) return 8.0;  // PEFT's default of both
     if (!value->is_number() || !(value->get<double>() > 0) || value->get<double>() > 1e30)
-      return bad(Code::corrupt, fmt::format("has {} {}; it must be a number above 0", key,
-                                            value->is_number() ? value->dump() : "of another type"));
+      return bad(Code::corrupt,
+                 fmt::format("has {} {}; it must be a number above 0", key,
+                             value->is_number() ? value->dump() : "of another type"));
     return value->get<double>();
   }
 
