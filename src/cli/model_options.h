@@ -35,10 +35,13 @@ struct ModelOptionsCli {
   double pin_budget = 0.5, tenant_pin_share = 1;  // RuntimeOptions
   KvStorageCli kv;
   TierOptionsCli tier;
+  std::vector<std::string> adapters;  // NAME=PATH
+  std::string adapter_memory = "1GiB", adapter_dir, merged_adapter;
 };
 
 void add_model_options(CLI::App& app, ModelOptionsCli& options);
 void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // for run, chat and serve
+void add_adapter_options(CLI::App& app, ModelOptionsCli& options);    // for run, chat and serve
 
 // Of commands that look at a model without running it.
 struct DescribeCli {
@@ -51,6 +54,8 @@ void add_describe_options(CLI::App& app, DescribeCli& options);
 Result<std::string> find_model(const ModelOptionsCli& options);
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);
+// All adapters of --lora, one after the other; null: there are none. For run and chat.
+Result<std::shared_ptr<const AdapterSet>> given_adapters(Runtime& runtime);
 
 std::string human_bytes(double bytes);  // "1.50 GiB", "12.00 MiB", "512 B"
 // "1,2,3", or "@FILE" with a JSON array.

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "model/adapter/merged_adapter.h"
 #include "model/arch/arch.h"
 #include "model/file_digest.h"
 #include "model/made_tensors.h"
@@ -219,10 +220,26 @@ Result<TensorView> ModelSource::take(const TensorView* whole, const CodedTensor*
 }
 
 Result<TensorView> ModelSource::tensor(std::string_view name) const {
-  return find_tensor_of(name, true);
+  TRY(TensorView view, find_tensor_of(name, true));
+  if (!merged_ || !merged_->changes(name)) return view;
+  const TensorView stored = view;
+  view.type = MergedAdapter::type_of(stored.type);
+  view.data = {};
+  if (detached_) return view;
+  std::vector<std::byte> merged = merged_->merge(stored);
+  drop_pages(stored);  // a copy of it would have the same name
+  return made_->make(true, [&](MadeTensors::Bytes* copy) -> Result<TensorView> {
+    if (copy != nullptr) *copy = std::move(merged);
+    return view;
+  });
 }
+
 Result<TensorView> ModelSource::outline(std::string_view name) const {
-  return find_tensor_of(name, false);
+  TRY(TensorView view, find_tensor_of(name, false));
+  if (!merged_ || !merged_->changes(name)) return view;
+  view.type = MergedAdapter::type_of(view.type);
+  view.data = {};
+  return view;
 }
 
 Result<TensorView> ModelSource::find_tensor_of(std::string_view name, bool with_bytes) const {
@@ -441,6 +458,14 @@ Status ModelSource::detach() {
 }
 
 Result<std::vector<std::byte>> ModelSource::read_tensor(const TensorView& tensor) const {
+  if (!merged_ || !merged_->changes(tensor.name)) return read_stored(tensor);
+  TRY(TensorView stored, find_tensor_of(tensor.name, false));
+  TRY(const std::vector<std::byte> bytes, read_stored(stored));
+  stored.data = bytes;
+  return merged_->merge(stored);
+}
+
+Result<std::vector<std::byte>> ModelSource::read_stored(const TensorView& tensor) const {
   if (random_) return std::vector<std::byte>(tensor.data.begin(), tensor.data.end());
   if (tensor.data.empty()) return read_made(tensor.name);
   return read_bytes(tensor.data);
@@ -477,7 +502,7 @@ Result<std::vector<std::byte>> ModelSource::read_made(std::string_view name) con
       return all;
     }
     if (const TensorView* found = find_stored(gguf_, folder_, with_prefix(part.whole))) {
-      TRY(const std::vector<std::byte> bytes, read_tensor(*found));
+      TRY(const std::vector<std::byte> bytes, read_stored(*found));
       TensorView whole = *found;
       whole.data = bytes;
       std::vector<std::byte> copy;

@@ -36,6 +36,7 @@ namespace quire {
 
 class MadeTensors;
 struct NamedTensor;
+class MergedAdapter;  // model/adapter/merged_adapter.h
 
 // What a GGUF file says of its tokenizer. Arrays are views of the file; an absent one is empty.
 struct GgufTokenizer {
@@ -66,6 +67,9 @@ class ModelSource {
   // near Gaussian with a deviation of kRandomSpread; norms are 1; there is no tokenizer.
   static Result<ModelSource> open_random(const std::string& config_path);
   bool is_random() const { return random_ != nullptr; }
+
+  // Before anything is loaded: from now on tensors have this adapter in them.
+  void merge(std::shared_ptr<const MergedAdapter> adapter) { merged_ = std::move(adapter); }
 
   const ModelConfig& config() const { return config_; }
   void serve_context(std::uint32_t context) { quire::serve_context(config_, context); }
@@ -121,6 +125,7 @@ class ModelSource {
   std::string with_prefix(const std::string& stored) const;
   Result<std::vector<std::byte>> read_made(std::string_view name) const;
   Result<std::vector<std::byte>> read_bytes(std::span<const std::byte> part) const;
+  // Without what is merged into it.
   Result<TensorView> find_tensor_of(std::string_view name, bool with_bytes) const;
   Result<TensorView> take(const TensorView* whole, const CodedTensor* coded, std::string_view name,
                           const TensorPiece& piece, NamedTensor named, bool with_bytes) const;
@@ -129,6 +134,7 @@ class ModelSource {
   // Of a folder; nothing: it does not keep this tensor as codes.
   Result<std::optional<CodedTensor>> coded(const std::string& stored) const;
 
+  Result<std::vector<std::byte>> read_stored(const TensorView& tensor) const;
   Result<TensorView> random_tensor(std::string_view name) const;
 
   std::string path_;
@@ -137,6 +143,8 @@ class ModelSource {
   struct Random;
   std::shared_ptr<Random> random_;     // what was made so far
   std::shared_ptr<MadeTensors> made_;  // out of what the file has
+  std::shared_ptr<const MergedAdapter> merged_;
+  bool detached_ = false;
   struct Watched;
   std::shared_ptr<Watched> watched_;  // none: nobody asks
   std::optional<GgufFile> gguf_;      // one of these two

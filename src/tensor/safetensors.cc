@@ -148,6 +148,11 @@ Result<const TensorView*> SafetensorsFile::tensor(std::string_view name) const {
   return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", name_, name)};
 }
 
+Status SafetensorsFile::check_types() const {
+  if (foreign_.empty()) return {};
+  return tensor(foreign_.front().name).error();
+}
+
 void SafetensorsFile::drop_pages(std::span<const std::byte> part) const {
   if (holds(part)) file_.drop_pages(part);
 }

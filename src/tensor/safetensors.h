@@ -42,6 +42,7 @@ class SafetensorsFile {
   std::span<const TensorView> tensors() const { return tensors_; }  // of the types we read
   std::span<const RawTensor> others() const { return foreign_; }
   std::optional<RawTensor> raw(std::string_view name) const;  // of either
+  Status check_types() const;  // an error that names a tensor of another type
 
   const std::string& name() const { return name_; }
   bool holds(std::span<const std::byte> part) const { return file_.holds(part); }
