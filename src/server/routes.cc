@@ -76,7 +76,6 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/load_lora_adapter", Access::admin, not_yet},
     {"POST", "/v1/unload_lora_adapter", Access::admin, not_yet},
     {"POST", "/slots/{id}", Access::admin, not_yet},
-    {"POST", "/completion", Access::user, not_yet},
     {"GET", "/lora-adapters", Access::user, not_yet},
     {"POST", "/lora-adapters", Access::admin, not_yet},
     {"POST", "/open_session", Access::user, not_yet},
