@@ -40,7 +40,7 @@ void add_live_options(CLI::App& app, LiveCliOptions& o) {
   app.add_option("--model", o.model, "with --url: the model (the first the server lists)");
   app.add_option("--api-key", o.api_key, "with --url: bearer key");
   app.add_option("--vocabulary", o.vocabulary, "with --url: token ids are below this (32000)")
-      ->check(CLI::Range(1024, 1 << 24));
+      ->check(CLI::Range(16, 1 << 24));
 }
 
 int replay_live(const std::string& file, double speed, const LiveCliOptions& o, bool json) {
@@ -70,6 +70,7 @@ int replay_live(const std::string& file, double speed, const LiveCliOptions& o, 
   } else {
     fmt::print("{}", load::to_text(summary));
   }
+  for (const std::string& why : summary.errors) fmt::print(stderr, "warning: {}\n", why);
   return summary.failed == summary.requests ? kUnreachable : summary.failed > 0 ? kFailed : kOk;
 }
 

@@ -354,7 +354,8 @@ void Generation::emit(Part& part, ChoiceState& c, std::string text, bool last) {
     return;
   }
   const bool news = !c.piece_sent || last || !piece.reasoning.empty() || !piece.text.empty() ||
-                    !piece.tools.empty() || (asked.logprobs && !piece.tokens.empty());
+                    !piece.tools.empty() ||
+                    ((asked.logprobs || asked.return_token_ids) && !piece.tokens.empty());
   if (!news) return;
   c.piece_sent = true;
   if (!streaming_) begin_stream();

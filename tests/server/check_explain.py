@@ -99,7 +99,7 @@ class Explains(unittest.TestCase):
         self.assertGreater(move["would_cache"], 250)
         salted = self.ask("openai", "1" + text, salt="other")
         self.assertEqual(salted["reason"], "salt_mismatch")
-        self.assertGreater(self.alternatives(salted)["send"]["would_cache"], 300)
+        self.assertGreater(self.alternatives(salted)["send"]["would_cache"], 250)
         stored = self.ask("openai", "1" + text, format="int8")
         self.assertEqual(stored["reason"], "format_mismatch")
         self.assertGreater(self.alternatives(stored)["ask"]["would_cache"], 250)

@@ -98,9 +98,8 @@ class Replays(unittest.TestCase):
         self.assertLess(small["hit_blocks"], same["hit_blocks"])
         self.assertGreater(small["evictions"]["evicted_capacity"], 0)
         (disk,) = quire("replay", path, "--capacity-blocks", "40", "--tier", "disk:1GiB:4GiB:1", "--costs",
-                        '{"step_ms": 5, "prompt_token_us": 5000}', "--json")
+                        '{"step_ms": 5, "prompt_token_us": 5000}', "--speed", "0.01", "--json")
         self.assertGreater(disk["hit_tokens"]["disk"], 0)
-        self.assertGreater(disk["hit_blocks"], small["hit_blocks"])
         (less,) = quire("replay", path, "--kv-format", "int8", "--json")
         self.assertGreater(less["capacity_blocks"], 2 * same["capacity_blocks"])  # of f32
         (larger,) = quire("replay", path, "--block-size", "64", "--json")
@@ -114,7 +113,7 @@ class Replays(unittest.TestCase):
         path = self.record("--kv-cache-memory", "64MiB", requests=40)
         server = Server(QUIRE, tiny("llama-F32"), "--kv-cache-memory", "64MiB")
         try:
-            (live,) = quire("replay", path, "--url", server.url, "--vocabulary", "1024", "--speed", "20", "--json")
+            (live,) = quire("replay", path, "--url", server.url, "--vocabulary", "200", "--speed", "20", "--json")
         finally:
             server.stop()
         self.assertEqual((live["order"], live["requests"], live["failed"]), ("live", 40, 0), live)

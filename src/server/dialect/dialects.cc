@@ -6,12 +6,12 @@
 
 namespace quire {
 
-extern const Dialect kResponses, kAnthropic, kGemini, kOllama, kLlama, kOpenAi;
+extern const Dialect kResponses, kAnthropic, kGemini, kOllama, kLlamaServer, kOpenAi;
 
 namespace {
 
 constexpr std::array kDialects = {
-    &kResponses, &kAnthropic, &kGemini, &kOllama, &kLlama, &kOpenAi,
+    &kResponses, &kAnthropic, &kGemini, &kOllama, &kLlamaServer, &kOpenAi,
 };
 
 }  // namespace

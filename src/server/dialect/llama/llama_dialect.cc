@@ -22,7 +22,7 @@ constexpr std::string_view kLlamaIds[] = {kLlamaIdPrefix};
 }  // namespace
 }  // namespace llama
 
-extern const Dialect kLlama = {
+extern const Dialect kLlamaServer = {
     .name = "llama",
     .routes = llama::kLlamaRoutes,
     .claims = nullptr,
