@@ -5,11 +5,13 @@
 
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/replay_virtual.h"
 #include "engine/plan.h"
 #include "kernels/cuda/device.h"
 #include "model/catalog.h"
 #include "model/device_weights.h"
 #include "model/weights_source.h"
+#include "replay/trace_plan.h"
 
 namespace quire::cli {
 namespace {
@@ -19,6 +21,8 @@ struct PlanOptions {
   std::uint64_t context = 0, concurrency = 0, shared_prefix = 0, prefix_groups = 1;
   std::uint32_t block_size = 32;
   KvStorageCli kv;
+  std::string trace;
+  VirtualCliOptions virtually;
   bool json = false, list = false;
 };
 
@@ -138,6 +142,41 @@ void print_plan(const PlanRequest& request, const Plan& plan) {
                human_bytes(static_cast<double>(plan.kv_pool_bytes)));
 }
 
+// What the cache makes of a recorded workload, and half and twice as much of it.
+Result<Json> plan_of_trace(const PlanOptions& o, const PlanRequest& request,
+                           const Geometry& geometry, const Plan& plan) {
+  TRY(AskedTrace trace, read_asks(o.trace));
+  change_speed(o.virtually, trace);
+  TracePlanRequest asked{.geometry = geometry,
+                         .cache_bytes = request.memory_bytes > 0
+                                            ? request.memory_bytes - std::min(request.memory_bytes,
+                                                                              request.weights_bytes)
+                                            : plan.kv_pool_bytes,
+                         .times = {0.5, 2, 4}};
+  TRY_STATUS(read_costs(o.virtually, asked.costs));
+  double block_bytes = 0;
+  for (const LayerGroup& g : geometry.groups)
+    block_bytes += geometry.bytes_per_token(g) * geometry.tokens_per_block;
+  TRY(asked.tiers, parse_tiers(o.virtually, static_cast<std::uint64_t>(block_bytes)));
+  return plan_trace(trace, asked);
+}
+
+void print_trace_plan(const Json& est) {
+  const auto line = [](std::string_view of, const Json& p) {
+    fmt::print("  {:<12} p50 {:.4g} ms, p90 {:.4g} ms, p99 {:.4g} ms\n", of, p["p50"].get<double>(),
+               p["p90"].get<double>(), p["p99"].get<double>());
+  };
+  fmt::print("\n  the trace's {} requests in {}: {:.1f} % of prompt tokens are served\n",
+             est["requests"].get<std::uint64_t>(), human_bytes(est["cache_bytes"].get<double>()),
+             est["hit_rate"].get<double>() * 100);
+  line("first token", est["first_token_ms"]);
+  line("per token", est["token_ms"]);
+  for (const Json& other : est["by_memory"])
+    fmt::print("  in {}: {:.1f} %, first token p50 {:.4g} ms\n",
+               human_bytes(other["cache_bytes"].get<double>()),
+               other["hit_rate"].get<double>() * 100, other["first_token_ms"].get<double>());
+}
+
 int run_plan(const PlanOptions& o) {
   if (o.list) return list_models();
   const auto found = find_subject(o);
@@ -164,9 +203,16 @@ int run_plan(const PlanOptions& o) {
   const Plan plan = make_plan(geometry, request);
   const std::string stored_as = storage(format.value()).name();
   const std::vector<std::string> warnings = plan_warnings(subject, request, plan);
+  Json est;
+  if (!o.trace.empty()) {
+    auto made = plan_of_trace(o, request, geometry, plan);
+    if (!made.ok()) return fail(made.error());
+    est = std::move(made.value());
+  }
   if (!o.json) {
     fmt::print("{} in {}\n  {}\n\n", subject.name, stored_as, plan.formula);
     print_plan(request, plan);
+    if (!est.is_null()) print_trace_plan(est);
     for (const std::string& w : warnings) fmt::print(stderr, "warning: {}\n", w);
     return kOk;
   }
@@ -180,28 +226,30 @@ int run_plan(const PlanOptions& o) {
                          {"bytes_per_sequence", other.bytes_per_sequence},
                          {"max_concurrency", other.max_concurrency}});
   }
-  print_json({{"model", subject.name},
-              {"format", stored_as},
-              {"bytes_per_token", plan.bytes_per_token + plan.window_bytes_per_token},
-              {"growing_bytes_per_token", plan.bytes_per_token},
-              {"context", plan.context},
-              {"bytes_per_sequence", plan.bytes_per_sequence},
-              {"concurrency", plan.concurrency},
-              {"max_concurrency", plan.max_concurrency},
-              {"kv_pool_bytes", plan.kv_pool_bytes},
-              {"blocks", plan.blocks},
-              {"block_size", o.block_size},
-              {"max_tokens", plan.max_tokens},
-              {"weights_bytes", subject.weights_bytes},
-              {"with_sharing",
-               {{"dedup_ratio", plan.deduplication}, {"max_concurrency", plan.shared_concurrency}}},
-              {"by_format", by_format},
-              {"groups", groups_json(plan)},
-              {"formula", plan.formula},
-              {"assumptions",
-               {"K and V as allocated: whole blocks, whole slabs",
-                "weights at 2 bytes per parameter unless a file or --weights says otherwise"}},
-              {"warnings", warnings}});
+  Json out{{"model", subject.name},
+           {"format", stored_as},
+           {"bytes_per_token", plan.bytes_per_token + plan.window_bytes_per_token},
+           {"growing_bytes_per_token", plan.bytes_per_token},
+           {"context", plan.context},
+           {"bytes_per_sequence", plan.bytes_per_sequence},
+           {"concurrency", plan.concurrency},
+           {"max_concurrency", plan.max_concurrency},
+           {"kv_pool_bytes", plan.kv_pool_bytes},
+           {"blocks", plan.blocks},
+           {"block_size", o.block_size},
+           {"max_tokens", plan.max_tokens},
+           {"weights_bytes", subject.weights_bytes},
+           {"with_sharing",
+            {{"dedup_ratio", plan.deduplication}, {"max_concurrency", plan.shared_concurrency}}},
+           {"by_format", by_format},
+           {"groups", groups_json(plan)},
+           {"formula", plan.formula},
+           {"assumptions",
+            {"K and V as allocated: whole blocks, whole slabs",
+             "weights at 2 bytes per parameter unless a file or --weights says otherwise"}},
+           {"warnings", warnings}};
+  if (!est.is_null()) out["trace"] = std::move(est);
+  print_json(out);
   return kOk;
 }
 
@@ -220,6 +268,8 @@ std::function<int()> declare_plan(CLI::App& app) {
   app.add_option("--prefix-groups", o->prefix_groups, "how many different shared prefixes (1)");
   app.add_option("--block-size", o->block_size, "tokens per block (32)")
       ->check(CLI::IsMember({16, 32, 64}));
+  app.add_option("--trace", o->trace, "what this memory makes of a trace (docs/replay.md)");
+  add_cost_options(app, o->virtually);
   app.add_flag("--list", o->list, "the models known by name");
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run_plan(*o); };
@@ -232,6 +282,7 @@ extern const Command kPlan = {
     "examples:\n"
     "  quire plan --model llama-3-70b --context 131072 --format f16\n"
     "  quire plan --model llama-3.1-8b --memory 80GiB --context 8192 --shared-prefix 6000\n"
+    "  quire plan --model model.gguf --memory 8GiB --trace trace.jsonl\n"
     "  quire plan --model model.gguf --concurrency 32 --json",
     declare_plan};
 

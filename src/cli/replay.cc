@@ -6,17 +6,21 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "lab/replay/block_replay.h"
-#include "lab/replay/cache_replay.h"
-#include "lab/replay/lines.h"
-#include "lab/replay/mooncake.h"
+#include "cli/replay_live.h"
+#include "cli/replay_virtual.h"
 #include "lab/replay/share_plot.h"
+#include "replay/block_replay.h"
+#include "replay/cache_replay.h"
 
 namespace quire::cli {
 namespace {
 
+using ShareCurves = std::vector<ShareCurve>;
+
 struct ReplayCliOptions {
-  std::string file, format = "auto", plot;
+  std::string file, format = "auto", order = "auto", plot;
+  VirtualCliOptions what_if;
+  LiveCliOptions live;
   std::vector<std::string> evictors, memory;
   std::vector<std::uint64_t> capacities;
   bool json = false;
@@ -54,7 +58,7 @@ class ReplayTable {
 
  private:
   const ReplayCliOptions& o_;
-  std::vector<ShareCurve> curves_;
+  ShareCurves curves_;
 };
 
 Result<std::vector<std::string>> evictor_names(const ReplayCliOptions& o, bool future) {
@@ -69,6 +73,31 @@ Result<std::vector<std::string>> evictor_names(const ReplayCliOptions& o, bool f
     for (const EvictPolicy* p : known) names.emplace_back(p->name);
   }
   return names;
+}
+
+void warn_of_gaps(bool whole) {
+  if (!whole)
+    fmt::print(stderr, "warning: the trace is not whole; what it lacks counts as never asked\n");
+}
+
+// What was asked for; else the recorded capacity, and around it if there is something to draw.
+Result<std::vector<std::uint64_t>> capacities_of(const ReplayCliOptions& o, std::uint64_t recorded,
+                                                 std::uint64_t block_bytes) {
+  std::vector<std::uint64_t> all = o.capacities;
+  for (const std::string& size : o.memory) {
+    TRY(const std::uint64_t bytes, parse_size(size));
+    if (block_bytes == 0)
+      return Error{Code::invalid, "a trace of opaque blocks has no bytes: give --capacity-blocks"};
+    all.push_back(bytes / block_bytes);
+  }
+  if (!all.empty()) return all;
+  if (recorded == 0)
+    return Error{Code::invalid, "the trace has no capacity: give --capacity-blocks"};
+  if (o.plot.empty()) return std::vector{recorded};
+  for (const double part : {0.0625, 0.125, 0.25, 0.5, 1.0, 2.0})
+    all.push_back(std::max<std::uint64_t>(
+        1, static_cast<std::uint64_t>(static_cast<double>(recorded) * part)));
+  return all;
 }
 
 // Opaque blocks, one request after another.
@@ -111,7 +140,8 @@ Json cache_replay_json(const CacheReplay& r, const TracedCache& cache) {
   for (std::size_t i = 0; i < kReasonCount; ++i)
     if (r.evictions[i] > 0)
       evictions[std::string(reason_name(static_cast<Reason>(i)))] = r.evictions[i];
-  return {{"evictor", r.evictor},
+  return {{"order", "recorded"},
+          {"evictor", r.evictor},
           {"capacity_blocks", r.capacity_blocks},
           {"cache_bytes", r.capacity_blocks * cache.block_bytes},
           {"requests", r.requests},
@@ -138,19 +168,10 @@ int replay_recorded(const ReplayCliOptions& o) {
   const auto trace = read_cache_events(o.file);
   if (!trace.ok()) return fail(kFailed, trace.error().message);
   const TracedCache& cache = trace.value().cache;
-  if (!trace.value().whole)
-    fmt::print(stderr, "warning: the trace is not whole; what it lacks counts as never asked\n");
-  std::vector<std::uint64_t> capacities = o.capacities;
-  for (const std::string& size : o.memory) {
-    const auto bytes = parse_size(size);
-    if (!bytes.ok()) return fail(bytes.error());
-    capacities.push_back(bytes.value() / std::max<std::uint64_t>(cache.block_bytes, 1));
-  }
-  if (capacities.empty() && o.plot.empty()) capacities.push_back(cache.capacity_blocks);
-  if (capacities.empty())
-    for (const double part : {0.0625, 0.125, 0.25, 0.5, 1.0, 2.0})
-      capacities.push_back(std::max<std::uint64_t>(
-          1, static_cast<std::uint64_t>(static_cast<double>(cache.capacity_blocks) * part)));
+  warn_of_gaps(trace.value().whole);
+  const auto asked = capacities_of(o, cache.capacity_blocks, cache.block_bytes);
+  if (!asked.ok()) return fail(asked.error());
+  const std::vector<std::uint64_t>& capacities = asked.value();
   ReplayTable table(o, capacities);
   for (const std::string& name : names.value()) {
     table.begin(name.empty() ? cache.evictor : name);
@@ -166,6 +187,46 @@ int replay_recorded(const ReplayCliOptions& o) {
   return kOk;
 }
 
+// Any trace, through a server in virtual time.
+int replay_virtual(const ReplayCliOptions& o) {
+  auto names = evictor_names(o, false);
+  if (!names.ok()) return fail(kUsage, names.error().message);
+  if (names.value().empty()) names.value().emplace_back();  // as recorded
+  auto trace = read_asks(o.file);
+  if (!trace.ok()) return fail(kFailed, trace.error().message);
+  warn_of_gaps(trace.value().whole);
+  std::uint64_t block_bytes = 0;
+  const auto options =
+      virtual_options(o.what_if, trace.value(), {.capacity_blocks = 0, .evictor = {}}, block_bytes);
+  if (!options.ok()) return fail(options.error());
+  if (!trace.value().costs.known() && o.what_if.costs.empty())
+    fmt::print(stderr, "warning: the trace has no times; steps take round numbers, see --costs\n");
+  const auto capacities = capacities_of(o, options.value().capacity_blocks, block_bytes);
+  if (!capacities.ok()) return fail(capacities.error());
+  ShareCurves curves;
+  if (!o.json) fmt::print("{}", what_if_heading());
+  for (const std::string& name : names.value()) {
+    VirtualWorkerOptions asked = options.value();
+    if (!name.empty()) asked.evictor = name;
+    curves.push_back({asked.evictor, {}});
+    for (const std::uint64_t capacity : capacities.value()) {
+      asked.capacity_blocks = capacity;
+      const auto w = what_if(trace.value().asks, asked);
+      if (!w.ok()) return fail(w.error());
+      if (o.json)
+        print_json(what_if_json(w.value(), asked, trace.value(), block_bytes));
+      else
+        fmt::print("{}", what_if_line(w.value(), asked));
+      std::fflush(stdout);
+      curves.back().points.emplace_back(static_cast<double>(capacity), w.value().hit_share());
+    }
+  }
+  if (o.plot.empty()) return kOk;
+  const Status drawn =
+      write_file(o.plot, share_page(o.file, curves, static_cast<double>(block_bytes)));
+  return drawn.ok() ? kOk : fail(drawn.error());
+}
+
 Result<bool> is_our_own(const ReplayCliOptions& o) {
   if (o.format != "auto") return o.format == "quire";
   TRY(LineReader lines, LineReader::open(o.file));
@@ -174,8 +235,16 @@ Result<bool> is_our_own(const ReplayCliOptions& o) {
 }
 
 int run_replay(const ReplayCliOptions& o) {
+  if (!o.live.url.empty()) return replay_live(o.file, o.what_if.speed, o.live, o.json);
   const auto own = is_our_own(o);
   if (!own.ok()) return fail(kFailed, own.error().message);
+  // What was recorded is repeated exactly; whoever asks "what if" gets a server that decides anew.
+  const bool changes = own.value() && (!o.evictors.empty() || !o.capacities.empty() ||
+                                       !o.memory.empty() || !o.plot.empty());
+  if (o.order == "virtual" || (o.order == "auto" && (changes || o.what_if.asked())))
+    return replay_virtual(o);
+  if (o.what_if.asked())
+    return fail(kUsage, "the recorded order has no scheduler; leave out --order recorded");
   return own.value() ? replay_recorded(o) : replay_opaque(o);
 }
 
@@ -191,6 +260,11 @@ std::function<int()> declare_replay(CLI::App& app) {
       ->delimiter(',');
   app.add_option("--kv-cache-memory", o->memory, "the same in bytes, e.g. 1GiB,4GiB")
       ->delimiter(',');
+  app.add_option("--order", o->order,
+                 "recorded: as it was; virtual: a server decides anew, in virtual time (auto)")
+      ->check(CLI::IsMember({"auto", "recorded", "virtual"}));
+  add_virtual_options(app, o->what_if);
+  add_live_options(app, o->live);
   app.add_option("--plot", o->plot, "an HTML file: hit rate against memory");
   app.add_flag("--json", o->json, "print a JSON object for each evictor and capacity");
   return [o] { return run_replay(*o); };
@@ -199,11 +273,14 @@ std::function<int()> declare_replay(CLI::App& app) {
 }  // namespace
 
 extern const Command kReplay = {
-    "replay", "a recorded trace once more, with another cache",
+    "replay", "a recorded trace once more, with another cache or server",
     "examples:\n"
     "  quire serve model.gguf --trace trace.jsonl       records\n"
     "  quire replay trace.jsonl --json                  the same cache: the recorded hits\n"
     "  quire replay trace.jsonl --evictor all --kv-cache-memory 1GiB,2GiB --plot hits.html\n"
+    "  quire replay trace.jsonl --kv-format int8 --tier disk:100GiB:2GiB\n"
+    "  quire replay trace.jsonl --url http://127.0.0.1:8080    a live server, with the same "
+    "timing\n"
     "  quire replay mooncake.jsonl.gz --evictor lru --capacity-blocks 10000 --json",
     declare_replay};
 

@@ -19,9 +19,12 @@ struct Seen {  // a request when it was attached or ended
   std::uint64_t number = 0;
   std::string tenant, salt;
   std::vector<std::uint64_t> keys;
-  std::uint32_t prompt_tokens = 0;
+  std::uint32_t prompt_tokens = 0, choices = 1;
   bool reuse = true;
-  Nanoseconds submitted = 0;
+  KvWrite write = KvWrite::all;
+  std::uint8_t priority = 50;
+  Nanoseconds ttl = 0, submitted = 0;
+  std::string format;
   Done done;
 };
 
@@ -54,11 +57,16 @@ News gather_news(EngineView& e, std::uint64_t from) {
     seen.tenant = known->tenant;
     seen.submitted = known->submitted;
     seen.done = known->done;
+    seen.choices = static_cast<std::uint32_t>(std::max<std::size_t>(known->finishes.size(), 1));
     if (!is_attach(r)) continue;
     seen.salt = known->salt;
     seen.keys = known->keys;
     seen.prompt_tokens = known->prompt_tokens;
     seen.reuse = known->reuse;
+    seen.write = known->write;
+    seen.priority = known->priority;
+    seen.ttl = known->ttl;
+    seen.format = known->format;
   }
   return news;
 }
@@ -85,14 +93,25 @@ struct CacheTrace::State {
   void write(const Json& line) {
     if (full) return;
     const std::string text = line.dump(-1, ' ', true) + "\n";
-    constexpr std::uint64_t kLast = 64;  // for the line that says so
+    constexpr std::uint64_t kLast = 512;  // for the costs, and the line that says so
     if (written + text.size() + kLast > options.bytes_max) {
       full = true;
+      write_costs();
       std::fputs("{\"e\":\"full\"}\n", file);
       std::fflush(file);
       return;
     }
     written += text.size();
+    std::fwrite(text.data(), 1, text.size(), file);
+  }
+
+  // What steps took so far. The file keeps room for it.
+  void write_costs() {
+    const StepCosts costs = service.snapshot().step_costs.costs();
+    if (!costs.known()) return;
+    Json line = step_costs_json(costs);
+    line["e"] = "costs";
+    const std::string text = line.dump() + "\n";
     std::fwrite(text.data(), 1, text.size(), file);
   }
 
@@ -106,14 +125,30 @@ struct CacheTrace::State {
     const Runtime& r = service.runtime();
     const Geometry& g = r.geometry();
     std::uint64_t block_bytes = 0;
-    for (const LayerGroup& group : g.groups) block_bytes += g.block_bytes(group);
+    Json layers = Json::array();
+    for (const LayerGroup& group : g.groups) {
+      block_bytes += g.block_bytes(group);
+      if (group.kind == GroupKind::recent || group.kind == GroupKind::state) continue;
+      layers.push_back({{"layers", group.layers.size()},
+                        {"kv_heads", group.kv_heads},
+                        {"key_dim", group.key_dim},
+                        {"value_dim", group.value_dim},
+                        {"window", group.window},
+                        {"latent", group.kind == GroupKind::latent}});
+    }
+    const ServiceOptions& s = service.options();
     write({{"quire_trace", 1},
            {"block_size", g.tokens_per_block},
            {"block_bytes", block_bytes},
            {"cache_bytes", r.kv_cache_bytes()},
            {"capacity_blocks", block_bytes == 0 ? 0 : r.kv_cache_bytes() / block_bytes},
            {"format", r.kv_format()},
-           {"evictor", options.evictor}});
+           {"evictor", options.evictor},
+           {"layers", std::move(layers)},
+           {"step_tokens", s.step_tokens},
+           {"prompt_tokens", s.prompt_rows(r.executor().traits().device)},
+           {"sequences_max", s.sequences_max},
+           {"context", r.context()}});
   }
 
   void write_record(const JournalRecord& r, const Seen* seen) {
@@ -131,6 +166,11 @@ struct CacheTrace::State {
       if (!seen->tenant.empty()) line["tenant"] = hashed(seen->tenant);
       if (!seen->salt.empty()) line["salt"] = hashed(seen->salt);
       if (!seen->reuse) line["reuse"] = false;
+      if (seen->write != KvWrite::all)
+        line["write"] = seen->write == KvWrite::none ? "none" : "prompt";
+      if (seen->priority != KvPolicy{}.priority) line["priority"] = seen->priority;
+      if (seen->ttl > 0) line["ttl_s"] = static_cast<double>(seen->ttl) * 1e-9;
+      if (!seen->format.empty()) line["format"] = seen->format;
       return write(line);
     }
     if (is_end(r))
@@ -139,6 +179,7 @@ struct CacheTrace::State {
                     {"r", r.request},
                     {"reason", reason_name(r.reason)},
                     {"generated", r.tokens},
+                    {"choices", seen->choices},
                     {"loaded", seen->done.loaded_tokens},
                     {"queue_s", seen->done.queue_seconds},
                     {"first_token_s", seen->done.first_token_seconds},
@@ -218,6 +259,7 @@ CacheTrace::~CacheTrace() {
   }
   state_->wake.notify_one();
   state_->thread.join();
+  if (!state_->full) state_->write_costs();
   std::fclose(state_->file);
 }
 

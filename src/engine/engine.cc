@@ -360,6 +360,8 @@ bool Engine::run_step() {
   sweep();
   const Nanoseconds ended = clock_.now();
   if (!reading) pace_.add(rows, static_cast<double>(ended - started));
+  if (shape_.prompt_tokens + shape_.answer_tokens > 0)
+    stats_.step_costs.add(shape_, static_cast<double>(ended - started) * 1e-9);
   ++stats_.steps;
   stats_.step_rows += rows;
   stats_.rows_per_step.add(rows);

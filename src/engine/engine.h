@@ -206,6 +206,7 @@ class Engine {
   Nanoseconds now_ = 0;
   std::uint32_t offered_ = 0;  // nodes before it were offered to the tiers in idle times
   bool worked_ = false;        // for a job that has no rows in the step yet
+  StepShape shape_;            // of the step at hand; all 0 where it has drafts
   double work_rows_ = 0;       // what programs may still do before this step's rows
   ServiceStats stats_;
   bool adapters_moved_ = true;  // requests with adapters came, began or ended since stats()

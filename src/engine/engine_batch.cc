@@ -14,7 +14,6 @@ namespace quire {
 namespace {
 
 constexpr std::uint32_t kPlacedMax = 256;  // waiting jobs with a cursor in the index
-constexpr std::uint32_t kPromptRows = 96;  // of prompts, in a step that also makes answers
 constexpr std::uint32_t kScoredRows = 64;  // rows of a step whose logits are all wanted
 
 }  // namespace
@@ -119,8 +118,7 @@ std::uint32_t Engine::unscored(const Job& job) const {
 }
 
 std::uint32_t Engine::prompt_tokens() const {
-  const bool is_cpu = runtime_.executor().traits().device == DeviceKind::cpu;
-  return options_.prompt_tokens.value_or(is_cpu ? kPromptRows : options_.step_tokens);
+  return options_.prompt_rows(runtime_.executor().traits().device);
 }
 
 // Puts rows of sequences that begin with the same blocks next to each other, so that attention

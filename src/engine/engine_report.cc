@@ -107,16 +107,21 @@ void Engine::complete(Job& job) {
   end(job, Reason::finished);
 }
 
-// Measures the cost of a prompt token. The cache is told only when the cost has changed noticeably:
+// Notes what the step computes, and measures the cost of a prompt token. The cache is told only when the cost has changed noticeably:
 // jitter would only shuffle the order of eviction.
 void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   double positions = 0;
   std::size_t reading = 0;
+  shape_ = {};
+  bool drafted = false;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const auto count = static_cast<double>(items_[i].tokens.size());
     positions += count * (rows_[i].past + count / 2);
     if (items_[i].tokens.size() - items_[i].drafted > 1) reading += items_[i].tokens.size();
+    shape_.add(static_cast<std::uint32_t>(items_[i].tokens.size()), rows_[i].past);
+    drafted |= items_[i].drafted > 0;
   }
+  if (drafted) shape_ = {};
   if (reading < PrefillCost::kRowsMin) return;
   prefill_cost_.add(rows, positions / rows, static_cast<double>(forward));
   const double now = prefill_cost_.token_seconds();

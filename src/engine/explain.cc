@@ -74,6 +74,9 @@ RequestRecord make_record(const Request& r) {
   record.prompt_tokens = static_cast<std::uint32_t>(r.prompt.size());
   record.segments = r.segments;
   record.reuse = r.kv.reuse;
+  record.write = r.kv.write;
+  record.priority = r.kv.priority;
+  record.ttl = r.kv.ttl;
   return record;
 }
 

@@ -39,6 +39,9 @@ struct RequestRecord {
   std::vector<PromptSegment> segments;
   std::vector<std::uint64_t> keys;  // prefixes of its block keys, as the journal has them
   bool reuse = true;
+  KvWrite write = KvWrite::all;
+  std::uint8_t priority = 50;
+  Nanoseconds ttl = 0;
   std::uint32_t cached_tokens = 0, waited_tokens = 0;
   Reason reason = Reason::none;  // why the next token was not served
   Nanoseconds submitted = 0, admitted = 0, first_token = 0, ended = 0;  // 0: not yet

@@ -41,6 +41,9 @@ struct ServiceOptions {
   // token. None: all on a GPU, 96 on a CPU, which few rows use as well as 512 do, so that answers do
   // not stutter.
   std::optional<std::uint32_t> prompt_tokens = {};
+  std::uint32_t prompt_rows(DeviceKind device) const {
+    return prompt_tokens.value_or(device == DeviceKind::cpu ? 96 : step_tokens);
+  }
   std::uint32_t sequences_max = 64;            // --max-num-seqs: answers that decode together
   std::uint32_t sequences_max_per_tenant = 0;  // 0: as many as all together
   std::uint32_t queue_max = 512;               // --max-queue: requests that wait

@@ -14,6 +14,7 @@
 #include "base/histogram.h"
 #include "engine/draft/tally.h"
 #include "engine/request.h"
+#include "engine/step_costs.h"
 #include "kv/cache.h"
 #include "kv/tier/tier_link.h"
 
@@ -54,6 +55,7 @@ struct ServiceStats {
   double forward_seconds = 0;     // in the model's kernels
   double sample_seconds = 0;      // from logits to tokens
   double idle_seconds = 0;
+  StepCostFit step_costs;  // what a step takes, by what it computes; drafts left out
 
   Histogram first_token_seconds, inter_token_seconds, token_seconds, request_seconds;
   Histogram queue_seconds, prefill_seconds, decode_seconds, inference_seconds;

@@ -1,11 +1,25 @@
 #include "server/embedding.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
 namespace quire {
+
+std::optional<std::string> too_many_numbers(const GenerationRequest& asked, std::uint32_t hidden,
+                                            bool base64) {
+  const std::size_t most = base64 ? 4 << 20 : 1 << 20;
+  const std::size_t numbers =
+      asked.prompts.size() * (asked.embedding.dimensions > 0 ? asked.embedding.dimensions : hidden);
+  if (numbers <= most) return std::nullopt;
+  return fmt::format(
+      "asks for {} numbers, and an answer holds at most {} as {}; send fewer texts at "
+      "once",
+      numbers, most, base64 ? "base64" : "float");
+}
 
 std::vector<float> shape_embedding(std::span<const float> pooled, const EmbeddingRequest& asked) {
   const std::size_t kept = asked.dimensions == 0

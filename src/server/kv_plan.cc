@@ -3,11 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 
 #include "engine/plan.h"
 #include "model/catalog.h"
 #include "model/model.h"
+#include "replay/trace_plan.h"
 #include "server/routes.h"
 
 namespace quire {
@@ -96,6 +98,43 @@ Json plan_json(const Plan& plan, const PlanSubject& subject, const PlanRequest& 
           {"formula", plan.formula}};
 }
 
+// A trace of either format, as the text of its lines. It runs here, on a thread of requests, one at a
+// time for all, so it must not be long.
+constexpr std::size_t kTraceAsksMax = 20'000;
+constexpr std::uint64_t kTraceEventsOfOne = 300'000;
+constexpr std::uint64_t kTraceTokensMax = 4 << 20;
+std::atomic<bool> trace_runs{false};
+
+struct TraceTurn {
+  bool mine = !trace_runs.exchange(true);
+  ~TraceTurn() {
+    if (mine) trace_runs = false;
+  }
+};
+
+std::optional<ApiError> plan_of_lines(std::string lines, TracePlanRequest asked, Json& est) {
+  const auto bad = [](const std::string& why) { return bad_value("trace", why); };
+  const TraceTurn turn;
+  if (!turn.mine)
+    return ApiError{.status = 429,
+                    .message = "another trace is being planned; try again later",
+                    .type = "rate_limit_error",
+                    .code = "rate_limit_exceeded",
+                    .retry_after_s = 5};
+  const auto trace = parse_asks(std::move(lines), "trace", kTraceEventsOfOne);
+  if (!trace.ok()) return bad(trace.error().message);
+  const std::uint64_t tokens = trace.value().prompt_tokens() + trace.value().answer_tokens();
+  if (trace.value().asks.size() > kTraceAsksMax || tokens > kTraceTokensMax)
+    return bad(
+        fmt::format("{} requests with {} tokens; a server plans for up to {} with {}. "
+                    "`quire plan --trace` has no such bounds",
+                    trace.value().asks.size(), tokens, kTraceAsksMax, kTraceTokensMax));
+  auto made = plan_trace(trace.value(), asked);
+  if (!made.ok()) return bad(made.error().message);
+  est = std::move(made.value());
+  return std::nullopt;
+}
+
 }  // namespace
 
 void post_kv_plan(Server& server, std::shared_ptr<Call> call) {
@@ -119,6 +158,15 @@ void post_kv_plan(Server& server, std::shared_ptr<Call> call) {
           static_cast<std::uint64_t>(o->integer("shared_prefix", 0, kTokensMost).value_or(0));
       w.groups = static_cast<std::uint64_t>(o->integer("prefix_groups", 1, 1 << 20).value_or(1));
       w.qps = o->number("qps", 0, 1e9).value_or(0);
+    }
+    std::optional<std::string> trace = f.text("trace", std::size_t{16} << 20);
+    StepCosts costs;
+    if (const Json* given = f.find("costs")) {
+      const auto read = parse_step_costs(*given);
+      if (read.ok())
+        costs = read.value();
+      else
+        f.refuse("costs", read.error().message);
     }
     const auto format = name.empty() ? Result<const Format*>(nullptr) : find_format(name);
     if (!format.ok()) f.refuse("format", format.error().message, "kv_format_unsupported");
@@ -158,13 +206,33 @@ void post_kv_plan(Server& server, std::shared_ptr<Call> call) {
 
     const ServiceStats s = server.service().snapshot();
     Json answer = plan_json(plan, *subject, request, storage, geometry.tokens_per_block);
+    Json of_trace;
+    if (trace) {
+      if (subject->served && !costs.known()) costs = s.step_costs.costs();
+      TracePlanRequest asked{
+          .geometry = geometry,
+          .cache_bytes =
+              request.memory_bytes > 0
+                  ? request.memory_bytes - std::min(request.memory_bytes, request.weights_bytes)
+                  : plan.kv_pool_bytes,
+          .costs = costs};
+      if (auto error = plan_of_lines(std::move(*trace), std::move(asked), of_trace))
+        return post_refusal(call, std::move(*error));
+      answer["est"] = {{"hit_rate", of_trace["hit_rate"]},
+                       {"ttft_ms", of_trace["first_token_ms"]["p50"]},
+                       {"decode_tok_s", of_trace["token_ms"]["p50"] > 0
+                                            ? Json(1e3 / of_trace["token_ms"]["p50"].get<double>())
+                                            : Json()},
+                       {"bound", "memory_bandwidth"}};
+      answer["trace"] = std::move(of_trace);
+    }
     Json assumptions = Json::array({"K and V as allocated: whole blocks, whole slabs"});
     Json warnings = Json::array();
     if (request.memory_bytes > 0 && request.memory_bytes <= request.weights_bytes)
       warnings.push_back("the weights alone do not fit this memory");
     if (plan.context > subject->context)
       warnings.push_back(fmt::format("the model was trained for {} tokens", subject->context));
-    if (has_workload) {
+    if (has_workload && !trace) {
       const double hit = expected_hit_rate(w, geometry.tokens_per_block, plan);
       const double computed = static_cast<double>(s.prompt_tokens_computed);
       const double token_s = subject->served && computed > 0 ? s.prefill_seconds.sum / computed : 0;

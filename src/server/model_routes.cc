@@ -42,13 +42,13 @@ Json model_entry(Server& server, const std::string& name) {
 }
 
 Json gemini_entry(Server& server, const std::string& name) {
-  return {
-      {"name", "models/" + name},
-      {"version", "1"},
-      {"displayName", name},
-      {"inputTokenLimit", server.runtime().context()},
-      {"outputTokenLimit", server.runtime().context()},
-      {"supportedGenerationMethods", {"generateContent", "countTokens", "createCachedContent"}}};
+  return {{"name", "models/" + name},
+          {"version", "1"},
+          {"displayName", name},
+          {"inputTokenLimit", server.runtime().context()},
+          {"outputTokenLimit", server.runtime().context()},
+          {"supportedGenerationMethods",
+           {"generateContent", "countTokens", "createCachedContent", "embedContent"}}};
 }
 
 }  // namespace

@@ -172,8 +172,6 @@ std::optional<ApiError> check_tokens(std::size_t tokens, std::size_t total,
 // A text and what is scored after it. Each part is encoded on its own, so the scored tokens do not
 // depend on the text.
 void add_scored(const PromptInput& p, const Tokenizer& tokenizer, Prompt& prompt) {
-  if (p.text_tokens_max > 0 && prompt.tokens.size() > p.text_tokens_max)
-    prompt.tokens.resize(p.text_tokens_max);
   const auto add = [&](const std::string& text) {
     const std::vector<TokenId> more = tokenizer.encode(text, {.add_special = false});
     prompt.tokens.insert(prompt.tokens.end(), more.begin(), more.end());
@@ -305,6 +303,8 @@ std::optional<ApiError> make_prompts(const GenerationRequest& asked, const Runti
       if (prompt.tokens.empty() && tokenizer.bos() != kNoToken)
         prompt.tokens.push_back(tokenizer.bos());
     }
+    if (p.text_tokens_max > 0 && prompt.tokens.size() > p.text_tokens_max)
+      prompt.tokens.resize(p.text_tokens_max);
     if (!p.scored.empty()) add_scored(p, tokenizer, prompt);
     if (auto error = stopped()) return error;
     if (prompt.tokens.empty())

@@ -78,7 +78,6 @@ constexpr Route kRoutes[] = {
 
     // Reserved: routes that clients of other servers use and that this server does not have.
     {"POST", "/slots/{id}", Access::admin, not_yet},
-    {"POST", "/completion", Access::user, not_yet},
     {"POST", "/open_session", Access::user, not_yet},
     {"POST", "/close_session", Access::user, not_yet},
     {"GET", "/hicache/storage-backend", Access::admin, not_yet},

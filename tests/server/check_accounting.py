@@ -89,6 +89,16 @@ def of_ollama(answer):
     return answer["prompt_eval_count"], None, None, answer["eval_count"]
 
 
+def llama(system, texts, limit):
+    return {"prompt": system + "".join(texts), "n_predict": limit, "temperature": 0}
+
+
+def of_llama(answer):
+    t = answer["timings"]
+    assert t["cache_n"] + t["prompt_n"] == answer["tokens_evaluated"], answer
+    return answer["tokens_evaluated"], answer["tokens_cached"], None, answer["tokens_predicted"]
+
+
 DIALECTS = {
     "openai chat": ("/v1/chat/completions", chat, of_openai),
     "openai completions": ("/v1/completions", completion, of_openai),
@@ -96,6 +106,7 @@ DIALECTS = {
     "anthropic": ("/v1/messages", anthropic, of_anthropic),
     "gemini": ("/v1beta/models/m:generateContent", gemini, of_gemini),
     "ollama": ("/api/chat", ollama, of_ollama),
+    "llama": ("/completion", llama, of_llama),
 }
 
 

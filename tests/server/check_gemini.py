@@ -249,6 +249,22 @@ class Gemini(unittest.TestCase):
         counted = self.ask(history, **{**config, "max_output_tokens": 1}).usage_metadata.prompt_token_count
         self.assertGreater(counted, self.ask(history[:1], **{**config, "max_output_tokens": 1}).usage_metadata.prompt_token_count)
 
+    def test_embeddings_are_those_of_openai(self):
+        texts = ["Hello there", "General"]
+        other = self.server.post("/v1/embeddings", {"model": "m", "input": texts, "encoding_format": "float"})["data"]
+        answer = self.client.models.embed_content(model="m", contents=texts)
+        self.assertEqual([e.values for e in answer.embeddings], [e["embedding"] for e in other])
+        short = self.client.models.embed_content(model="m", contents=texts[0], config={"output_dimensionality": 16})
+        self.assertEqual(len(short.embeddings[0].values), 16)
+        content = {"content": {"parts": [{"text": texts[0]}]}}
+        one = self.server.post("/v1beta/models/m:embedContent", content)
+        self.assertEqual(one["embedding"]["values"], other[0]["embedding"])
+        batch = self.server.post("/v1beta/models/m:batchEmbedContents", {"requests": [{"model": "models/m", **content}] * 2})
+        self.assertEqual([e["values"] for e in batch["embeddings"]], [other[0]["embedding"]] * 2)
+        for bad in ({}, {"content": {"parts": []}}, {"content": {"parts": [{"inlineData": {}}]}}, {**content, "outputDimensionality": 0}):
+            status, _, error = self.server.call("POST", "/v1beta/models/m:embedContent", bad)
+            self.assertEqual((status, error["error"]["status"]), (400, "INVALID_ARGUMENT"), bad)
+
     def test_the_kv_object_is_taken_and_answered(self):
         body = {"contents": [{"parts": [{"text": "Hello there"}]}], "generationConfig": {"maxOutputTokens": 2},
                 "kv": {"report": ["explain"]}}

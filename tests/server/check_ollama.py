@@ -127,6 +127,23 @@ class Ollama(unittest.TestCase):
             self.client.generate(model="nobody")
         self.assertEqual(caught.exception.status_code, 404)
 
+    def test_embeddings_are_those_of_openai(self):
+        texts = ["Hello there", "General"]
+        answer = self.client.embed(model="m", input=texts)
+        other = self.server.post("/v1/embeddings", {"model": "m", "input": texts, "encoding_format": "float"})
+        self.assertEqual([list(e) for e in answer.embeddings], [e["embedding"] for e in other["data"]])
+        self.assertEqual(answer.prompt_eval_count, other["usage"]["prompt_tokens"])
+        self.assertEqual(len(self.client.embed(model="m", input="Hello there", dimensions=16).embeddings[0]), 16)
+        one = self.client.embeddings(model="m", prompt="Hello there").embedding  # the older route; not normalized
+        scale = sum(x * x for x in one) ** 0.5
+        for a, b in zip(one, answer.embeddings[0]):
+            self.assertAlmostEqual(a / scale, b, places=5)
+        self.assertEqual(self.client.embed(model="m", input="").embeddings, [])
+        long = "x" * 20000  # cut to the context unless the client says otherwise
+        self.assertEqual(len(self.client.embed(model="m", input=long).embeddings), 1)
+        with self.assertRaises(ollama.ResponseError):
+            self.client.embed(model="m", input=long, truncate=False)
+
     def test_the_model_can_be_looked_at(self):
         listed = self.client.list().models
         self.assertEqual([m.model for m in listed], ["m"])

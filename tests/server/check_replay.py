@@ -3,6 +3,7 @@ running server, and `quire top`.
 
     check_replay.py QUIRE WRITE_TINY
 """
+import gzip
 import json
 import os
 import random
@@ -78,6 +79,81 @@ class Replays(unittest.TestCase):
         self.assertEqual(read(path).splitlines()[-1], '{"e":"full"}')
         (cut,) = quire("replay", path, "--json", "--capacity-blocks", "100")
         self.assertLess(cut["requests"], 40)
+
+    def test_what_if_in_virtual_time(self):
+        path = self.record("--kv-cache-memory", "64MiB", requests=200)
+        (head, *_), (costs,) = [json.loads(x) for x in read(path).splitlines()[:1]], [
+            json.loads(x) for x in read(path).splitlines() if '"costs"' in x]
+        self.assertGreater(head["layers"][0]["kv_heads"], 0)
+        self.assertGreater(costs["step_ms"] + costs["prompt_token_us"], 0)
+        (same,) = quire("replay", path, "--order", "virtual", "--json")
+        recorded = same["recorded"]
+        self.assertEqual((same["order"], same["requests"], same["refused"]), ("virtual", 200, 0))
+        # One after another, and room for all: it differs only where a request came before the last one had ended.
+        self.assertAlmostEqual(same["hit_blocks"], recorded["hit_blocks"], delta=recorded["hit_blocks"] // 50)
+        self.assertAlmostEqual(same["hit_rate"], recorded["hit_rate"], delta=0.01)
+        print(f"first token p50: virtual {same['first_token_ms']['p50']:.2f} ms, recorded {recorded['first_token_ms']['p50']:.2f} ms; "
+              f"per token {same['token_ms']['p50']:.2f} and {recorded['token_ms']['p50']:.2f} ms")
+        (small,) = quire("replay", path, "--capacity-blocks", "40", "--json")
+        self.assertLess(small["hit_blocks"], same["hit_blocks"])
+        self.assertGreater(small["evictions"]["evicted_capacity"], 0)
+        (disk,) = quire("replay", path, "--capacity-blocks", "40", "--tier", "disk:1GiB:4GiB:1", "--costs",
+                        '{"step_ms": 5, "prompt_token_us": 5000}', "--speed", "0.01", "--json")
+        self.assertGreater(disk["hit_tokens"]["disk"], 0)
+        (less,) = quire("replay", path, "--kv-format", "int8", "--json")
+        self.assertGreater(less["capacity_blocks"], 2 * same["capacity_blocks"])  # of f32
+        (larger,) = quire("replay", path, "--block-size", "64", "--json")
+        self.assertEqual(larger["block_size"], 64)
+        self.assertGreater(larger["hit_tokens"]["memory"], 0)
+        curve = path + ".html"
+        quire("replay", path, "--evictor", "lru,odds", "--plot", curve, "--json")
+        self.assertEqual(read(curve).count("<polyline"), 2)
+
+    def test_a_live_server_gets_the_trace(self):
+        path = self.record("--kv-cache-memory", "64MiB", requests=40)
+        server = Server(QUIRE, tiny("llama-F32"), "--kv-cache-memory", "64MiB")
+        try:
+            (live,) = quire("replay", path, "--url", server.url, "--vocabulary", "200", "--speed", "20", "--json")
+        finally:
+            server.stop()
+        self.assertEqual((live["order"], live["requests"], live["failed"]), ("live", 40, 0), live)
+        self.assertGreater(live["hit_rate"], 0.2)
+
+    def test_mooncakes_traces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.jsonl")
+            with open(path, "w") as f:
+                for i in range(300):
+                    ids = [0, 1, 2 + i % 7, 100 + i]
+                    f.write(json.dumps({"timestamp": 200 * i, "input_length": 1600, "output_length": 20, "hash_ids": ids}) + "\n")
+            (opaque,) = quire("replay", path, "--format", "mooncake", "--evictor", "lru", "--capacity-blocks", "10000", "--json")
+            self.assertEqual((opaque["blocks"], opaque["hit_blocks"]), (1200, 2 * 299 + 293))
+            self.assertAlmostEqual(opaque["hit_share"], opaque["hit_blocks"] / 1200)
+            (served,) = quire("replay", path, "--format", "mooncake", "--evictor", "lru", "--capacity-blocks", "10000",
+                              "--order", "virtual", "--json")
+            self.assertEqual(served["hit_blocks"], opaque["hit_blocks"])  # the last block is not whole
+            self.assertGreater(served["first_token_ms"]["p99"], 0)
+
+    def test_what_a_trace_may_not_do(self):
+        head = '{"quire_trace":1,"block_size":32,"block_bytes":1,"cache_bytes":1,"capacity_blocks":9,"format":"f16","evictor":"odds"}\n'
+        with tempfile.TemporaryDirectory() as folder:
+            for number, text in enumerate((
+                    "", "{}", head + "[1]\n", head + '{"e":"attach","prompt":-1}\n', head + '{"e":"attach","prompt":1e99}\n',
+                    head + '{"e":"store","k":"zz"}\n', head.replace("32", "33"), head.replace("32", "0"),
+                    head + '{"e":"end","first_token_s":-5}\n', head + '{"e":"costs","step_ms":1e99}\n', "x" * (17 << 20))):
+                path = os.path.join(folder, str(number))
+                with gzip.open(path, "wb") as f:
+                    f.write(text.encode())
+                for order in "recorded", "virtual":
+                    done = subprocess.run([QUIRE, "replay", path, "--order", order, "--capacity-blocks", "9"], capture_output=True,
+                                          text=True, timeout=60)
+                    self.assertIn(done.returncode, (1, 2), (text[:100], done))
+                    self.assertIn("error:", done.stderr)
+            path = os.path.join(folder, "cut.gz")
+            with open(path, "wb") as f:
+                f.write(gzip.compress((head * 50).encode())[:-9])
+            done = subprocess.run([QUIRE, "replay", path], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1, done)
 
     def test_plan_says_what_the_server_has(self):
         server = Server(QUIRE, tiny("llama-F32"), "--kv-cache-memory", "16MiB")

@@ -37,7 +37,10 @@ void MemoryTier::drop(const RecordName& name) {
   if (it == records_.end()) return;
   counts_.stored_bytes -= it->second.size();
   records_.erase(it);
-  std::erase(order_, name);
+  if (!order_.empty() && order_.front() == name)
+    order_.pop_front();
+  else
+    std::erase(order_, name);
 }
 
 void MemoryTier::find(std::span<const RecordName> names, FindDone done) {

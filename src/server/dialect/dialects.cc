@@ -6,12 +6,12 @@
 
 namespace quire {
 
-extern const Dialect kResponses, kAnthropic, kGemini, kOllama, kOpenAi;
+extern const Dialect kResponses, kAnthropic, kGemini, kOllama, kLlamaServer, kOpenAi;
 
 namespace {
 
 constexpr std::array kDialects = {
-    &kResponses, &kAnthropic, &kGemini, &kOllama, &kOpenAi,
+    &kResponses, &kAnthropic, &kGemini, &kOllama, &kLlamaServer, &kOpenAi,
 };
 
 }  // namespace

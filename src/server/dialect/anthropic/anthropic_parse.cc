@@ -5,38 +5,22 @@
 #include <algorithm>
 
 #include "server/dialect/anthropic/anthropic_blocks.h"
+#include "server/dialect/shared_fields.h"
 
 namespace quire::anthropic {
 namespace {
 
 constexpr std::int64_t kTokensMax = 1 << 30;
 
-void parse_stop_sequences(Fields& f, GenerationRequest& asked) {
-  const Json* list = f.find("stop_sequences");
-  if (list == nullptr) return;
-  if (!list->is_array() || list->size() > 16)
-    return f.refuse("stop_sequences", "must be a list of at most 16");
-  for (const Json& s : *list) {
-    if (!s.is_string() || s.get_ref<const std::string&>().empty() ||
-        s.get_ref<const std::string&>().size() > 256)
-      return f.refuse("stop_sequences", "must be strings of 1 to 256 bytes");
-    asked.stop.push_back(s.get<std::string>());
-  }
-}
-
 // Newer versions of the API and its client have none of these; a server of one's own needs them.
 void parse_sampling_fields(Fields& f, const ParseContext& context, GenerationRequest& asked) {
   SamplingOptions& s = asked.sampling;
   s = context.sampling;
-  if (const auto t = f.number("temperature", 0, 2)) s.temperature = static_cast<float>(*t);
-  if (const auto p = f.number("top_p", 0, 1)) s.top_p = static_cast<float>(*p);
-  if (s.top_p == 0) f.refuse("top_p", "must be above 0");
-  if (const auto k = f.integer("top_k", -1, kTokensMax))
-    s.top_k = *k < 0 ? 0 : static_cast<std::uint32_t>(*k);
-  if (const auto seed = f.integer("seed", INT64_MIN, INT64_MAX)) {
-    s.seed = static_cast<std::uint64_t>(*seed);
-    asked.seeded = true;
-  }
+  constexpr FloatField kNumbers[] = {{"temperature", 0, 2, &SamplingOptions::temperature}};
+  take_numbers(f, kNumbers, s);
+  take_top_p(f, "top_p", s);
+  take_top_k(f, "top_k", s);
+  take_seed(f, asked);
   asked.ignore_eos = f.boolean("ignore_eos").value_or(false);
 }
 
@@ -96,7 +80,7 @@ std::optional<ApiError> parse_messages(const Json& body, const ParseContext& con
   asked.tokens_max = static_cast<std::uint32_t>(f.integer("max_tokens", 0, kTokensMax).value_or(0));
   if (!f.failed()) asked.model = model.get<std::string>();
   parse_conversation_fields(f, context, asked);
-  parse_stop_sequences(f, asked);
+  take_stops(f, "stop_sequences", asked.stop);
   parse_sampling_fields(f, context, asked);
   asked.stream = f.boolean("stream").value_or(false);
   parse_kv(f, context.kv_header, context.kv, asked.kv);
@@ -105,9 +89,7 @@ std::optional<ApiError> parse_messages(const Json& body, const ParseContext& con
     asked.compare_to = diagnostics->text("previous_message_id", 256).value_or("");
   f.object("metadata");
   ignore_other_fields(f);
-  if (context.strict_fields && !f.failed()) f.refuse_unknown();
-  if (f.failed()) return f.error();
-  return std::nullopt;
+  return finish_fields(f, context);
 }
 
 std::optional<ApiError> parse_conversation(const Json& body, const ParseContext& context,

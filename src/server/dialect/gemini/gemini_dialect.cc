@@ -1,4 +1,4 @@
-// Gemini's entry: generateContent, streamGenerateContent, countTokens and cachedContents. Paths work
+// Gemini's entry: generateContent, streamGenerateContent, countTokens, embeddings and cachedContents. Paths work
 // under /v1, /v1beta and /v1alpha (server/router.h).
 #include "server/dialect/dialect.h"
 #include "server/dialect/gemini/cached_routes.h"
@@ -40,6 +40,24 @@ void post_generate(Server& server, std::shared_ptr<Call> call) {
 void post_stream_generate(Server& server, std::shared_ptr<Call> call) {
   const bool events = call->request().parameter("alt").value_or("") == "sse";
   generate_content(server, std::move(call), events ? Sent::events : Sent::array);
+}
+
+void embed(Server& server, std::shared_ptr<Call> call, ParseRequest* parse) {
+  const std::string model = model_name(call->arguments.front());
+  server.generate(call, [parse, model](const Json& body, const ParseContext& context,
+                                       GenerationRequest& asked) {
+    auto error = parse(body, context, asked);
+    asked.model = model;
+    return error;
+  });
+}
+
+void post_embed(Server& server, std::shared_ptr<Call> call) {
+  embed(server, std::move(call), parse_embed);
+}
+
+void post_batch_embed(Server& server, std::shared_ptr<Call> call) {
+  embed(server, std::move(call), parse_batch_embed);
 }
 
 // The whole prompt counts, cached or not, as usageMetadata counts it.
@@ -89,6 +107,8 @@ constexpr Route kGeminiRoutes[] = {
     {"POST", "/v1/models/{id*}:streamGenerateContent", Access::user, post_stream_generate,
      "generate_content"},
     {"POST", "/v1/models/{id*}:countTokens", Access::user, post_count},
+    {"POST", "/v1/models/{id*}:embedContent", Access::user, post_embed, "embeddings"},
+    {"POST", "/v1/models/{id*}:batchEmbedContents", Access::user, post_batch_embed, "embeddings"},
     {"POST", "/v1/cachedContents", Access::user, post_cached_content},
     {"GET", "/v1/cachedContents", Access::user, get_cached_contents},
     {"GET", "/v1/cachedContents/{id}", Access::user, get_cached_content},
@@ -109,6 +129,8 @@ extern const Dialect kGemini = {
     .parse_conversation = gemini::parse_conversation,
     .writer = [](const GenerationRequest& asked, AnswerHead head,
                  const Tokenizer& tokenizer) -> std::unique_ptr<AnswerWriter> {
+      if (asked.embedding.pooling != Pooling::none)
+        return std::make_unique<gemini::GeminiEmbedWriter>(asked, std::move(head));
       return std::make_unique<gemini::GeminiWriter>(asked, std::move(head), tokenizer);
     },
     .error = gemini::gemini_error_response,

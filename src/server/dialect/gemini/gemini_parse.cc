@@ -4,6 +4,8 @@
 
 #include "server/dialect/gemini/gemini_contents.h"
 #include "server/dialect/gemini/gemini_schema.h"
+#include "server/dialect/shared_fields.h"
+#include "server/embedding.h"
 
 namespace quire::gemini {
 namespace {
@@ -11,35 +13,15 @@ namespace {
 constexpr std::int64_t kOutputTokensMax = 1 << 30;
 constexpr const char* kCachedFields[] = {"systemInstruction", "tools", "toolConfig"};
 
-void parse_stops(Fields& config, GenerationRequest& asked) {
-  const Json* const list = config.find("stopSequences");
-  if (list == nullptr) return;
-  if (!list->is_array() || list->size() > 16)
-    return config.refuse("stopSequences", "must be a list of at most 16");
-  for (const Json& s : *list) {
-    if (!s.is_string() || s.get_ref<const std::string&>().empty() ||
-        s.get_ref<const std::string&>().size() > 256)
-      return config.refuse("stopSequences", "must be strings of 1 to 256 bytes");
-    asked.stop.push_back(s.get<std::string>());
-  }
-}
-
 void parse_numbers(Fields& config, GenerationRequest& asked) {
-  SamplingOptions& s = asked.sampling;
-  const auto take = [&](const char* name, double low, double high, float& into) {
-    if (const auto number = config.number(name, low, high)) into = static_cast<float>(*number);
-  };
-  take("temperature", 0, 2, s.temperature);
-  take("topP", 0, 1, s.top_p);
-  if (s.top_p == 0) config.refuse("topP", "must be above 0");
-  if (const auto top_k = config.integer("topK", 0, kOutputTokensMax))
-    s.top_k = static_cast<std::uint32_t>(*top_k);
-  take("presencePenalty", -2, 2, s.presence_penalty);
-  take("frequencyPenalty", -2, 2, s.frequency_penalty);
-  if (const auto seed = config.integer("seed", INT64_MIN, INT64_MAX)) {
-    s.seed = static_cast<std::uint64_t>(*seed);
-    asked.seeded = true;
-  }
+  constexpr FloatField kNumbers[] = {
+      {"temperature", 0, 2, &SamplingOptions::temperature},
+      {"presencePenalty", -2, 2, &SamplingOptions::presence_penalty},
+      {"frequencyPenalty", -2, 2, &SamplingOptions::frequency_penalty}};
+  take_numbers(config, kNumbers, asked.sampling);
+  take_top_p(config, "topP", asked.sampling);
+  take_top_k(config, "topK", asked.sampling);
+  take_seed(config, asked);
   asked.n = static_cast<std::uint32_t>(config.integer("candidateCount", 1, 16).value_or(1));
   asked.best_of = asked.n;
   if (const auto max = config.integer("maxOutputTokens", 1, kOutputTokensMax))
@@ -87,7 +69,7 @@ void parse_answer_form(Fields& config, GenerationRequest& asked) {
 
 void parse_config(Fields& config, GenerationRequest& asked) {
   parse_numbers(config, asked);
-  parse_stops(config, asked);
+  take_stops(config, "stopSequences", asked.stop);
   parse_answer_form(config, asked);
   if (const Json* modalities = config.find("responseModalities"))
     if (!modalities->is_array() || (!modalities->empty() && *modalities != Json::array({"TEXT"})))
@@ -134,6 +116,76 @@ std::optional<ApiError> parse_generate(const Json& body, const ParseContext& con
   }
   if (f.failed()) return f.error();
   return std::nullopt;
+}
+
+namespace {
+
+// The texts of one content, one after the other, and how many numbers are wanted of it.
+void parse_embedded(Fields& f, const ParseContext& context, GenerationRequest& asked) {
+  auto content = f.object("content");
+  if (!content) return f.refuse("content", "is required", "missing_required_parameter");
+  const Json& parts = content->require("parts");
+  if (f.failed()) return;
+  if (!parts.is_array() || parts.empty() || parts.size() > 4096)
+    return content->refuse("parts", "must be a list of 1 to 4096 texts");
+  std::string text;
+  for (const Json& part : parts) {
+    const auto at = part.is_object() ? part.find("text") : part.end();
+    if (!part.is_object() || at == part.end() || !at->is_string())
+      return content->refuse("parts", "must hold texts");
+    if (!text.empty()) text += '\n';
+    text += at->get_ref<const std::string&>();
+  }
+  if (text.empty()) return content->refuse("parts", "must not be empty");
+  asked.prompts.push_back({.text = std::move(text)});
+  const auto dimensions =
+      static_cast<std::uint32_t>(f.integer("outputDimensionality", 1, context.hidden).value_or(0));
+  if (asked.prompts.size() > 1 && dimensions != asked.embedding.dimensions)
+    f.refuse("outputDimensionality", "must be the same for all");
+  asked.embedding.dimensions = dimensions;
+  for (const char* name : {"model", "taskType", "title", "autoTruncate"}) f.find(name);
+}
+
+// What both kinds of bodies have, besides contents.
+std::optional<ApiError> finish_embedding(Fields& f, const ParseContext& context,
+                                         GenerationRequest& asked) {
+  asked.prompt_field = "content";
+  asked.tokens_max = 0;
+  asked.embedding.pooling = context.pooling;
+  if (!f.failed())
+    if (auto problem = too_many_numbers(asked, context.hidden, false))
+      f.refuse("requests", *problem);
+  parse_kv(f, context.kv_header, context.kv, asked.kv);
+  if (asked.kv.given)
+    asked.priority = asked.kv.priority;
+  else if (context.pooling != Pooling::last)
+    asked.kv.policy.write = KvWrite::none;  // states of a mean cannot come from the cache
+  return finish_fields(f, context);
+}
+
+}  // namespace
+
+std::optional<ApiError> parse_embed(const Json& body, const ParseContext& context,
+                                    GenerationRequest& asked) {
+  Fields f(body, {}, Fields::Spelling::either);
+  parse_embedded(f, context, asked);
+  return finish_embedding(f, context, asked);
+}
+
+std::optional<ApiError> parse_batch_embed(const Json& body, const ParseContext& context,
+                                          GenerationRequest& asked) {
+  constexpr std::size_t kTextsMax = 1024;
+  Fields f(body, {}, Fields::Spelling::either);
+  const Json& requests = f.require("requests");
+  if (!f.failed() && (!requests.is_array() || requests.empty() || requests.size() > kTextsMax))
+    f.refuse("requests", fmt::format("must be a list of 1 to {}", kTextsMax));
+  for (std::size_t i = 0; !f.failed() && i < requests.size(); ++i) {
+    Fields one(requests[i], fmt::format("requests[{}].", i), Fields::Spelling::either);
+    parse_embedded(one, context, asked);
+    if (one.failed()) f.refuse(one.error());
+  }
+  asked.extras["batch"] = true;
+  return finish_embedding(f, context, asked);
 }
 
 std::optional<ApiError> parse_conversation(const Json& body, const ParseContext&,

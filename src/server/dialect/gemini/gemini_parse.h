@@ -10,6 +10,9 @@ namespace quire::gemini {
 ParseRequest parse_generate;
 ParseRequest parse_conversation;  // contents, system instruction and tools alone
 
+// Of embedContent and batchEmbedContents. The body of the first is one of the second's `requests`.
+ParseRequest parse_embed, parse_batch_embed;
+
 // {"generateContentRequest": {...}} or the fields themselves, as countTokens takes them.
 const Json& counted_request(const Json& body);
 

@@ -17,7 +17,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto expires = parse_expiry(f, kNow)) CHECK(*expires > kNow);
   const Json schema = json_schema_of(body.value());
   CHECK(schema.is_object() == body.value().is_object());
-  ParseContext context{.vocabulary = 1000, .kv = {.kv_format = "f16"}};
+  ParseContext context{.vocabulary = 1000, .hidden = 64, .kv = {.kv_format = "f16"}};
+  for (const auto parse : {parse_embed, parse_batch_embed}) {
+    GenerationRequest asked;
+    if (const auto error = parse(body.value(), context, asked)) {
+      CHECK(!error->message.empty());
+      continue;
+    }
+    CHECK(!asked.prompts.empty() && asked.embedding.dimensions <= 64);
+    for (const PromptInput& p : asked.prompts) CHECK(!p.text.empty());
+  }
   for (const bool strict : {false, true}) {
     context.strict_fields = strict;
     GenerationRequest asked;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "net/http.h"
+#include "server/embedding.h"
 #include "server/ids.h"
 
 namespace quire::gemini {
@@ -202,6 +203,22 @@ Json GeminiWriter::whole(const std::vector<WholeAnswer>& answers, const std::vec
     candidates.push_back(std::move(next));
   }
   return response(std::move(candidates), usage, kv);
+}
+
+Json GeminiEmbedWriter::whole(const std::vector<WholeAnswer>&,
+                              const std::vector<PromptInfo>& prompts, const Usage& usage,
+                              const Json& kv) {
+  Json all = Json::array();
+  for (const PromptInfo& p : prompts)
+    all.push_back({{"values", shape_embedding(p.pooled, asked_.embedding)}});
+  Json out = Json::object();
+  if (asked_.extras.contains("batch"))
+    out["embeddings"] = std::move(all);
+  else
+    out["embedding"] = std::move(all.front());
+  out["usageMetadata"] = {{"promptTokenCount", usage.prompt}};
+  if (!kv.is_null()) out["kv"] = kv;
+  return out;
 }
 
 }  // namespace quire::gemini

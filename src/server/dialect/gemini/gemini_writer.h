@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "server/dialect/answer_writer.h"
+#include "server/dialect/body_writer.h"
 #include "server/dialect/whole_calls.h"
 #include "server/generation_request.h"
 #include "text/tokenizer.h"
@@ -55,6 +55,15 @@ class GeminiWriter final : public AnswerWriter {
   std::uint32_t finished_ = 0;
   Json held_ = Json::array();  // the candidate that finished last: it goes out with the whole usage
   bool begun_ = false;
+};
+
+// {"embedding": {"values": [...]}}, or {"embeddings": [...]} of a batch.
+class GeminiEmbedWriter final : public BodyWriter {
+ public:
+  GeminiEmbedWriter(const GenerationRequest& asked, AnswerHead head)
+      : BodyWriter(asked, std::move(head), kGeminiIdPrefix) {}
+  Json whole(const std::vector<WholeAnswer>& answers, const std::vector<PromptInfo>& prompts,
+             const Usage& usage, const Json& kv) override;
 };
 
 Json gemini_usage(const Usage& usage);

@@ -52,6 +52,33 @@ void post_ollama_generate(Server& server, std::shared_ptr<Call> call) {
   generate_or_load(server, std::move(call), parse_generate);
 }
 
+// No text: the model is loaded, and there is nothing to embed.
+void post_ollama_embed(Server& server, std::shared_ptr<Call> call) {
+  server.with_json(call, [&server, call](const Json& body) {
+    const auto empty = [&body](const char* name) {
+      const auto at = body.find(name);
+      return at == body.end() || at->is_null() || *at == "" || *at == Json::array();
+    };
+    GenerationRequest asked;
+    const bool nothing = body.is_object() && empty("input") && empty("prompt");
+    if (!nothing)
+      if (auto error = parse_embed(body, server.parse_context(*call), asked))
+        return post_refusal(call, std::move(*error));
+    if (nothing) {
+      Fields f(body);
+      asked.model = f.text("model", 1024).value_or("");
+      if (f.failed()) return post_refusal(call, f.error());
+    }
+    asked.model = served_name(server, asked.model.empty() ? server.model() : asked.model);
+    if (!server.serves(asked.model)) return post_refusal(call, no_model(asked.model));
+    if (nothing) return post_answer(call, {{"model", asked.model}, {"embeddings", Json::array()}});
+    if (asked.extras["cut"] == true)  // the first tokens of each text are embedded
+      for (PromptInput& p : asked.prompts)
+        p.text_tokens_max = std::max(2u, server.runtime().context()) - 1;
+    server.answer(call, std::move(asked));
+  });
+}
+
 std::optional<ApiError> parse_ollama(const Json& body, const ParseContext& context,
                                      GenerationRequest& asked) {
   return (body.contains("messages") ? parse_chat : parse_generate)(body, context, asked);
@@ -69,6 +96,8 @@ HttpResponse ollama_error_response(const ApiError& error, std::string_view) {
 constexpr Route kOllamaRoutes[] = {
     {"POST", "/api/chat", Access::user, post_ollama_chat, "chat"},
     {"POST", "/api/generate", Access::user, post_ollama_generate, "text_completion"},
+    {"POST", "/api/embed", Access::user, post_ollama_embed, "embeddings"},
+    {"POST", "/api/embeddings", Access::user, post_ollama_embed, "embeddings"},
     {"GET", "/api/tags", Access::user, get_tags},
     {"GET", "/api/ps", Access::user, get_running},
     {"POST", "/api/show", Access::user, post_show},
@@ -93,6 +122,8 @@ extern const Dialect kOllama = {
     .parse_conversation = ollama::parse_conversation,
     .writer = [](const GenerationRequest& asked, AnswerHead head,
                  const Tokenizer& tokenizer) -> std::unique_ptr<AnswerWriter> {
+      if (asked.embedding.pooling != Pooling::none)
+        return std::make_unique<ollama::OllamaEmbedWriter>(asked, std::move(head));
       return std::make_unique<ollama::OllamaWriter>(asked, std::move(head), tokenizer);
     },
     .error = ollama::ollama_error_response};

@@ -5,6 +5,8 @@
 #include <array>
 
 #include "server/dialect/openai/openai_messages.h"
+#include "server/dialect/shared_fields.h"
+#include "server/embedding.h"
 #include "server/prompt.h"
 
 namespace quire::ollama {
@@ -70,43 +72,22 @@ void parse_messages(Fields& f, GenerationRequest& asked) {
     add_message(f, messages[i], fmt::format("messages[{}]", i), asked.messages);
 }
 
-void parse_stop_option(Fields& options, GenerationRequest& asked) {
-  const Json* const stop = options.find("stop");
-  if (stop == nullptr) return;
-  const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
-  if (!list.is_array() || list.size() > 16)
-    return options.refuse("stop", "must be a string or a list of at most 16");
-  for (const Json& s : list) {
-    if (!s.is_string() || s.get_ref<const std::string&>().empty() ||
-        s.get_ref<const std::string&>().size() > 256)
-      return options.refuse("stop", "must be strings of 1 to 256 bytes");
-    asked.stop.push_back(s.get<std::string>());
-  }
-}
-
 void parse_options(Fields& options, GenerationRequest& asked) {
-  SamplingOptions& s = asked.sampling;
-  const auto take = [&](const char* name, double low, double high, float& into) {
-    if (const auto number = options.number(name, low, high)) into = static_cast<float>(*number);
-  };
-  take("temperature", 0, 2, s.temperature);
-  take("top_p", 0, 1, s.top_p);
-  if (s.top_p == 0) options.refuse("top_p", "must be above 0");
-  if (const auto top_k = options.integer("top_k", -1, kCountMax))
-    s.top_k = *top_k < 0 ? 0 : static_cast<std::uint32_t>(*top_k);
-  take("min_p", 0, 1, s.min_p);
-  take("typical_p", 0, 1, s.typical_p);
-  take("repeat_penalty", 0.01, 100, s.repetition_penalty);
-  take("presence_penalty", -2, 2, s.presence_penalty);
-  take("frequency_penalty", -2, 2, s.frequency_penalty);
-  if (const auto seed = options.integer("seed", INT64_MIN, INT64_MAX); seed && *seed >= 0) {
-    s.seed = static_cast<std::uint64_t>(*seed);
-    asked.seeded = true;
-  }
+  constexpr FloatField kNumbers[] = {
+      {"temperature", 0, 2, &SamplingOptions::temperature},
+      {"min_p", 0, 1, &SamplingOptions::min_p},
+      {"typical_p", 0, 1, &SamplingOptions::typical_p},
+      {"repeat_penalty", 0.01, 100, &SamplingOptions::repetition_penalty},
+      {"presence_penalty", -2, 2, &SamplingOptions::presence_penalty},
+      {"frequency_penalty", -2, 2, &SamplingOptions::frequency_penalty}};
+  take_numbers(options, kNumbers, asked.sampling);
+  take_top_p(options, "top_p", asked.sampling);
+  take_top_k(options, "top_k", asked.sampling);
+  take_seed(options, asked, true);
   // -1 and -2: as many as there is room for.
   if (const auto tokens = options.integer("num_predict", -2, kCountMax); tokens && *tokens >= 0)
     asked.tokens_max = static_cast<std::uint32_t>(*tokens);
-  parse_stop_option(options, asked);
+  take_stops(options, "stop", asked.stop);
   // How a model is loaded was decided when this server began; the others have no effect here.
   for (const char* name :
        {"num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram",
@@ -156,12 +137,6 @@ void parse_shared(Fields& f, const ParseContext& context, GenerationRequest& ask
   for (const char* name : {"keep_alive", "truncate", "shift"}) f.find(name);
 }
 
-std::optional<ApiError> checked(Fields& f, const ParseContext& context) {
-  if (context.strict_fields && !f.failed()) f.refuse_unknown();
-  if (f.failed()) return f.error();
-  return std::nullopt;
-}
-
 // Tokens of an earlier answer's `context`.
 void parse_context_tokens(Fields& f, const ParseContext& context, GenerationRequest& asked) {
   const Json* const tokens = f.find("context");
@@ -205,7 +180,7 @@ std::optional<ApiError> parse_chat(const Json& body, const ParseContext& context
   parse_messages(f, asked);
   openai::parse_tools(f, asked);
   parse_shared(f, context, asked);
-  return checked(f, context);
+  return finish_fields(f, context);
 }
 
 std::optional<ApiError> parse_generate(const Json& body, const ParseContext& context,
@@ -234,7 +209,7 @@ std::optional<ApiError> parse_generate(const Json& body, const ParseContext& con
     asked.return_token_ids = true;  // for the context of the answer
   }
   asked.extras["generate"] = true;
-  return checked(f, context);
+  return finish_fields(f, context);
 }
 
 std::optional<ApiError> parse_conversation(const Json& body, const ParseContext&,
@@ -246,6 +221,37 @@ std::optional<ApiError> parse_conversation(const Json& body, const ParseContext&
   openai::parse_tools(f, asked);
   if (f.failed()) return f.error();
   return std::nullopt;
+}
+
+std::optional<ApiError> parse_embed(const Json& body, const ParseContext& context,
+                                    GenerationRequest& asked) {
+  Fields f(body);
+  const bool old = !body.contains("input");  // /api/embeddings: one text, not normalized
+  asked.prompt_field = old ? "prompt" : "input";
+  asked.model = f.text("model", 1024).value_or("");
+  if (asked.model.empty()) asked.model = context.model;
+  const Json& input = f.require(asked.prompt_field);
+  if (!f.failed())
+    if (auto error = parse_prompts(input, context.vocabulary, asked)) f.refuse(std::move(*error));
+  asked.tokens_max = 0;
+  asked.embedding = {.pooling = context.pooling, .normalize = !old};
+  asked.embedding.dimensions =
+      static_cast<std::uint32_t>(f.integer("dimensions", 1, context.hidden).value_or(0));
+  asked.extras["one"] = old;
+  asked.extras["cut"] = f.boolean("truncate").value_or(true);
+  if (auto problem = too_many_numbers(asked, context.hidden, false))
+    f.refuse(asked.prompt_field, *problem);
+  if (auto options = f.object("options")) {
+    GenerationRequest ignored;
+    parse_options(*options, ignored);
+  }
+  parse_kv(f, context.kv_header, context.kv, asked.kv);
+  if (asked.kv.given) asked.priority = asked.kv.priority;
+  // States of a mean cannot come from the cache, so its blocks would only take the room of others.
+  else if (context.pooling != Pooling::last)
+    asked.kv.policy.write = KvWrite::none;
+  f.find("keep_alive");
+  return finish_fields(f, context);
 }
 
 }  // namespace quire::ollama

@@ -28,5 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       for (const Json& m : asked.messages) CHECK(m["role"].is_string() && m["content"].is_string());
     }
   }
+  GenerationRequest embedded;
+  if (body.value().is_object() && !ollama::parse_embed(body.value(), context, embedded))
+    CHECK(!embedded.prompts.empty() && embedded.tokens_max == 0);
   return 0;
 }

@@ -4,6 +4,7 @@
 
 #include "net/http.h"
 #include "server/access_log.h"
+#include "server/embedding.h"
 
 namespace quire::ollama {
 namespace {
@@ -116,6 +117,25 @@ Json OllamaWriter::whole(const std::vector<WholeAnswer>& answers,
     tokens.insert(tokens.end(), a.token_ids.begin(), a.token_ids.end());
     out["context"] = std::move(tokens);
   }
+  return out;
+}
+
+Json OllamaEmbedWriter::whole(const std::vector<WholeAnswer>&,
+                              const std::vector<PromptInfo>& prompts, const Usage& usage,
+                              const Json& kv) {
+  Json out = Json::object();
+  if (asked_.extras["one"] == true) {
+    out["embedding"] = shape_embedding(prompts.front().pooled, asked_.embedding);
+  } else {
+    Json all = Json::array();
+    for (const PromptInfo& p : prompts) all.push_back(shape_embedding(p.pooled, asked_.embedding));
+    out = {{"model", head_.model},
+           {"embeddings", std::move(all)},
+           {"total_duration", SteadyClock().now() - began_},
+           {"load_duration", 0},
+           {"prompt_eval_count", usage.prompt}};
+  }
+  if (!kv.is_null()) out["kv"] = kv;
   return out;
 }
 

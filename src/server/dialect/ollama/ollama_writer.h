@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "server/dialect/answer_writer.h"
+#include "server/dialect/body_writer.h"
 #include "server/dialect/whole_calls.h"
 #include "server/generation_request.h"
 #include "text/tokenizer.h"
@@ -38,6 +38,18 @@ class OllamaWriter final : public AnswerWriter {
   WholeCalls calls_;
   FinishReason finish_ = FinishReason::stop;
   std::vector<TokenId> tokens_;  // of prompt and answer: what `context` is
+};
+
+// {"embeddings": [[...]]}, or {"embedding": [...]} as /api/embeddings had it.
+class OllamaEmbedWriter final : public BodyWriter {
+ public:
+  OllamaEmbedWriter(const GenerationRequest& asked, AnswerHead head)
+      : BodyWriter(asked, std::move(head), {}) {}
+  Json whole(const std::vector<WholeAnswer>& answers, const std::vector<PromptInfo>& prompts,
+             const Usage& usage, const Json& kv) override;
+
+ private:
+  const Nanoseconds began_ = SteadyClock().now();
 };
 
 Json ollama_error(const ApiError& error);  // {"error": "..."}

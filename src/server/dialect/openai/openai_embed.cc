@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "server/dialect/shared_fields.h"
 #include "server/embedding.h"
 #include "server/prompt.h"
 
@@ -14,8 +15,6 @@ namespace {
 
 constexpr std::size_t kDocumentsMax = 1000;
 constexpr std::size_t kQueryBytesMax = 64 << 10;
-// Numbers of one answer. A JSON number takes five times the memory of its base64.
-constexpr std::size_t kNumbersMax = 4 << 20, kJsonNumbersMax = 1 << 20;
 
 // Fields that both have, and the end of parsing.
 std::optional<ApiError> finish_body(Fields& f, const ParseContext& context,
@@ -33,9 +32,7 @@ std::optional<ApiError> finish_body(Fields& f, const ParseContext& context,
   else if (asked.kv.given)
     asked.priority = asked.kv.priority;
   f.find("user");
-  if (context.strict_fields && !f.failed()) f.refuse_unknown();
-  if (f.failed()) return f.error();
-  return std::nullopt;
+  return finish_fields(f, context);
 }
 
 Json usage_of(const Usage& u) {
@@ -81,12 +78,8 @@ std::optional<ApiError> parse_embeddings(const Json& body, const ParseContext& c
   if (format != "float" && format != "base64")
     f.refuse("encoding_format", "must be float or base64");
   asked.extras["base64"] = format == "base64";
-  const std::size_t numbers =
-      asked.prompts.size() * (e.dimensions > 0 ? e.dimensions : context.hidden);
-  if (const std::size_t most = format == "base64" ? kNumbersMax : kJsonNumbersMax; numbers > most)
-    f.refuse("input", fmt::format("asks for {} numbers, and an answer holds at most {} as {}; send "
-                                  "fewer texts at once",
-                                  numbers, most, format));
+  if (auto problem = too_many_numbers(asked, context.hidden, format == "base64"))
+    f.refuse("input", *problem);
   asked.truncate_prompt = f.integer("truncate_prompt_tokens", -1, 1 << 30).value_or(0);
   asked.add_special = f.boolean("add_special_tokens").value_or(true);
   auto error = finish_body(f, context, asked);
@@ -130,7 +123,7 @@ std::optional<ApiError> parse_rerank(const Json& body, const ParseContext& conte
   return finish_body(f, context, asked);
 }
 
-std::vector<HttpHeader> BodyWriter::headers(Nanoseconds took) const {
+std::vector<HttpHeader> OpenAiBodyWriter::headers(Nanoseconds took) const {
   return {{"openai-processing-ms", std::to_string(took / 1'000'000)}};
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "server/dialect/answer_writer.h"
+#include "server/dialect/body_writer.h"
 #include "server/dialect/dialect.h"
 
 namespace quire::openai {
@@ -19,39 +19,25 @@ ParseRequest parse_embeddings, parse_rerank;
 
 inline constexpr std::string_view kEmbeddingsIdPrefix = "embd-", kRerankIdPrefix = "rerank-";
 
-// Answers that are never streamed.
-class BodyWriter : public AnswerWriter {
+// With the headers that OpenAI's clients read.
+class OpenAiBodyWriter : public BodyWriter {
  public:
-  BodyWriter(const GenerationRequest& asked, AnswerHead head, std::string_view id_prefix)
-      : asked_(asked), head_(std::move(head)), id_(std::string(id_prefix) + head_.id) {}
-
-  std::string id() const override { return id_; }
+  using BodyWriter::BodyWriter;
   std::vector<HttpHeader> headers(Nanoseconds took) const override;
-  HttpResponse stream_head() const override { return sse_head(""); }
-  std::string piece(const AnswerPiece&, const std::vector<PromptInfo>&, const Usage&) override {
-    return {};
-  }
-  std::string end(const Usage&, const Json&) override { return {}; }
-  std::string failure(const ApiError&) override { return {}; }
-
- protected:
-  const GenerationRequest asked_;
-  const AnswerHead head_;
-  const std::string id_;
 };
 
-class EmbeddingsWriter final : public BodyWriter {
+class EmbeddingsWriter final : public OpenAiBodyWriter {
  public:
   EmbeddingsWriter(const GenerationRequest& asked, AnswerHead head)
-      : BodyWriter(asked, std::move(head), kEmbeddingsIdPrefix) {}
+      : OpenAiBodyWriter(asked, std::move(head), kEmbeddingsIdPrefix) {}
   Json whole(const std::vector<WholeAnswer>& answers, const std::vector<PromptInfo>& prompts,
              const Usage& usage, const Json& kv) override;
 };
 
-class RerankWriter final : public BodyWriter {
+class RerankWriter final : public OpenAiBodyWriter {
  public:
   RerankWriter(const GenerationRequest& asked, AnswerHead head)
-      : BodyWriter(asked, std::move(head), kRerankIdPrefix) {}
+      : OpenAiBodyWriter(asked, std::move(head), kRerankIdPrefix) {}
   Json whole(const std::vector<WholeAnswer>& answers, const std::vector<PromptInfo>& prompts,
              const Usage& usage, const Json& kv) override;
 };

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "server/dialect/openai/openai_messages.h"
+#include "server/dialect/shared_fields.h"
 #include "server/prompt.h"
 
 namespace quire::openai {
@@ -12,20 +13,6 @@ namespace {
 
 constexpr std::int64_t kTokensMax = 1 << 30;
 constexpr Nanoseconds kHour = 3'600'000'000'000;
-
-void parse_stop(Fields& f, GenerationRequest& asked) {
-  const Json* stop = f.find("stop");
-  if (stop == nullptr) return;
-  const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
-  if (!list.is_array() || list.size() > 16)
-    return f.refuse("stop", "must be a string or a list of at most 16");
-  for (const Json& s : list) {
-    if (!s.is_string() || s.get_ref<const std::string&>().empty() ||
-        s.get_ref<const std::string&>().size() > 256)
-      return f.refuse("stop", "must be strings of 1 to 256 bytes");
-    asked.stop.push_back(s.get<std::string>());
-  }
-}
 
 // A text, or a list of them, that the answer is expected to repeat.
 void parse_prediction(Fields& f, GenerationRequest& asked) {
@@ -78,25 +65,18 @@ void parse_sampling(Fields& f, const ParseContext& context, GenerationRequest& a
   // Beams rank by the model's own probabilities.
   const bool beams = f.boolean("use_beam_search").value_or(false);
   s = beams ? SamplingOptions{} : context.sampling;
-  const auto take = [&](const char* name, double low, double high, float& into) {
-    if (const auto number = f.number(name, low, high)) into = static_cast<float>(*number);
-  };
-  take("temperature", 0, 2, s.temperature);
-  take("top_p", 0, 1, s.top_p);
-  if (s.top_p == 0) f.refuse("top_p", "must be above 0");
-  // -1 is what other servers' clients send for "all".
-  if (const auto top_k = f.integer("top_k", -1, kTokensMax))
-    s.top_k = *top_k < 0 ? 0 : static_cast<std::uint32_t>(*top_k);
-  take("min_p", 0, 1, s.min_p);
-  take("typical_p", 0, 1, s.typical_p);
-  take("repetition_penalty", 0.01, 100, s.repetition_penalty);
-  take("presence_penalty", -2, 2, s.presence_penalty);
-  take("frequency_penalty", -2, 2, s.frequency_penalty);
+  constexpr FloatField kNumbers[] = {
+      {"temperature", 0, 2, &SamplingOptions::temperature},
+      {"min_p", 0, 1, &SamplingOptions::min_p},
+      {"typical_p", 0, 1, &SamplingOptions::typical_p},
+      {"repetition_penalty", 0.01, 100, &SamplingOptions::repetition_penalty},
+      {"presence_penalty", -2, 2, &SamplingOptions::presence_penalty},
+      {"frequency_penalty", -2, 2, &SamplingOptions::frequency_penalty}};
+  take_numbers(f, kNumbers, s);
+  take_top_p(f, "top_p", s);
+  take_top_k(f, "top_k", s);
   parse_logit_bias(f, context.vocabulary, asked);
-  if (const auto seed = f.integer("seed", INT64_MIN, INT64_MAX)) {
-    s.seed = static_cast<std::uint64_t>(*seed);
-    asked.seeded = true;
-  }
+  take_seed(f, asked);
   if (const auto mode = f.text("logprobs_mode", 32); mode && *mode != "raw")
     f.refuse("logprobs_mode", "must be raw: before temperature and top_p", "unsupported_parameter");
 }
@@ -135,7 +115,7 @@ void parse_common(Fields& f, const ParseContext& context, GenerationRequest& ask
   asked.model = f.text("model", 1024).value_or("");
   if (asked.model.empty()) asked.model = context.model;
   parse_sampling(f, context, asked);
-  parse_stop(f, asked);
+  take_stops(f, "stop", asked.stop);
   parse_prediction(f, asked);
   asked.n = static_cast<std::uint32_t>(f.integer("n", 1, 16).value_or(1));
   asked.beam_search = f.boolean("use_beam_search").value_or(false);
@@ -321,9 +301,7 @@ std::optional<ApiError> finish(Fields& f, const ParseContext& context,
   if (asked.beam_search && asked.stream) f.refuse("use_beam_search", "cannot be streamed");
   if (asked.best_of > asked.n && asked.stream) f.refuse("best_of", "cannot be streamed");
   ignore_fields(f);
-  if (context.strict_fields && !f.failed()) f.refuse_unknown();
-  if (f.failed()) return f.error();
-  return std::nullopt;
+  return finish_fields(f, context);
 }
 
 }  // namespace

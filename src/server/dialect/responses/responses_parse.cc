@@ -9,6 +9,7 @@
 #include "server/dialect/openai/openai_parse.h"
 #include "server/dialect/responses/items.h"
 #include "server/dialect/responses/turn.h"
+#include "server/dialect/shared_fields.h"
 
 namespace quire::responses {
 namespace {
@@ -264,9 +265,7 @@ std::optional<ApiError> read_body(const Json& body, const ParseContext& context,
   const bool wants = f.boolean("store").value_or(true);
   if (wants && store) turn->store = r.store;
   turn->echo["store"] = turn->store != nullptr;
-  if (context.strict_fields && !f.failed()) f.refuse_unknown();
-  if (f.failed()) return f.error();
-  return std::nullopt;
+  return finish_fields(f, context);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// lab/replay/lines.h - a text file line by line, plain or compressed with gzip.
+// replay/lines.h - a text file line by line, plain or compressed with gzip.
 //
 //   TRY(LineReader lines, LineReader::open(path));
 //   while (true) {
@@ -22,6 +22,7 @@ class LineReader {
   static constexpr std::size_t kLineMax = 16u << 20;
 
   static Result<LineReader> open(const std::string& path);
+  static LineReader over(std::string text, std::string name);  // not of a file
 
   // The next line without its end, good until the next call; nothing at the end of the file. An
   // error if it is longer than kLineMax or the file is damaged.

@@ -1,6 +1,6 @@
 // Any line gives a request within bounds or an error.
 #include "base/check.h"
-#include "lab/replay/mooncake.h"
+#include "replay/mooncake.h"
 
 using namespace quire;
 

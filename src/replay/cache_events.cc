@@ -1,17 +1,16 @@
-#include "lab/replay/cache_events.h"
+#include "replay/cache_events.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
 
 #include "base/json.h"
-#include "lab/replay/lines.h"
+#include "replay/lines.h"
 
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kEventsMax = 1u << 26, kKeysMax = 1u << 28;  // in one file
-constexpr std::uint64_t kLongest = 1u << 22;                         // tokens of one request
+constexpr std::uint64_t kLongest = 1u << 22;  // tokens of one request
 
 // Reads fields of one line; the first that is wrong stays in `problem`.
 class EventFields {
@@ -75,8 +74,33 @@ CacheEvent::Kind kind_of(const std::string& name, const std::string& reason) {
   if (name == "store") return CacheEvent::Kind::store;
   if (name == "evict") return CacheEvent::Kind::evict;
   if (name == "end") return CacheEvent::Kind::end;
+  if (name == "costs") return CacheEvent::Kind::costs;
   if (name == "note" && reason.starts_with("preempted_")) return CacheEvent::Kind::preempt;
   return CacheEvent::Kind::other;
+}
+
+// The layers of the recorded model, in groups of equal ones.
+Result<std::vector<LayerShape>> parse_layers(const Json& json) {
+  if (!json.is_array()) return Error{Code::corrupt, "'layers' is not a list"};
+  constexpr std::size_t kLayersMax = 1024;
+  std::vector<LayerShape> all;
+  for (const Json& group : json) {
+    if (!group.is_object()) return Error{Code::corrupt, "'layers' holds what is no object"};
+    EventFields f(group);
+    const auto latent = group.find("latent");
+    LayerShape shape{.kind = GroupKind::full,
+                     .kv_heads = static_cast<std::uint32_t>(f.number("kv_heads", 1024)),
+                     .key_dim = static_cast<std::uint32_t>(f.number("key_dim", 4096)),
+                     .value_dim = static_cast<std::uint32_t>(f.number("value_dim", 4096)),
+                     .window = static_cast<std::uint32_t>(f.number("window", kLongest))};
+    if (shape.window > 0) shape.kind = GroupKind::window;
+    if (latent != group.end() && *latent == Json(true)) shape.kind = GroupKind::latent;
+    all.insert(all.end(), f.number("layers", kLayersMax), shape);
+    if (shape.kv_heads == 0 || shape.key_dim == 0) f.problem = "'layers' holds one without heads";
+    if (all.size() > kLayersMax) f.problem = "'layers' holds too many";
+    if (!f.problem.empty()) return Error{Code::corrupt, f.problem};
+  }
+  return all;
 }
 
 }  // namespace
@@ -92,6 +116,14 @@ Result<TracedCache> parse_traced_cache(std::string_view line) {
                     .capacity_blocks = f.number("capacity_blocks", std::uint64_t{1} << 40),
                     .format = f.text("format"),
                     .evictor = f.text("evictor")};
+  constexpr std::uint64_t kRowsMax = 1u << 20;
+  cache.step_tokens = static_cast<std::uint32_t>(f.number("step_tokens", kRowsMax));
+  cache.prompt_tokens = static_cast<std::uint32_t>(f.number("prompt_tokens", kRowsMax));
+  cache.sequences_max = static_cast<std::uint32_t>(f.number("sequences_max", kRowsMax));
+  cache.context = static_cast<std::uint32_t>(f.number("context", UINT32_MAX));
+  if (const Json* layers = f.find("layers")) {
+    TRY(cache.layers, parse_layers(*layers));
+  }
   if (cache.block_size == 0) f.problem = "'block_size' is missing";
   if (!f.problem.empty()) return Error{Code::corrupt, f.problem};
   return cache;
@@ -110,7 +142,11 @@ Result<CacheEvent> parse_cache_event(std::string_view line) {
                .hit_tokens = static_cast<std::uint32_t>(f.number("hit", kLongest)),
                .tenant = f.text("tenant"),
                .salt = f.text("salt"),
+               .write = f.text("write"),
+               .priority = static_cast<std::uint8_t>(f.number("priority", 100, 50)),
+               .ttl_s = f.seconds("ttl_s"),
                .generated_tokens = static_cast<std::uint32_t>(f.number("generated", kLongest)),
+               .choices = static_cast<std::uint32_t>(f.number("choices", 4096, 1)),
                .loaded_tokens = static_cast<std::uint32_t>(f.number("loaded", kLongest)),
                .queue_s = f.seconds("queue_s"),
                .first_token_s = f.seconds("first_token_s"),
@@ -122,12 +158,20 @@ Result<CacheEvent> parse_cache_event(std::string_view line) {
     if (!keys->is_array()) return Error{Code::corrupt, "'keys' is not a list"};
     for (const Json& k : *keys) e.keys.push_back(f.key(k));
   }
+  if (e.kind == CacheEvent::Kind::costs) {
+    TRY(e.costs, parse_step_costs(json));
+  }
   if (!f.problem.empty()) return Error{Code::corrupt, f.problem};
   return e;
 }
 
 Result<CacheEvents> read_cache_events(const std::string& path) {
   TRY(LineReader lines, LineReader::open(path));
+  return read_cache_events(std::move(lines));
+}
+
+Result<CacheEvents> read_cache_events(LineReader lines, std::uint64_t events_max) {
+  const std::string path = lines.path();
   CacheEvents trace;
   std::uint64_t keys = 0;
   bool first = true;
@@ -148,11 +192,14 @@ Result<CacheEvents> read_cache_events(const std::string& path) {
     auto event = parse_cache_event(*line);
     if (!event.ok()) return bad(event.error());
     keys += event.value().keys.size();
-    if (trace.events.size() == kEventsMax || keys > kKeysMax)
-      return Error{Code::exhausted, fmt::format("{}: more than {} events", path, kEventsMax)};
+    if (trace.events.size() == events_max || keys > kTraceKeysMax)
+      return Error{Code::exhausted, fmt::format("{}: more than {} events", path, events_max)};
+    if (event.value().costs.known()) trace.costs = event.value().costs;
     if (line->find("\"e\":\"full\"") != std::string_view::npos ||
         line->find("\"e\":\"gap\"") != std::string_view::npos)
       trace.whole = false;
+    const CacheEvent::Kind kind = event.value().kind;
+    if (kind == CacheEvent::Kind::evict || kind == CacheEvent::Kind::other) continue;
     trace.events.push_back(std::move(event.value()));
   }
   if (first) return Error{Code::corrupt, fmt::format("{}: is empty", path)};

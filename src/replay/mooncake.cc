@@ -1,16 +1,16 @@
-#include "lab/replay/mooncake.h"
+#include "replay/mooncake.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/json.h"
-#include "lab/replay/lines.h"
+#include "replay/lines.h"
 
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kIdsMax = 1u << 28, kRequestsMax = 1u << 26;  // in one file
+constexpr std::uint64_t kIdsMax = 1u << 28, kRequestsMax = 1u << 24;  // in one file
 constexpr std::uint64_t kTokensMax = 1u << 28;                        // of one request
 
 Result<std::uint64_t> trace_count(const Json& line, const char* name, std::uint64_t max) {
@@ -47,6 +47,11 @@ Result<TraceRequest> parse_mooncake(std::string_view line) {
 
 Result<std::vector<TraceRequest>> read_mooncake(const std::string& path) {
   TRY(LineReader lines, LineReader::open(path));
+  return read_mooncake(std::move(lines));
+}
+
+Result<std::vector<TraceRequest>> read_mooncake(LineReader lines) {
+  const std::string path = lines.path();
   std::vector<TraceRequest> trace;
   std::uint64_t ids = 0;
   for (;;) {

@@ -1,4 +1,4 @@
-#include "lab/replay/block_replay.h"
+#include "replay/block_replay.h"
 
 #include <algorithm>
 #include <limits>

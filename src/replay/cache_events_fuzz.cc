@@ -1,6 +1,6 @@
 // Any two lines give a cache and an event within bounds, or an error that says why.
 #include "base/check.h"
-#include "lab/replay/cache_events.h"
+#include "replay/cache_events.h"
 
 using namespace quire;
 

@@ -1,9 +1,8 @@
-#include "lab/replay/cache_replay.h"
+#include "replay/cache_replay.h"
 
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "lab/replay/share_plot.h"
 
 namespace quire {
 namespace {
@@ -109,14 +108,6 @@ TEST(CacheEvents, LinesAreReadBackAndWrongOnesNamed) {
   EXPECT_FALSE(parse_cache_event(R"({"e":"store","k":"xyz"})").ok());
   EXPECT_FALSE(parse_cache_event(R"({"e":"attach","prompt":99999999999})").ok());
   EXPECT_FALSE(parse_cache_event("[1]").ok());
-}
-
-TEST(SharePlot, DrawsALineForEachCurveAndEscapesNames) {
-  const std::string page =
-      share_page("a<b", {{"lru", {{10, 0.1}, {100, 0.5}}}, {"x&y", {{10, 0.2}}}}, 1 << 20);
-  EXPECT_NE(page.find("a&lt;b"), std::string::npos);
-  EXPECT_NE(page.find("x&amp;y"), std::string::npos);
-  EXPECT_EQ(page.find("nan"), std::string::npos);
 }
 
 }  // namespace

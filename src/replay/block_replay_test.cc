@@ -1,4 +1,4 @@
-#include "lab/replay/block_replay.h"
+#include "replay/block_replay.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "lab/replay/lines.h"
-#include "lab/replay/mooncake.h"
+#include "replay/lines.h"
+#include "replay/mooncake.h"
 
 namespace quire {
 namespace {

@@ -1,4 +1,4 @@
-// lab/replay/mooncake.h - traces as Mooncake publishes them: one JSON object a line, with the arrival
+// replay/mooncake.h - traces as Mooncake publishes them: one JSON object a line, with the arrival
 // in milliseconds, the lengths in tokens, and an id for each block of 512 tokens of the prompt. Equal
 // ids are equal text after equal text.
 //
@@ -13,7 +13,8 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "lab/replay/block_replay.h"
+#include "replay/block_replay.h"
+#include "replay/lines.h"
 
 namespace quire {
 
@@ -27,5 +28,6 @@ struct TraceRequest {
 
 Result<TraceRequest> parse_mooncake(std::string_view line);
 Result<std::vector<TraceRequest>> read_mooncake(const std::string& path);
+Result<std::vector<TraceRequest>> read_mooncake(LineReader lines);
 
 }  // namespace quire

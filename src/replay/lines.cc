@@ -1,4 +1,4 @@
-#include "lab/replay/lines.h"
+#include "replay/lines.h"
 
 #include <fmt/format.h>
 #include <zlib.h>
@@ -20,6 +20,14 @@ Result<LineReader> LineReader::open(const std::string& path) {
   LineReader reader;
   reader.path_ = path;
   reader.file_ = std::shared_ptr<void>(opened, [](void* f) { gzclose(static_cast<gzFile>(f)); });
+  return reader;
+}
+
+LineReader LineReader::over(std::string text, std::string name) {
+  LineReader reader;
+  reader.path_ = std::move(name);
+  reader.buffer_ = std::move(text);
+  reader.ended_ = true;
   return reader;
 }
 

@@ -1,4 +1,4 @@
-// lab/replay/block_replay.h - requests as chains of opaque blocks, one after another, through an
+// replay/block_replay.h - requests as chains of opaque blocks, one after another, through an
 // evictor. No time, no model, no scheduler: what an evictor alone is worth on a trace.
 //
 // A request hits the longest prefix of its blocks that are present. Then all its blocks are touched

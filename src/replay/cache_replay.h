@@ -1,4 +1,4 @@
-// lab/replay/cache_replay.h - a recorded trace through the real KV cache, in the recorded order and
+// replay/cache_replay.h - a recorded trace through the real KV cache, in the recorded order and
 // in the recorded time, with the recorded memory and evictor or with others.
 //
 // Tokens are made up from the keys: equal keys, equal tokens. Blocks hold no numbers, so a large
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "kv/reason.h"
-#include "lab/replay/cache_events.h"
+#include "replay/cache_events.h"
 
 namespace quire {
 

@@ -1,21 +1,22 @@
-#include "lab/replay/cache_replay.h"
+#include "replay/cache_replay.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <unordered_map>
 
-#include "base/random.h"
 #include "kv/cache.h"
 #include "kv/evict/evict.h"
+#include "replay/asks.h"
 
 namespace quire {
 namespace {
 
-constexpr std::size_t kOpenMax = 4096;          // requests at once
-constexpr std::uint64_t kBlocksMax = 1u << 22;  // 4 million blocks of made-up pages
+constexpr std::size_t kOpenMax = 4096;              // requests at once
+constexpr std::uint64_t kOpenTokensMax = 1u << 28;  // of these
+constexpr std::uint64_t kBlocksMax = 1u << 22;      // 4 million blocks of made-up pages
 
-// One group with the smallest pages there are.
+// One group with small pages.
 Geometry small_geometry(std::uint32_t block_size) {
   Geometry g;
   g.tokens_per_block = block_size;
@@ -45,10 +46,14 @@ class CacheReplayer {
     auto memory = reserve_host_memory({.bytes = bytes + (1 << 20), .page_bytes = 4096});
     CHECK(memory.ok());
     cache_.emplace(options, std::move(memory.value()), clock_);
+    std::uint64_t room = kTraceKeysMax;
     for (const CacheEvent& e : trace.events)
       if (e.kind == CacheEvent::Kind::store) {
         std::vector<std::uint64_t>& keys = stored_[e.request];
-        if (keys.size() <= e.block && e.block < (1u << 20)) keys.resize(e.block + 1);
+        if (keys.size() <= e.block && e.block - keys.size() < room) {
+          room -= e.block + 1 - keys.size();
+          keys.resize(e.block + 1);
+        }
         if (e.block < keys.size()) keys[e.block] = e.key;
       }
   }
@@ -89,30 +94,32 @@ class CacheReplayer {
     std::uint32_t prompt = 0, hit = 0, recorded = 0;
   };
 
-  void fill_block(std::uint64_t key, std::vector<TokenId>& tokens) const {
-    for (std::uint32_t i = 0; i < p_; ++i)
-      tokens.push_back(static_cast<TokenId>(mix64(key ^ mix64(i + 1)) >> 40));
-  }
-
   // The prompt's blocks by their keys, then those that it stored; the rest is its own.
   std::vector<TokenId> tokens_of(const CacheEvent& e) const {
-    std::vector<TokenId> tokens;
-    for (const std::uint64_t key : e.keys) fill_block(key, tokens);
-    if (const auto it = stored_.find(e.request); it != stored_.end())
-      for (std::size_t b = e.keys.size(); b < it->second.size(); ++b)
-        fill_block(it->second[b] ? it->second[b] : mix64(e.request ^ b), tokens);
-    const std::uint32_t least = std::max<std::uint32_t>(e.prompt_tokens, 1);
-    while (tokens.size() < least)
-      tokens.push_back(static_cast<TokenId>(mix64(e.request * 1000003 + tokens.size()) >> 40));
-    return tokens;
+    Ask ask{.number = e.request,
+            .prompt_tokens = std::max<std::uint32_t>(e.prompt_tokens, 1),
+            .piece = p_,
+            .keys = e.keys};
+    if (const auto it = stored_.find(e.request);
+        it != stored_.end() && it->second.size() > ask.keys.size())
+      ask.keys.insert(ask.keys.end(),
+                      it->second.begin() + static_cast<std::ptrdiff_t>(ask.keys.size()),
+                      it->second.end());
+    ask.keyed_tokens = static_cast<std::uint32_t>(ask.keys.size()) * p_;
+    if (ask.keyed_tokens > ask.prompt_tokens)
+      ask.answer_tokens = ask.keyed_tokens - ask.prompt_tokens;
+    return made_up_tokens(ask);
   }
 
   void attach(const CacheEvent& e) {
-    if (open_.size() >= kOpenMax && !open_.contains(e.request)) return;
+    if (!open_.contains(e.request) &&
+        (open_.size() >= kOpenMax || open_tokens_ + e.prompt_tokens > kOpenTokensMax))
+      return;
     Open& o = open_[e.request];
     const bool again = !o.tokens.empty();
     if (!again) {
       o.tokens = tokens_of(e);
+      open_tokens_ += o.tokens.size();
       o.prompt = e.prompt_tokens;
     }
     RootIdentity identity;
@@ -168,6 +175,7 @@ class CacheReplayer {
       ends_.push_back({static_cast<double>(it->second.prompt), static_cast<double>(it->second.hit),
                        static_cast<double>(it->second.recorded), e.queue_s, e.first_token_s});
     }
+    open_tokens_ -= it->second.tokens.size();
     open_.erase(it);
   }
 
@@ -203,6 +211,7 @@ class CacheReplayer {
   std::optional<KvCache> cache_;
   std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> stored_;  // keys, by request
   std::unordered_map<std::uint64_t, Open> open_;
+  std::uint64_t open_tokens_ = 0;
   std::vector<Ended> ends_;
   CacheReplay result_;
 };
