@@ -130,14 +130,6 @@ Result<TensorView> MadeTensors::make(bool with_bytes, const Fill& fill) {
   return view;
 }
 
-TensorView MadeTensors::keep(TensorView view, std::vector<std::byte> bytes) {
-  const std::lock_guard lock(mutex_);
-  Bytes& kept = copies_[view.name];
-  if (kept.empty()) kept = std::move(bytes);
-  view.data = kept;
-  return view;
-}
-
 void MadeTensors::detach() {
   const std::lock_guard lock(mutex_);
   detached_ = true;

@@ -144,7 +144,6 @@ class ModelSource {
   std::shared_ptr<Random> random_;     // what was made so far
   std::shared_ptr<MadeTensors> made_;  // out of what the file has
   std::shared_ptr<const MergedAdapter> merged_;
-  bool detached_ = false;
   struct Watched;
   std::shared_ptr<Watched> watched_;  // none: nobody asks
   std::optional<GgufFile> gguf_;      // one of these two
