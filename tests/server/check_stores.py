@@ -279,6 +279,30 @@ class Folder(Sharing, unittest.TestCase):
             value.write_bytes(data)
         return len(self.values())
 
+    @unittest.skipUnless(shutil.which("strace") and subprocess.run(["strace", "-o", "/dev/null", "true"]).returncode == 0,
+                         "strace is not installed, or may not trace")
+    def test_a_mount_that_hangs(self):
+        """Calls on the folder that do not come back: strace holds each for 15 s."""
+        held = pathlib.Path(self.top.name, "held")
+        held.write_text(f"#!/bin/sh\nexec strace -D -f -qq -o /dev/null -e trace=access -e inject=access:delay_enter=15000000:when=6+ "
+                        f"-P {self.folder} {QUIRE} \"$@\"\n")
+        held.chmod(0o700)
+        with Server(QUIRE, tiny("llama-F32")) as alone, \
+                Server(held, tiny("llama-F32"), "--kv-store", self.url, "--kv-secret-file", self.secret) as server:
+            for seed in range(400, 1000):
+                self.assertEqual(ask(server, words(seed, 60))[0], ask(alone, words(seed, 60))[0])
+                if not tier(server)["open"]:
+                    break
+            self.assertIn("does not come back", server.output())
+            began = time.time()  # nobody waits for it any more
+            times = [first_token_ms(server, words(seed, 60)) for seed in range(1000, 1030)]
+            self.assertLess(statistics.median(times), 100, times)
+            self.assertLess(time.time() - began, 20)
+            # It ends without the threads that hang; strace holds what is left of them.
+            server.process.send_signal(signal.SIGTERM)
+            status = pathlib.Path(f"/proc/{server.process.pid}/status")
+            wait_for(lambda: "State:\tZ" in status.read_text(), 10)
+
     def test_a_bound(self):
         self.clear()
         with Server(QUIRE, tiny("llama-F32"), "--kv-store", self.url + "?max=1MiB", "--kv-secret-file", self.secret) as server:
