@@ -41,6 +41,10 @@ struct PromptRecords {
   }
 };
 
+// JournalRecord::extra of blocks that moved (Reason::moved): up from a place of our own or a shared one;
+// or down, when somebody asked for it.
+inline constexpr std::uint64_t kMovedUp = 0, kMovedDown = 1, kMovedUpShared = 2;
+
 // What tiers say they have of them, as their answers come.
 struct Stored {
   std::uint32_t unanswered = 0;  // tiers
@@ -89,6 +93,7 @@ class Loading {
     std::uint32_t parts = 0;  // reads that have not ended
     bool spoilt = false;      // one of them failed
     bool remote = false;      // one of them is of a shared place
+    std::uint64_t bytes = 0;  // of them
     LandedBlock room;
   };
   struct Blocks;  // outlives the loading while the tier writes
@@ -96,6 +101,7 @@ class Loading {
   void ask(const Sequence& s);
   bool land(const Sequence& s, std::uint32_t block);
   void take(Sequence& s, Nanoseconds now);
+  void note(std::uint32_t from, std::uint32_t to);  // blocks that it took
   std::uint32_t place(const Sequence& s) const { return s.length() / tokens_per_block_; }
   State state(std::uint32_t block) const;
 

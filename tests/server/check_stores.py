@@ -19,7 +19,7 @@ import unittest
 
 from fault_proxy import Proxy
 from kv_testing import QUIRE, tiny
-from serving import Server, wait_for
+from serving import Server, Wire, wait_for
 
 TRIES = 4  # on a busy machine a request may compute rather than wait for a store
 
@@ -167,6 +167,28 @@ class Sharing:
         self.assertEqual(said["cached_by_tier"]["disk"], 0)
         self.assertEqual(said["cached_by_tier"]["cpu"], 0)
         self.assertIn(said["explain"]["reason"], ("none", "block_partial"))
+
+    def test_moves_are_told(self):
+        prompt = words(10, 60)
+        answer = self.compute(prompt)
+        for _ in range(TRIES):
+            with self.serve() as server:
+                again, said = ask(server, prompt)
+                self.assertEqual(again, answer)
+                if said["cached_by_tier"]["remote"] < 224:
+                    continue
+                wire = Wire(server)
+                wire.send("GET /v1/kv/events?since=0&types=moved HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                told = wire.until(b'"to"').decode()
+                wire.close()
+                self.assertIn("event: moved", told)
+                self.assertRegex(told, r'"from": ?"remote"')
+                self.assertRegex(told, r'"bytes": ?[1-9]')
+                page = server.call("GET", "/metrics", raw=True)[2].decode()
+                for name in ("kv_transfers_total", "kv_transfer_bytes_total", "kv_transfer_seconds_count", "kv_transfer_queue_bytes"):
+                    self.assertRegex(page, rf'(?m)^{name}{{[^}}]*remote')
+                return
+        self.fail(f"nothing was loaded: {said}")
 
     def test_a_model_with_windows(self):
         prompt = words(2, 60)
