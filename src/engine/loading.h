@@ -69,7 +69,8 @@ class Loading {
     // It waits for so long, and half of what computing the blocks would take that have come. Then
     // computing goes on besides. 0: nobody knows; then it waits for `patience` without progress.
     Nanoseconds patience = 0, computing = 0;
-    bool copies = false;  // what came from others is offered to our own places, too
+    std::uint64_t request = 0;  // for the journal
+    bool copies = false;        // what came from others is offered to our own places, too
   };
   // `places`: where to read each record.
   Loading(TierLink& link, KvCache& cache, std::shared_ptr<const PromptRecords> records,
