@@ -117,6 +117,7 @@ void Engine::begin_loading(Job& job) {
                            ? static_cast<Nanoseconds>(prefill_cost_.ns(
                                  plan.first * r.tokens_per_block, end * r.tokens_per_block))
                            : 0,
+          .request = static_cast<std::uint64_t>(job.id),
           .copies = link->tiers() > 1 && goes_below(runtime_, job.request.kv)},
       job.request.kv.tenant, now_);
 }

@@ -146,6 +146,7 @@ void Loading::ask(const Sequence& s) {
           reads.push_back({records_->identities[record], number++, part, tenant_, place});
           owners.emplace_back(block, place);
           bytes += part.size();
+          b.bytes += part.size();
           ++b.parts;
         }
       }
@@ -173,7 +174,7 @@ void Loading::take(Sequence& s, Nanoseconds now) {
   for (std::uint32_t b = from; b < to; ++b)
     run.push_back(std::move(blocks_->all[b - blocks_->first].room));
   const std::uint32_t before = s.length();
-  cache_.adopt(s, from, run);
+  note(from, from + cache_.adopt(s, from, run));
   for (std::uint32_t b = from; b < to; ++b) {
     Block& taken = blocks_->all[b - blocks_->first];
     taken.state = State::taken;
@@ -185,6 +186,26 @@ void Loading::take(Sequence& s, Nanoseconds now) {
   }
   adopted_ += s.length() - before;
   progress_ = now;
+}
+
+// One record for neighbours that came from the same kind of place.
+void Loading::note(std::uint32_t from, std::uint32_t to) {
+  const auto block = [&](std::uint32_t b) -> const Block& {
+    return blocks_->all[b - blocks_->first];
+  };
+  for (std::uint32_t b = from; b < to;) {
+    JournalRecord moved{.request = plan_.request,
+                        .extra = block(b).remote ? kMovedUpShared : kMovedUp,
+                        .block = b,
+                        .reason = Reason::moved};
+    const bool remote = block(b).remote;
+    for (; b < to && block(b).remote == remote; ++b) {
+      moved.bytes += block(b).bytes;
+      moved.tokens += tokens_per_block_;
+      moved.key = records_->identities[std::size_t{b} * records_->columns]->key.prefix();
+    }
+    cache_.note(moved);
+  }
 }
 
 void Loading::go_on(Sequence& s, Nanoseconds now) {

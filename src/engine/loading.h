@@ -41,6 +41,10 @@ struct PromptRecords {
   }
 };
 
+// JournalRecord::extra of blocks that moved (Reason::moved): up from a place of our own or a shared one;
+// or down, when somebody asked for it.
+inline constexpr std::uint64_t kMovedUp = 0, kMovedDown = 1, kMovedUpShared = 2;
+
 // What tiers say they have of them, as their answers come.
 struct Stored {
   std::uint32_t unanswered = 0;  // tiers
@@ -65,7 +69,8 @@ class Loading {
     // It waits for so long, and half of what computing the blocks would take that have come. Then
     // computing goes on besides. 0: nobody knows; then it waits for `patience` without progress.
     Nanoseconds patience = 0, computing = 0;
-    bool copies = false;  // what came from others is offered to our own places, too
+    std::uint64_t request = 0;  // for the journal
+    bool copies = false;        // what came from others is offered to our own places, too
   };
   // `places`: where to read each record.
   Loading(TierLink& link, KvCache& cache, std::shared_ptr<const PromptRecords> records,
@@ -89,6 +94,7 @@ class Loading {
     std::uint32_t parts = 0;  // reads that have not ended
     bool spoilt = false;      // one of them failed
     bool remote = false;      // one of them is of a shared place
+    std::uint64_t bytes = 0;  // of them
     LandedBlock room;
   };
   struct Blocks;  // outlives the loading while the tier writes
@@ -96,6 +102,7 @@ class Loading {
   void ask(const Sequence& s);
   bool land(const Sequence& s, std::uint32_t block);
   void take(Sequence& s, Nanoseconds now);
+  void note(std::uint32_t from, std::uint32_t to);  // blocks that it took
   std::uint32_t place(const Sequence& s) const { return s.length() / tokens_per_block_; }
   State state(std::uint32_t block) const;
 

@@ -52,17 +52,9 @@ std::uint32_t CacheCore::adopt(SequenceState& s, std::uint32_t first,
     t.cut(first);  // rows of an open block are in the block that has come
     for (LandedBlock& block : blocks) t.push(block[g].take());
   }
-  const std::uint32_t before = s.published;
   publish(s, end);
   leave_window(s);
   counters.tokens_adopted += (end - first) * tokens_per_block;
-  journal.add({.time = tick(),
-               .request = s.options.request,
-               .key = s.keys[end - 1].prefix(),
-               .bytes = s.published > before ? store.bytes(s.cursor.path[s.published - 1]) : 0,
-               .block = first,
-               .tokens = (end - first) * tokens_per_block,
-               .reason = Reason::moved});
   return end - first;
 }
 

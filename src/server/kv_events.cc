@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "engine/explain.h"
-#include "server/kv_jobs.h"
+#include "engine/loading.h"
 #include "server/routes.h"
 
 namespace quire {
@@ -39,7 +39,8 @@ std::string event_text(const Batch::Item& item, Nanoseconds now) {
   if (reason_kind(r.reason) == ReasonKind::eviction)
     data["cause"] = std::string(reason_name(r.reason)).substr(8);
   if (r.reason == Reason::moved) {
-    data["from"] = r.extra == kMovedDown ? "cpu" : "disk";
+    const char* const below = r.extra == kMovedUpShared ? "remote" : "disk";
+    data["from"] = r.extra == kMovedDown ? "cpu" : below;
     data["to"] = r.extra == kMovedDown ? "disk" : "cpu";
   }
   return sse(dump(data), event_type(r.reason), std::to_string(item.number));

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "engine/engine.h"
+#include "engine/loading.h"
 #include "server/kv_parse.h"
 #include "server/kv_select.h"
 #include "server/routes.h"

@@ -25,9 +25,6 @@ namespace quire {
 
 class Server;
 
-// JournalRecord::extra of Reason::moved: from memory to a tier. Otherwise it came up.
-inline constexpr std::uint64_t kMovedDown = 1;
-
 class KvJob {
  public:
   void advance(std::uint64_t blocks) { done_ += blocks; }

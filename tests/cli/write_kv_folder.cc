@@ -13,13 +13,16 @@ int main(int argc, char** argv) {
   using namespace quire;
   if (argc < 3) return 2;
   const auto files = system_files();
-  const auto store =
-      DiskStore::open(*files, {.folder = {.path = argv[1]}, .volume_bytes = 1 << 20});
+  const long records = std::atol(argv[2]);
+  const DiskStoreOptions usual;  // a few records are spread over several volumes
+  const auto store = DiskStore::open(
+      *files, {.folder = {.path = argv[1]},
+               .volume_bytes = records > 1000 ? usual.volume_bytes : std::uint64_t{1} << 20});
   if (!store.ok()) {
     std::fprintf(stderr, "%s\n", store.error().message.c_str());
     return 1;
   }
-  for (long n = 0; n < std::atol(argv[2]); ++n) {
+  for (long n = 0; n < records; ++n) {
     const TestBlock block(static_cast<std::uint64_t>(n),
                           {.tokens = 32, .segments = 4, .segment_bytes = 5000});
     const RecordWrite write = write_of(block);

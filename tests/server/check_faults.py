@@ -62,11 +62,15 @@ class Faults(unittest.TestCase):
     def test_killed_at_every_call_that_writes(self):
         counts = self.calls()
         self.assertGreater(sum(counts.values()), 40, counts)
-        kills = [(name, n) for name, count in counts.items() for n in range(1, count + 1)]
-        for name, n in kills if LONG else kills[::3]:  # a third of some 60
+        # Calls are counted in each thread: the first that makes its n-th call is where the process dies.
+        reached = 0
+        for name, n in [(name, n) for name, count in counts.items() for n in range(1, count + 1)]:
             with self.subTest(f"{name} {n}"):
                 done = self.strace("-e", f"inject={name}:signal=KILL:when={n}")
-                self.assertNotEqual(done.returncode, 0)
+                if done.returncode == 0:  # no thread makes so many
+                    shutil.rmtree(self.folder)
+                    continue
+                reached += 1
                 # The next process opens the folder, writes what is missing, and finds nothing wrong.
                 again = subprocess.run([WRITE_KV_FOLDER, self.folder, str(RECORDS)], capture_output=True, text=True)
                 self.assertEqual(again.returncode, 0, again.stderr)
@@ -74,19 +78,21 @@ class Faults(unittest.TestCase):
                 self.assertEqual(fsck(self.folder), 0)
                 self.assertEqual(records(self.folder), RECORDS)
                 shutil.rmtree(self.folder)
+        self.assertGreater(reached, 12)
 
     def test_a_server_whose_disk_says_no(self):
         with Server(QUIRE, tiny("llama-F32")) as alone:
             wanted = [ask(alone, words(800 + i, 60))[0] for i in range(8)]
         faults = ["pwrite64:error=ENOSPC:when=3+", "pwrite64:error=EIO:when=4+2", "pwrite64:error=EINTR:when=2+3",
-                  "pwrite64:retval=4096:when=2+2", "pread64:error=EIO:when=2+2", "pread64:error=EINTR:when=1+2",
-                  "pread64:retval=512:when=2+2", "fdatasync:error=EIO", "rename:error=EROFS", "openat:error=EMFILE:when=60+7"]
+                  "pwrite64:retval=4096:when=2+2", "pread64:error=EIO:when=1+2", "pread64:error=EINTR:when=1+2",
+                  "pread64:retval=512:when=1+2", "fdatasync:error=EIO", "rename:error=EROFS", "openat:error=EMFILE:when=60+7"]
         for fault in faults if LONG else faults[::2]:
             with self.subTest(fault):
                 for round_ in range(2):
                     command = pathlib.Path(self.top.name, "traced")
-                    command.write_text(f"#!/bin/sh\nexec strace -f -qq -o /dev/null -e trace={fault.split(':')[0]},io_uring_setup "
-                                       f"{' '.join(NO_RING)} -e inject={fault} {QUIRE} \"$@\"\n")
+                    only = " ".join(f"-P {self.folder}/segments/{n:08d}.qseg" for n in (1, 2, 3)) if "pread" in fault else ""
+                    command.write_text(f"#!/bin/sh\nexec strace -D -f -qq -o /dev/null -e trace={fault.split(':')[0]},io_uring_setup "
+                                       f"{' '.join(NO_RING)} -e inject={fault} {only} {QUIRE} \"$@\"\n")
                     command.chmod(0o700)
                     with Server(str(command) if round_ else QUIRE, tiny("llama-F32"), "--kv-dir", self.folder, "--kv-disk",
                                 "64MiB") as server:

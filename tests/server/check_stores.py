@@ -19,7 +19,7 @@ import unittest
 
 from fault_proxy import Proxy
 from kv_testing import QUIRE, tiny
-from serving import Server, wait_for
+from serving import Server, Wire, wait_for
 
 TRIES = 4  # on a busy machine a request may compute rather than wait for a store
 
@@ -168,6 +168,28 @@ class Sharing:
         self.assertEqual(said["cached_by_tier"]["cpu"], 0)
         self.assertIn(said["explain"]["reason"], ("none", "block_partial"))
 
+    def test_moves_are_told(self):
+        prompt = words(10, 60)
+        answer = self.compute(prompt)
+        for _ in range(TRIES):
+            with self.serve() as server:
+                again, said = ask(server, prompt)
+                self.assertEqual(again, answer)
+                if said["cached_by_tier"]["remote"] < 224:
+                    continue
+                wire = Wire(server)
+                wire.send("GET /v1/kv/events?since=0&types=moved HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                told = wire.until(b'"to"').decode()
+                wire.close()
+                self.assertIn("event: moved", told)
+                self.assertRegex(told, r'"from": ?"remote"')
+                self.assertRegex(told, r'"bytes": ?[1-9]')
+                page = server.call("GET", "/metrics", raw=True)[2].decode()
+                for name in ("kv_transfers_total", "kv_transfer_bytes_total", "kv_transfer_seconds_count", "kv_transfer_queue_bytes"):
+                    self.assertRegex(page, rf'(?m)^{name}{{[^}}]*remote')
+                return
+        self.fail(f"nothing was loaded: {said}")
+
     def test_a_model_with_windows(self):
         prompt = words(2, 60)
         with self.serve(model="gemma3-F32") as server:
@@ -278,6 +300,30 @@ class Folder(Sharing, unittest.TestCase):
             data[len(data) // 2] ^= 4
             value.write_bytes(data)
         return len(self.values())
+
+    @unittest.skipUnless(shutil.which("strace") and subprocess.run(["strace", "-o", "/dev/null", "true"]).returncode == 0,
+                         "strace is not installed, or may not trace")
+    def test_a_mount_that_hangs(self):
+        """Calls on the folder that do not come back: strace holds each for 15 s."""
+        held = pathlib.Path(self.top.name, "held")
+        held.write_text(f"#!/bin/sh\nexec strace -D -f -qq -o /dev/null -e trace=access -e inject=access:delay_enter=15000000:when=6+ "
+                        f"-P {self.folder} {QUIRE} \"$@\"\n")
+        held.chmod(0o700)
+        with Server(QUIRE, tiny("llama-F32")) as alone, \
+                Server(held, tiny("llama-F32"), "--kv-store", self.url, "--kv-secret-file", self.secret) as server:
+            for seed in range(400, 1000):
+                self.assertEqual(ask(server, words(seed, 60))[0], ask(alone, words(seed, 60))[0])
+                if not tier(server)["open"]:
+                    break
+            self.assertIn("does not come back", server.output())
+            began = time.time()  # nobody waits for it any more
+            times = [first_token_ms(server, words(seed, 60)) for seed in range(1000, 1030)]
+            self.assertLess(statistics.median(times), 100, times)
+            self.assertLess(time.time() - began, 20)
+            # It ends without the threads that hang; strace holds what is left of them.
+            server.process.send_signal(signal.SIGTERM)
+            status = pathlib.Path(f"/proc/{server.process.pid}/status")
+            wait_for(lambda: "State:\tZ" in status.read_text(), 10)
 
     def test_a_bound(self):
         self.clear()
