@@ -41,8 +41,11 @@ int run_kv_formats(const DescribeCli& o) {
                 {"pairs", "KEYS/VALUES, of formats with rows of f16"}});
     return kOk;
   }
-  fmt::print("{} ({} KV heads of {})\n\n  {:<15}{:>6}{:>14}\n", path.value(), c.kv_heads,
-             c.head_dim, "format", "bits", "bytes/token");
+  const std::string heads = page.key_dim == page.value_dim
+                                ? fmt::format("{} KV heads of {}", c.kv_heads, c.head_dim)
+                                : fmt::format("latent rows of {} + {}", page.value_dim, c.head_dim);
+  fmt::print("{} ({})\n\n  {:<15}{:>6}{:>14}\n", path.value(), heads, "format", "bits",
+             "bytes/token");
   for (const Json& row : rows) {
     const std::string name = row["format"];
     if (row.contains("refused")) {

@@ -131,7 +131,8 @@ TEST(Composition, OfWindowsIsRefusedAsTheTablesSayOrAnsweredRight) {
 }
 
 TEST(Composition, OfLatentRowsIsRefusedAsTheTablesSayOrAnsweredRight) {
-  Composition deepseek({.architecture = "deepseek2", .type = DType::q8_0, .layers = 3});
+  Composition deepseek(
+      {.architecture = "deepseek2", .type = DType::q8_0, .layers = 3, .rope_dimensions = 32});
   std::size_t answered = 0;
   for (const char* format : {"f16", "int8", "hadamard-int4"})
     for (const char* retain : {"", "snapkv:40%", "streaming:48"})
@@ -146,7 +147,7 @@ TEST(Composition, OfLatentRowsIsRefusedAsTheTablesSayOrAnsweredRight) {
 
 // Formats and windows that latent rows do not have are refused by name.
 TEST(Composition, LatentRowsAreNotStoredInEveryFormat) {
-  const TinyRuntime runtime({.architecture = "deepseek2", .layers = 3});
+  TinyRuntime runtime({.architecture = "deepseek2", .layers = 3, .rope_dimensions = 32});
   const auto refused = [&](const StoragePolicy& storage) {
     const Status checked = runtime->check_storage(storage);
     return checked.ok() ? "" : checked.error().message;

@@ -22,7 +22,11 @@ TinyOptions gemma() {
 }
 
 TinyOptions deepseek() {
-  return {.architecture = "deepseek2", .type = DType::q8_0, .layers = 3, .query_rank = 96};
+  return {.architecture = "deepseek2",
+          .type = DType::q8_0,
+          .layers = 3,
+          .rope_dimensions = 32,
+          .query_rank = 96};
 }
 
 // Its numbers are not this model's: what is the same stays the same.

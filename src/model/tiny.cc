@@ -159,7 +159,7 @@ class TinyModel {
     }
     const std::uint32_t rotated =
         is("glm4") || is("glm4moe") ? o_.head_dim / 2 : o_.rope_dimensions;
-    if (rotated != 0) writer_.add_u32(key("rope.dimension_count"), rotated);
+    if (rotated != 0 && !is("deepseek2")) writer_.add_u32(key("rope.dimension_count"), rotated);
     const bool has_experts =
         is("qwen2moe") || is("qwen3moe") || is("glm4moe") || is("gpt-oss") || is("deepseek2");
     const std::uint32_t experts = has_experts && o_.experts == 0 ? 6 : o_.experts;
@@ -190,17 +190,18 @@ class TinyModel {
   template <class Key>
   void latent_metadata(Key key) {
     const bool old = o_.one_kv_b;
-    const std::uint32_t head = kTinyPlain + kTinyRotated;
+    const std::uint32_t rotated = o_.rope_dimensions != 0 ? o_.rope_dimensions : kTinyRotated,
+                        head = kTinyPlain + rotated;
     writer_.add_u32(key("attention.head_count_kv"), old ? o_.query_heads : 1);
     writer_.add_u32(key("attention.kv_lora_rank"), kTinyLatent);
     if (o_.query_rank != 0) writer_.add_u32(key("attention.q_lora_rank"), o_.query_rank);
-    writer_.add_u32(key("attention.key_length"), old ? head : kTinyLatent + kTinyRotated);
+    writer_.add_u32(key("attention.key_length"), old ? head : kTinyLatent + rotated);
     writer_.add_u32(key("attention.value_length"), old ? kTinyOut : kTinyLatent);
     if (!old) {
       writer_.add_u32(key("attention.key_length_mla"), head);
       writer_.add_u32(key("attention.value_length_mla"), kTinyOut);
     }
-    writer_.add_u32(key("rope.dimension_count"), kTinyRotated);
+    writer_.add_u32(key("rope.dimension_count"), rotated);
     if (o_.rope_yarn != 1) writer_.add_f32(key("rope.scaling.yarn_log_multiplier"), 0.0707f);
   }
 
