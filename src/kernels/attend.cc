@@ -192,7 +192,8 @@ std::size_t partial_floats(const AttendShape& shape) {
 }
 
 std::size_t attend_scratch_bytes(const AttendShape& shape) {
-  return attend_scratch_floats(attend_rows_max(shape) * heads_per_kv(shape), shape.head_dim) *
+  return attend_scratch_floats(attend_rows_max(shape) * heads_per_kv(shape), shape.head_dim,
+                               shape.rotated) *
          sizeof(float);
 }
 

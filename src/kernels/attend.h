@@ -15,6 +15,14 @@
 // cap * tanh(s[j] / cap). With sinks a row merges (sink of its query head, 1, 0) last: a learned score
 // that has no value. First or in between would not do, as encoded splits may merge among themselves.
 //
+// Latent attention (MLA): a slot has one row of two parts, which all query heads share. The latent part
+// lies where values do ([slot][head_dim]), the rotated part where keys do ([rotated][slot]). A query has
+// head_dim numbers for the latent part, then `rotated` ones. Its score is the dot of the latent part
+// plus the dot of the rotated part, each as above (and with scales of its own where narrow); the value
+// is the latent part. Results lie as far apart as queries: the last `rotated` numbers of a head in
+// `out` are left alone. As one lane has up to 128 query heads, they are taken in kv_heads parts, all of
+// which read that lane: a query head's sums do not depend on how many there are.
+//
 // A compacted sequence (kv_view.h) is summed over its lane first and then over its table. Units and
 // splits of the lane are counted from lane slot 0, those of the table from absolute slot 0; all of
 // them merge left to right. A unit or split without slots is left out. A lane that keeps every
@@ -70,6 +78,8 @@ struct AttendShape {
   std::uint32_t layer_index;  // within the group: lane = layer_index * kv_heads + kv_head
   std::size_t page_bytes, key_bytes;
   float softcap = 0;  // 0: none
+  std::uint32_t rotated =
+      0;  // latent attention: numbers of the rotated part; 0: ordinary attention
 };
 
 struct AttendTask {
@@ -86,7 +96,7 @@ struct AttendTask {
 struct AttendStep {
   KvView kv;
   AttendShape shape;
-  const float* queries;  // [rows][query_heads * head_dim], rotated
+  const float* queries;  // [rows][query_heads * query_dim], rotated (kv_run.h: query_dim)
   float* out;            // same shape
   std::size_t row_stride;
   float* partials;

@@ -22,6 +22,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kernels/attend.h"
+#include "kernels/kv_run.h"
 
 namespace quire {
 namespace {
@@ -119,18 +120,22 @@ double multiply_rate(ThreadPool& pool) {
 // A cache of some layers and one sequence of `slots` slots in it.
 struct Cache {
   Cache(RowType rows, std::uint32_t kv_heads, std::uint32_t heads, std::uint32_t dim,
-        std::uint32_t layer_count, std::uint32_t slots)
+        std::uint32_t layer_count, std::uint32_t slots, std::uint32_t rotated = 0)
       : layers(layer_count) {
-    const std::size_t half = (rows == RowType::f32 ? 4 : 2) * std::size_t{32} * dim;
+    const std::size_t element = rows == RowType::f32 ? 4 : 2;
+    const std::size_t key_bytes = element * 32 * (rotated != 0 ? rotated : dim),
+                      page_bytes = key_bytes + element * 32 * dim;
+    const std::uint32_t lanes = layers * (rotated != 0 ? 1 : kv_heads);
     shape = {.query_heads = kv_heads * heads,
              .kv_heads = kv_heads,
              .head_dim = dim,
              .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
              .rows = rows,
              .layer_index = 0,
-             .page_bytes = 2 * half,
-             .key_bytes = half};
-    const std::size_t block_bytes = (layers * kv_heads * 2 * half + 255) / 256 * 256;
+             .page_bytes = page_bytes,
+             .key_bytes = key_bytes,
+             .rotated = rotated};
+    const std::size_t block_bytes = (lanes * page_bytes + 255) / 256 * 256;
     const std::uint32_t blocks = (slots + 31) / 32;
     arena = huge_bytes(blocks * block_bytes);
     Random random(1);
@@ -139,7 +144,7 @@ struct Cache {
     for (std::uint32_t b = 0; b < blocks; ++b) std::swap(table[b], table[random.below(blocks)]);
     std::vector<float> row(dim);
     for (std::uint32_t s = 0; s < slots; ++s)
-      for (std::uint32_t lane = 0; lane < layers * kv_heads; ++lane) {
+      for (std::uint32_t lane = 0; lane < lanes; ++lane) {
         if (lane % 16 == 0)
           for (float& x : row) x = static_cast<float>(2 * random.unit() - 1);
         std::byte* page = arena_at(arena.get(), table[s / 32]) + lane * shape.page_bytes;
@@ -164,7 +169,7 @@ class Attention {
     step_.shape = cache.shape;
     plan_.threads = threads;
     plan_attention(step_.kv, cache.shape, plan_);
-    step_.row_stride = std::size_t{cache.shape.query_heads} * cache.shape.head_dim;
+    step_.row_stride = std::size_t{cache.shape.query_heads} * query_dim(cache.shape);
     Random random(2);
     queries_.resize(rows * step_.row_stride);
     for (float& q : queries_) q = static_cast<float>(2 * random.unit() - 1);
@@ -201,7 +206,8 @@ class Attention {
   std::vector<Bytes> scratch_;
 };
 
-constexpr long kAvx2 = static_cast<long>(Isa::avx2), kAvx512 = static_cast<long>(Isa::avx512);
+constexpr long kAvx2 = static_cast<long>(Isa::avx2), kAvx512 = static_cast<long>(Isa::avx512),
+               kBf16Isa = static_cast<long>(Isa::bf16);
 constexpr long kF32 = static_cast<long>(RowType::f32), kF16 = static_cast<long>(RowType::f16),
                kBf16 = static_cast<long>(RowType::bf16);
 
@@ -236,6 +242,43 @@ BENCHMARK(decode)
     ->Args({kAvx512, 2, kF16, 4, 256, 7000})
     ->Args({kAvx2, 2, kF16, 3, 64, 7000})
     ->Iterations(600)
+    ->Unit(benchmark::kMicrosecond);
+
+// One lane of latent rows (512 + 64) in `parts` parts of the query heads, in the arithmetic of int8
+// activations: 8 layers, so that they have left the caches.
+void decode_latent(benchmark::State& state) {
+  const auto arg = [&](int i) { return static_cast<std::uint32_t>(state.range(i)); };
+  const Isa isa = static_cast<Isa>(arg(0));
+  if (!cpu_has(isa)) return state.SkipWithError("this machine has no such instructions");
+  state.SetLabel(std::string(isa_name(isa)));
+  const std::uint32_t threads = arg(1), heads = arg(3), parts = arg(4), slots = arg(5);
+  Cache cache(static_cast<RowType>(arg(2)), parts, heads / parts, 512, 8, slots, 64);
+  if (cache.shape.rows != RowType::f32) cache.shape.arithmetic = AttendArithmetic::narrow;
+  Attention attention(isa, cache, slots, 1, threads);
+  Reader reader;
+  ThreadPool pool(threads);
+  const std::size_t bytes = std::size_t{slots} / 32 * cache.shape.page_bytes;
+  double best = 1e9, limit = 1e9;
+  for (auto _ : state) {
+    limit = std::min(limit, reader.seconds(pool, bytes));
+    best = std::min(best, attention.seconds(pool));
+  }
+  state.counters["GB/s"] = static_cast<double>(bytes) / best / 1e9;
+  state.counters["limit"] = static_cast<double>(bytes) / limit / 1e9;
+  state.counters["of_limit"] = limit / best;
+  state.counters["GFLOP/s"] = 2.0 * (576 + 512) * heads * slots / best / 1e9;
+}
+BENCHMARK(decode_latent)
+    ->ArgNames({"isa", "threads", "rows", "heads", "parts", "slots"})
+    ->Args({kBf16Isa, 1, kF16, 16, 1, 7000})
+    ->Args({kBf16Isa, 2, kF16, 16, 1, 7000})
+    ->Args({kBf16Isa, 2, kBf16, 16, 1, 7000})
+    ->Args({kBf16Isa, 2, kF32, 16, 1, 7000})
+    ->Args({kBf16Isa, 2, kF16, 128, 4, 7000})
+    ->Args({kBf16Isa, 2, kF16, 128, 8, 7000})
+    ->Args({kAvx512, 2, kF16, 16, 1, 7000})
+    ->Args({kAvx2, 2, kF16, 16, 1, 7000})
+    ->Iterations(200)
     ->Unit(benchmark::kMicrosecond);
 
 void prefill(benchmark::State& state) {

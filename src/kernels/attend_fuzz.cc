@@ -58,6 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const auto& [history, queries] : c.sequences)
       c.compacted.push_back(choose.below(history / c.tokens_per_block + 1) * c.tokens_per_block);
   }
+  if (c.head_dim % 32 == 0 && choose.below(3) == 1) c.rotated = 16 * (1 + choose.below(3));
   if (c.compacted.empty() && choose.below(2) == 1)
     c.shared = c.sequences[0].first / c.tokens_per_block * c.tokens_per_block;
   AttendWorld world(c);

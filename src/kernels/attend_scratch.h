@@ -21,6 +21,9 @@ struct AttendScratch {
   std::uint32_t* value_image;     // [unit / 2][dim]
   std::uint32_t* key_image;       // [dim / 2][unit]
   float* query_scale;             // [pairs]
+  // Of latent attention:
+  float* rotated_scale;  // [pairs], as query_scale
+  float* turned;         // [dim][unit]: the latent rows of a unit as keys, in the row type
   float *split_max, *split_sum, *row_max, *row_sum, *unit_max, *unit_sum;  // [pairs]
   float *keep, *take;  // [pairs]: a and b of a merge
 };
@@ -28,26 +31,31 @@ struct AttendScratch {
 namespace {
 constexpr std::size_t attend_padded(std::size_t pairs) { return (pairs + 15) / 16 * 16 + 16; }
 
-constexpr std::size_t attend_scratch_floats(std::size_t pairs, std::size_t dim) {
-  return pairs * (3 * dim + 128 + 32) + 64 * dim + 9 * attend_padded(pairs);
+constexpr std::size_t attend_scratch_floats(std::size_t pairs, std::size_t dim,
+                                            std::size_t rotated = 0) {
+  const std::size_t latent = rotated != 0 ? (pairs + 32) * rotated + 64 * dim : 0;
+  return pairs * (3 * dim + 128 + 32) + 64 * dim + 10 * attend_padded(pairs) + latent;
 }
 
-inline AttendScratch attend_scratch(float* at, std::size_t pairs, std::size_t dim) {
+inline AttendScratch attend_scratch(float* at, std::size_t pairs, std::size_t dim,
+                                    std::size_t rotated = 0) {
   AttendScratch s;
   const auto take = [&](std::size_t floats) {
     float* here = at;
     at += floats;
     return here;
   };
-  s.queries = take(pairs * dim);
+  s.queries = take(pairs * (dim + rotated));
   s.query_words = reinterpret_cast<std::uint32_t*>(s.queries);
   s.split_out = take(pairs * dim);
   s.row_out = take(pairs * dim);
   s.weights = take(pairs * 128);
   s.narrow_weights = reinterpret_cast<std::uint32_t*>(take(pairs * 32));
   s.value_image = reinterpret_cast<std::uint32_t*>(take(32 * dim));
-  s.key_image = reinterpret_cast<std::uint32_t*>(take(32 * dim));
+  s.key_image = reinterpret_cast<std::uint32_t*>(take(32 * (dim + rotated)));
+  s.turned = take(rotated != 0 ? 64 * dim : 0);
   s.query_scale = take(attend_padded(pairs));
+  s.rotated_scale = take(attend_padded(pairs));
   s.split_max = take(attend_padded(pairs));
   s.split_sum = take(attend_padded(pairs));
   s.row_max = take(attend_padded(pairs));

@@ -62,7 +62,8 @@ float taken(const AttendCase& c, float x) {
 // Softmax attention in double, from its definition; in the narrow arithmetic of rounded values.
 Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
   Rows out;
-  const std::size_t dim = c.head_dim, kv_width = c.kv_heads * dim;
+  const std::size_t dim = c.head_dim, kv_heads = world.lanes(), width = dim + c.rotated;
+  const std::size_t key_width = c.rotated != 0 ? c.rotated : dim;
   for (std::size_t s = 0; s < c.sequences.size(); ++s) {
     const auto [history, queries] = c.sequences[s];
     out.emplace_back(queries * world.width());
@@ -70,17 +71,22 @@ Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
       const std::uint32_t end = history + row + 1;
       const std::uint32_t begin = c.window != 0 && end > c.window ? end - c.window : 0;
       for (std::uint32_t head = 0; head < c.kv_heads * c.heads_per_kv; ++head) {
-        const std::size_t kv_at = head / c.heads_per_kv * dim;
-        const float* q = &world.queries(s)[row * world.width() + head * dim];
+        const std::size_t kv_head = c.rotated != 0 ? 0 : head / c.heads_per_kv;
+        const float* q = &world.queries(s)[row * world.width() + head * width];
+        const auto value = [&](std::uint32_t slot, std::size_t d) {
+          return rounded(c.rows, world.values(s)[(slot * kv_heads + kv_head) * dim + d]);
+        };
         std::vector<std::uint32_t> seen;
         if (world.compacted(s) > 0) seen = world.kept(s, head / c.heads_per_kv);
         for (std::uint32_t t = std::max(begin, world.compacted(s)); t < end; ++t) seen.push_back(t);
         std::vector<double> p(seen.size()), o(dim);
         double top = -INFINITY, sum = 0;
         for (std::size_t i = 0; i < seen.size(); ++i) {
-          for (std::size_t d = 0; d < dim; ++d)
+          const float* key = &world.keys(s)[(seen[i] * kv_heads + kv_head) * key_width];
+          for (std::size_t d = 0; d < width; ++d)
             p[i] += double{q[d]} * world.shape().scale *
-                    rounded(c.rows, world.keys(s)[seen[i] * kv_width + kv_at + d]);
+                    (d < width - key_width ? value(seen[i], d)
+                                           : rounded(c.rows, key[d - (width - key_width)]));
           if (c.softcap != 0) p[i] = c.softcap * std::tanh(p[i] / c.softcap);
           top = std::max(top, p[i]);
         }
@@ -90,11 +96,10 @@ Rows attention_in_double(const AttendCase& c, const AttendWorld& world) {
         }
         for (double& x : p) sum += x = std::exp(x - top);
         for (std::size_t i = 0; i < seen.size(); ++i)
-          for (std::size_t d = 0; d < dim; ++d)
-            o[d] +=
-                p[i] * taken(c, rounded(c.rows, world.values(s)[seen[i] * kv_width + kv_at + d]));
-        for (std::size_t d = 0; d < dim; ++d)
-          out[s][row * world.width() + head * dim + d] = static_cast<float>(o[d] / sum);
+          for (std::size_t d = 0; d < dim; ++d) o[d] += p[i] * taken(c, value(seen[i], d));
+        for (std::size_t d = 0; d < width; ++d)
+          out[s][row * world.width() + head * width + d] =
+              d < dim ? static_cast<float>(o[d] / sum) : 7;
       }
     }
   }
@@ -182,6 +187,55 @@ TEST(Attend, TheOrderOfALaneDoesNotMatter) {
   const Rows shuffled = AttendWorld(c).run(best_isa(), 30, Tasks::planned);
   EXPECT_LT(worst_difference(ordered, shuffled), 1e-5);
   EXPECT_FALSE(same_bits(ordered, shuffled));  // it was shuffled
+}
+
+// Latent attention: eight query heads in `parts` parts.
+AttendCase latent_case(Reading reading, std::uint32_t parts) {
+  return {.rows = reading.rows,
+          .kv_heads = parts,
+          .heads_per_kv = 8 / parts,
+          .head_dim = 64,
+          .tokens_per_block = 32,
+          .sequences = {{1300, 9}, {0, 80}, {96, 3}},
+          .arithmetic = reading.arithmetic,
+          .rotated = 32};
+}
+
+TEST(Attend, LatentRowsAreKeysAndValues) {
+  for (const Reading reading : kReadings) {
+    const AttendCase c = latent_case(reading, 1);
+    SCOPED_TRACE(name_of(c));
+    AttendWorld world(c);
+    const Rows want = world.run(Isa::scalar, 1, Tasks::whole);
+    EXPECT_LT(worst_difference(want, attention_in_double(c, world)),
+              c.arithmetic == AttendArithmetic::narrow ? 2 * 0x1p-8 : 1e-5);
+    for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::bf16})
+      for (const auto mode : {Tasks::planned, Tasks::whole, Tasks::split, Tasks::shuffled})
+        if (cpu_has(isa)) {
+          EXPECT_TRUE(same_bits(want, world.run(isa, 7, mode)));
+          EXPECT_TRUE(same_bits(want, world.run(isa, 80, mode, true, 5)));
+        }
+  }
+}
+
+TEST(Attend, PartsOfTheHeadsOfALatentLaneChangeNoBit) {
+  for (const Reading reading : kReadings) {
+    const Rows want = AttendWorld(latent_case(reading, 1)).run(best_isa(), 30, Tasks::planned);
+    for (const std::uint32_t parts : {2u, 4u})
+      EXPECT_TRUE(same_bits(
+          want, AttendWorld(latent_case(reading, parts)).run(best_isa(), 30, Tasks::planned)));
+  }
+}
+
+TEST(Attend, BothPartsOfALatentRowCount) {
+  const AttendCase c = latent_case({RowType::f16, AttendArithmetic::narrow}, 1);
+  const Rows want = AttendWorld(c).run(best_isa(), 30, Tasks::planned);
+  for (const bool rotated : {false, true}) {
+    AttendWorld world(c);
+    for (std::size_t i = 0; i < world.queries(0).size(); ++i)
+      if ((i % 96 >= 64) == rotated) world.queries(0)[i] = 0;
+    EXPECT_FALSE(same_bits(want, world.run(best_isa(), 30, Tasks::planned)));
+  }
 }
 
 // Soft caps and sinks, however the work is cut.

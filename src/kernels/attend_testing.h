@@ -35,6 +35,7 @@ struct AttendCase {
   std::uint32_t shared = 0;  // tokens of sequence 0 (whole blocks) that all others begin with
   float softcap = 0;
   std::vector<float> sinks = {};  // by query head
+  std::uint32_t rotated = 0;  // latent attention: one lane, whose query heads are in kv_heads parts
 };
 
 class AttendWorld {
@@ -43,7 +44,9 @@ class AttendWorld {
 
   explicit AttendWorld(const AttendCase& c) : case_(c) {
     const std::size_t element = c.rows == RowType::f32 ? 4 : 2;
-    const std::size_t half = element * c.tokens_per_block * c.head_dim;
+    const std::size_t key_bytes =
+        element * c.tokens_per_block * (c.rotated != 0 ? c.rotated : c.head_dim);
+    const std::size_t value_bytes = element * c.tokens_per_block * c.head_dim;
     shape_ = {.query_heads = c.kv_heads * c.heads_per_kv,
               .kv_heads = c.kv_heads,
               .head_dim = c.head_dim,
@@ -51,18 +54,19 @@ class AttendWorld {
               .rows = c.rows,
               .arithmetic = c.arithmetic,
               .layer_index = 1,
-              .page_bytes = 2 * half,
-              .key_bytes = half,
-              .softcap = c.softcap};
-    const std::size_t block_units = (2 * c.kv_heads * shape_.page_bytes + 255) / 256;  // two layers
+              .page_bytes = key_bytes + value_bytes,
+              .key_bytes = key_bytes,
+              .softcap = c.softcap,
+              .rotated = c.rotated};
+    const std::size_t block_units = (2 * lanes() * shape_.page_bytes + 255) / 256;  // two layers
     Random random(c.seed);
     std::uint32_t blocks = 0;
     for (const auto& [history, queries] : c.sequences) {
       const std::uint32_t tokens = history + queries;
       tables_.emplace_back((tokens + c.tokens_per_block - 1) / c.tokens_per_block);
       for (ArenaOffset& at : tables_.back()) at = static_cast<ArenaOffset>(blocks++ * block_units);
-      keys_.push_back(noise(random, std::size_t{tokens} * c.kv_heads * c.head_dim, c.spread));
-      values_.push_back(noise(random, std::size_t{tokens} * c.kv_heads * c.head_dim, 1));
+      keys_.push_back(noise(random, std::size_t{tokens} * lanes() * key_dim(shape_), c.spread));
+      values_.push_back(noise(random, std::size_t{tokens} * lanes() * c.head_dim, 1));
       queries_.push_back(noise(random, std::size_t{queries} * width(), c.spread));
     }
     for (std::size_t i = 0; i < tables_.size(); ++i)  // scatter
@@ -72,16 +76,15 @@ class AttendWorld {
       }
     for (std::size_t i = 1; i < tables_.size(); ++i) {
       const std::size_t tokens = std::min(c.shared, c.sequences[i].first);
-      const std::size_t numbers = tokens * c.kv_heads * c.head_dim;
       std::copy_n(tables_[0].begin(), tokens / c.tokens_per_block, tables_[i].begin());
-      std::copy_n(keys_[0].begin(), numbers, keys_[i].begin());
-      std::copy_n(values_[0].begin(), numbers, values_[i].begin());
+      std::copy_n(keys_[0].begin(), tokens * lanes() * key_dim(shape_), keys_[i].begin());
+      std::copy_n(values_[0].begin(), tokens * lanes() * c.head_dim, values_[i].begin());
     }
     const auto page_units = static_cast<std::uint32_t>((shape_.page_bytes + 255) / 256);
     auto lane_unit = static_cast<std::uint32_t>(blocks * block_units);
     lanes_.resize(c.sequences.size());
     for (std::size_t i = 0; i < c.compacted.size(); ++i)
-      for (std::uint32_t lane = 0; lane < 2 * c.kv_heads && c.compacted[i] > 0; ++lane) {
+      for (std::uint32_t lane = 0; lane < 2 * lanes() && c.compacted[i] > 0; ++lane) {
         Lane& made = lanes_[i].emplace_back();
         for (std::uint32_t t = 0; t < c.compacted[i]; ++t)
           if (random.chance(c.keep)) made.positions.push_back(t);
@@ -99,7 +102,8 @@ class AttendWorld {
   }
 
   const AttendShape& shape() const { return shape_; }
-  std::size_t width() const { return std::size_t{shape_.query_heads} * shape_.head_dim; }
+  std::size_t width() const { return std::size_t{shape_.query_heads} * query_dim(shape_); }
+  std::uint32_t lanes() const { return shape_.rotated != 0 ? 1 : shape_.kv_heads; }  // of a layer
   std::vector<float>& keys(std::size_t sequence) { return keys_[sequence]; }
   std::vector<float>& queries(std::size_t sequence) { return queries_[sequence]; }
   const std::vector<float>& keys(std::size_t sequence) const { return keys_[sequence]; }
@@ -107,7 +111,7 @@ class AttendWorld {
   const std::vector<float>& queries(std::size_t sequence) const { return queries_[sequence]; }
   // Of its first compacted tokens, those that a KV head kept.
   const std::vector<std::uint32_t>& kept(std::size_t sequence, std::uint32_t head) const {
-    return lanes_[sequence][shape_.layer_index * shape_.kv_heads + head].positions;
+    return lanes_[sequence][lane_of(shape_, head)].positions;
   }
   std::uint32_t compacted(std::size_t sequence) const {
     return case_.compacted.empty() ? 0 : case_.compacted[sequence];
@@ -122,7 +126,7 @@ class AttendWorld {
     for (std::size_t i = 0; i < case_.sequences.size(); ++i) {
       out.emplace_back(std::size_t{case_.sequences[i].second} * width());
       store(kernels, i, compacted(i), case_.sequences[i].first);
-      for (std::uint32_t head = 0; compacted(i) > 0 && head < shape_.kv_heads; ++head)
+      for (std::uint32_t head = 0; compacted(i) > 0 && head < lanes(); ++head)
         store_lane(kernels, i, head);
     }
     Random random(seed);
@@ -150,24 +154,28 @@ class AttendWorld {
              std::uint32_t end) {
     const std::uint32_t tokens = case_.tokens_per_block;
     for (std::uint32_t t = begin; t < end; ++t)
-      for (std::uint32_t head = 0; head < shape_.kv_heads; ++head) {
+      for (std::uint32_t head = 0; head < lanes(); ++head) {
         std::byte* page = arena_at(arena_.get(), tables_[sequence][t / tokens]) +
-                          (shape_.layer_index * shape_.kv_heads + head) * shape_.page_bytes;
-        const std::size_t at = (std::size_t{t} * shape_.kv_heads + head) * shape_.head_dim;
-        kernels.store_key(shape_, tokens, &keys_[sequence][at], t % tokens, page);
-        kernels.store_value(shape_, tokens, &values_[sequence][at], t % tokens, page);
+                          lane_of(shape_, head) * shape_.page_bytes;
+        store_row(kernels, sequence, t, head, t % tokens, page);
       }
   }
 
+  void store_row(const AttendKernels& kernels, std::size_t sequence, std::uint32_t token,
+                 std::uint32_t head, std::uint32_t slot, std::byte* page) {
+    const std::size_t at = std::size_t{token} * lanes() + head;
+    kernels.store_key(shape_, case_.tokens_per_block, &keys_[sequence][at * key_dim(shape_)], slot,
+                      page);
+    kernels.store_value(shape_, case_.tokens_per_block, &values_[sequence][at * shape_.head_dim],
+                        slot, page);
+  }
+
   void store_lane(const AttendKernels& kernels, std::size_t sequence, std::uint32_t head) {
-    const Lane& lane = lanes_[sequence][shape_.layer_index * shape_.kv_heads + head];
+    const Lane& lane = lanes_[sequence][lane_of(shape_, head)];
     const std::uint32_t tokens = case_.tokens_per_block;
     for (std::uint32_t slot = 0; slot < lane.positions.size(); ++slot) {
       std::byte* page = arena_at(arena_.get(), lane.pages[slot / tokens]);
-      const std::size_t at =
-          (std::size_t{lane.positions[slot]} * shape_.kv_heads + head) * shape_.head_dim;
-      kernels.store_key(shape_, tokens, &keys_[sequence][at], slot % tokens, page);
-      kernels.store_value(shape_, tokens, &values_[sequence][at], slot % tokens, page);
+      store_row(kernels, sequence, lane.positions[slot], head, slot % tokens, page);
     }
   }
 
@@ -216,6 +224,8 @@ class AttendWorld {
     plan_attention(kv, shape_, plan);
     if (mode != Tasks::planned) plan = replan(kv, mode, random);
     std::vector<float> result(queries.size(), NAN);
+    for (std::size_t i = 0; i < result.size(); ++i)  // what latent attention leaves alone
+      if (i % query_dim(shape_) >= shape_.head_dim) result[i] = 7;
     std::vector<float> partials(plan.partial_count * partial_floats(shape_), NAN);
     const std::size_t scratch_bytes = (attend_scratch_bytes(shape_) + 63) / 64 * 64;
     const std::unique_ptr<std::byte, Free> scratch(

@@ -111,6 +111,14 @@ EncodedPart encoded_part(const Codec& codec, Side side, Rows rows) {
   return p;
 }
 
+bool can_be_latent(const Codec& codec) {
+  for (const Reading& r : kReadings)
+    if (r.codec == &codec)
+      return r.kind == Kind::codes && r.keys == Scales::slot_f16 && r.values == Scales::slot_f16 &&
+             (codec.bits == 4 || codec.bits == 8);
+  return false;
+}
+
 const EncodedKernels& encoded_kernels(Isa isa) {
   switch (isa) {
     case Isa::scalar:

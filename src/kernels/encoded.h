@@ -107,6 +107,10 @@ struct EncodedPart {
 
 EncodedPart encoded_part(const Codec& codec, Side side, Rows rows);  // check_rows() holds
 
+// Whether latent rows can be stored so: codes of 4 or 8 bits that have one scale for a slot, or a group
+// of its dimensions, on both sides. They are read as keys and as values.
+bool can_be_latent(const Codec& codec);
+
 // For codecs without kernels of their own. decode: a page as f32, keys [dim][P], values [P][dim],
 // in the codec's basis; keys of a calibrated codec are rotated to their positions. encode: a page
 // from rows of f16 in the same order.
@@ -141,6 +145,9 @@ struct EncodedKernels {
   void (*add_values)(const EncodedPart& values, const EncodedUnit& unit, const float* weights,
                      std::uint32_t n, const float* keep, const float* take, float* out);
   void (*finish)(const EncodedPart& values, std::uint32_t n, float* out);  // out: [n][dim]
+  // The latent part of a page (EncodedPart of values) as a page of keys: the same codes and scales in the
+  // other side's order. Parts that can_be_latent only.
+  void (*turn)(const EncodedPart& values, const std::byte* page, std::byte* keys);
   // Encodes a page of f16 (keys [dim][P], values [P][dim]) into the bytes that codec.encode gives
   // for these rows.
   void (*seal)(const EncodedPart& part, const std::byte* rows, std::byte* page);

@@ -26,6 +26,16 @@ struct KvRun {
 
 namespace {  // kernels include this under flags of their own
 
+// Of one query head; and of what store_key writes.
+inline std::uint32_t query_dim(const AttendShape& s) { return s.head_dim + s.rotated; }
+inline std::uint32_t key_dim(const AttendShape& s) {
+  return s.rotated != 0 ? s.rotated : s.head_dim;
+}
+// The lane of a group that a KV head reads. In latent attention KV heads are parts of the query heads.
+inline std::uint32_t lane_of(const AttendShape& s, std::uint32_t kv_head) {
+  return s.rotated != 0 ? s.layer_index : s.layer_index * s.kv_heads + kv_head;
+}
+
 inline std::uint32_t split_of(const SplitNumbers& n, std::uint32_t slot) {
   return slot / kAttendSplit + n.table;
 }

@@ -191,6 +191,23 @@ class SealedPlanner {
   std::uint64_t whole_max_ = 0, run_max_ = 0;
 };
 
+// By what follows an AttendScratch: where each part starts, and the end.
+struct SealedParts {
+  std::size_t prepared, prepared_latent, turned, dots, end;
+};
+SealedParts sealed_parts(const SealedStep& step) {
+  const std::size_t pairs =
+      std::size_t{attend_rows_max(step.shape)} * (step.shape.query_heads / step.shape.kv_heads);
+  const std::size_t floats = attend_scratch_floats(pairs, step.shape.head_dim, step.shape.rotated);
+  SealedParts parts{};
+  parts.prepared = (floats * sizeof(float) + 63) / 64 * 64;
+  parts.prepared_latent = parts.prepared + pairs * step.keys.prepared_bytes;
+  parts.turned = parts.prepared_latent + pairs * step.latent.prepared_bytes;
+  parts.dots = parts.turned + kEncodedPagesMax * step.latent.page_bytes;
+  parts.end = parts.dots + (step.shape.rotated != 0 ? pairs * kEncodedUnit * sizeof(float) : 0);
+  return parts;
+}
+
 }  // namespace
 
 void plan_sealed(const KvView& kv, std::span<const RowBlocks> rows, const SealedShape& shape,
@@ -198,11 +215,12 @@ void plan_sealed(const KvView& kv, std::span<const RowBlocks> rows, const Sealed
   SealedPlanner(kv, rows, shape, plan).run();
 }
 
-std::size_t sealed_scratch_bytes(const SealedStep& step) {
-  const std::size_t pairs =
-      std::size_t{attend_rows_max(step.shape)} * (step.shape.query_heads / step.shape.kv_heads);
-  const std::size_t floats = attend_scratch_floats(pairs, step.shape.head_dim);
-  return (floats * sizeof(float) + 63) / 64 * 64 + pairs * step.keys.prepared_bytes;
+std::size_t sealed_scratch_bytes(const SealedStep& step) { return sealed_parts(step).end; }
+
+SealedScratch sealed_scratch(const SealedStep& step, std::byte* scratch) {
+  const SealedParts parts = sealed_parts(step);
+  return {scratch + parts.prepared, scratch + parts.prepared_latent, scratch + parts.turned,
+          reinterpret_cast<float*>(scratch + parts.dots)};
 }
 
 }  // namespace quire

@@ -9,6 +9,8 @@
 //   result = e merged with the splits of its rows, left to right;  o / l
 // Lanes of a compacted sequence are encoded and come before the encoded part of the table. Tokens
 // that are read as rows (sinks, recent ones) are not in lanes.
+// Latent attention: the latent part of encoded pages is values; for its scores, which are added to those
+// of the rotated part, a unit of it is turned into keys once.
 // The position of a row alone decides which blocks it reads encoded, so chunks, batches and cache
 // hits change nothing.
 //
@@ -55,6 +57,8 @@ struct SealedStep {
   std::size_t row_stride;
   float* partials;
   const float* sinks = nullptr;  // as in AttendStep
+  // Latent attention: `values` as keys, when they are turned. Otherwise nothing.
+  EncodedPart latent = {};
 };
 
 struct SealedMerge {
@@ -85,6 +89,15 @@ void plan_sealed(const KvView& kv, std::span<const RowBlocks> rows, const Sealed
                  SealedPlan& plan);
 
 std::size_t sealed_scratch_bytes(const SealedStep& step);
+
+// What scratch holds beside an AttendScratch.
+struct SealedScratch {
+  std::byte* prepared;         // queries, for keys
+  std::byte* prepared_latent;  // and for latent parts
+  std::byte* turned;           // kEncodedPagesMax pages of them
+  float* dots;                 // scores of one unit before they are added: [pairs][128]
+};
+SealedScratch sealed_scratch(const SealedStep& step, std::byte* scratch);
 
 // Encoded slots that a row at this position reads.
 struct SealedReach {

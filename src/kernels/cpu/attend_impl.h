@@ -3,6 +3,7 @@
 // the others (at the diagonal, at a window's edge and where a lane ends) one by one.
 #pragma once
 
+#include "kernels/cpu/attend_latent.h"
 #include "kernels/cpu/attend_narrow.h"
 #include "kernels/kv_run.h"
 
@@ -25,11 +26,12 @@ inline void add_sinks(const float* sinks, std::uint32_t n, std::size_t dim, floa
   }
 }
 
-// out = o / l for n query heads.
-inline void finish(const float* o, const float* l, std::uint32_t n, std::size_t dim, float* out) {
+// out = o / l for n query heads, which are `stride` apart in out.
+inline void finish(const float* o, const float* l, std::uint32_t n, std::size_t dim, float* out,
+                   std::size_t stride) {
   for (std::uint32_t i = 0; i < n; ++i)
-    for (std::size_t d = i * dim; d < (i + 1) * dim; d += 16)
-      store(out + d, div(load(o + d), all(l[i])));
+    for (std::size_t d = 0; d < dim; d += 16)
+      store(out + i * stride + d, div(load(o + i * dim + d), all(l[i])));
 }
 
 template <class E, AttendArithmetic kArithmetic>
@@ -42,9 +44,11 @@ class Walk {
         sequence_(step.kv.sequences[task.sequence]),
         heads_(shape_.query_heads / shape_.kv_heads),
         dim_(shape_.head_dim),
+        width_(query_dim(shape_)),
         tokens_(step.kv.tokens_per_block),
         kv_head_(task.kv_head),
-        s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_)),
+        s_(attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads_, dim_,
+                          shape_.rotated)),
         position_(sequence_.past + task.first_row) {}
 
   // Runs of slots, head by head. In a compacted sequence a head's lane comes before its table.
@@ -56,6 +60,10 @@ class Walk {
     next_ = run_at(number);
     Prefetch keys = prefetch(next_, next_.begin / kAttendUnit * kAttendUnit, 0);
     while (!keys.done()) keys.step();
+    if (is_latent()) {
+      Prefetch rows = prefetch(next_, next_.begin / kAttendUnit * kAttendUnit, shape_.key_bytes);
+      while (!rows.done()) rows.step();
+    }
     for (std::uint32_t started = kNoRun; number != kNoRun;) {
       if (started != number / 2) start_head(started = number / 2);
       run_ = next_;
@@ -71,9 +79,11 @@ class Walk {
  private:
   static constexpr std::uint32_t kNoRun = ~0u;
 
+  bool is_latent() const { return shape_.rotated != 0; }
+
   // Run 2 i is the lane of the task's head i, run 2 i + 1 its table, as far as the task's splits go.
   KvRun run_at(std::uint32_t number) const {
-    const std::uint32_t lane = shape_.layer_index * shape_.kv_heads + task_.kv_head + number / 2;
+    const std::uint32_t lane = lane_of(shape_, task_.kv_head + number / 2);
     KvRun run = number % 2 == 0 ? lane_run(sequence_, lane)
                                 : table_run(sequence_, lane, shape_.page_bytes, window_begin(0),
                                             position_ + task_.row_count);
@@ -127,7 +137,7 @@ class Walk {
                   s_.row_sum + i * heads_, s_.row_out + i * heads_ * dim_);
     for (std::uint32_t i = 0; i < task_.row_count; ++i)
       finish(s_.row_out + i * heads_ * dim_, s_.row_sum + i * heads_, heads_, dim_,
-             step_.out + row_at(i));
+             step_.out + row_at(i), width_);
   }
 
   void take_queries(std::uint32_t row) {
@@ -135,12 +145,16 @@ class Walk {
     if constexpr (kArithmetic == AttendArithmetic::narrow)
       for (std::uint32_t h = 0; h < heads_; ++h) {
         const std::size_t pair = row * heads_ + h;
-        s_.query_scale[pair] =
-            word_query(from + h * dim_, shape_.scale, dim_, s_.query_words + pair * dim_ / 2);
+        const float* const query = from + h * width_;
+        std::uint32_t* const words = s_.query_words + pair * width_ / 2;
+        s_.query_scale[pair] = word_query(query, shape_.scale, dim_, words);
+        if (is_latent())
+          s_.rotated_scale[pair] =
+              word_query(query + dim_, shape_.scale, shape_.rotated, words + dim_ / 2);
       }
     else
-      for (std::size_t d = 0; d < heads_ * dim_; d += 16)
-        store(s_.queries + row * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
+      for (std::size_t d = 0; d < heads_ * width_; d += 16)
+        store(s_.queries + row * heads_ * width_ + d, mul(all(shape_.scale), load(from + d)));
   }
 
   // Slots of the current run that a row sees. A row sees every slot of a lane.
@@ -156,7 +170,7 @@ class Walk {
   }
   std::size_t row_at(std::uint32_t row) const {
     return (sequence_.first_row + task_.first_row + row) * step_.row_stride +
-           std::size_t{kv_head_} * heads_ * dim_;
+           std::size_t{kv_head_} * heads_ * width_;
   }
   const char* page(const KvRun& run, std::uint32_t slot) const {
     return reinterpret_cast<const char*>(step_.kv.arena) + run.offset +
@@ -181,7 +195,8 @@ class Walk {
   // The keys of slots [first, first + 64), or, with `offset`, their values.
   Prefetch prefetch(const KvRun& run, std::uint32_t first, std::size_t offset) const {
     Prefetch next;
-    next.part_bytes = shape_.key_bytes;
+    next.part_bytes =
+        is_latent() && offset != 0 ? shape_.key_bytes / shape_.rotated * dim_ : shape_.key_bytes;
     const std::uint32_t to = least(run.end, first + kAttendUnit);
     for (std::uint32_t slot = most(run.begin, first) / tokens_ * tokens_; slot < to;
          slot += tokens_)
@@ -205,8 +220,12 @@ class Walk {
 
   void attend_wide(std::uint32_t first) {
     const Unit<E> unit = unit_at(first);
-    Prefetch values = prefetch(run_, first, shape_.key_bytes);
+    Prefetch values = is_latent() ? prefetch_next(first, shape_.key_bytes)
+                                  : prefetch(run_, first, shape_.key_bytes);
     Prefetch keys = prefetch_next(first, 0);
+    Unit<E> turned;
+    if (is_latent()) turned = turn_unit(unit, dim_, s_.turned);
+    const Unit<E>* const latent = is_latent() ? &turned : nullptr;
     // Rows [whole_begin, whole_end) see all 64 slots: those that end late enough and begin early
     // enough.
     const std::uint32_t stop = first + kAttendUnit;
@@ -217,12 +236,12 @@ class Walk {
     const auto attend_row = [&](std::uint32_t row) {
       const std::uint32_t from = most(row_begin(row), first), to = least(row_end(row), stop);
       if (from < to)
-        attend_unit(s_, shape_, tokens_, unit, row * heads_, heads_, from - first, to - first,
-                    values, keys);
+        attend_unit(s_, shape_, tokens_, unit, latent, row * heads_, heads_, from - first,
+                    to - first, values, keys);
     };
     for (std::uint32_t i = 0; i < whole_begin; ++i) attend_row(i);
     if (whole_begin < whole_end)
-      attend_unit(s_, shape_, tokens_, unit, whole_begin * heads_,
+      attend_unit(s_, shape_, tokens_, unit, latent, whole_begin * heads_,
                   (whole_end - whole_begin) * heads_, 0, kAttendUnit, values, keys);
     for (std::uint32_t i = whole_end; i < task_.row_count; ++i) attend_row(i);
   }
@@ -241,13 +260,19 @@ class Walk {
     Prefetch keys = prefetch_next(first, 0);
     Prefetch values = prefetch_next(first, shape_.key_bytes);
     KeyScales scales;
-    scale_keys(unit, dim_, tokens_, scales);
-    const KeyRows<E> key_rows{unit, scales, tokens_};
-    if (begin + 1 == end && heads_ <= 6) {
+    const Unit<E> unit_keys = is_latent() ? turn_unit(unit, dim_, s_.turned) : unit;
+    const std::size_t apart = is_latent() ? kAttendUnit : tokens_;
+    scale_keys(unit_keys, dim_, apart, scales);
+    const KeyRows<E> key_rows{unit_keys, scales, apart};
+    if (begin + 1 == end && heads_ <= 6 && !is_latent()) {
       attend_rows(first, begin, end, scales, key_rows, ValueRows<E>{unit, dim_}, keys, values);
       return;
     }
     image_keys(key_rows, dim_, s_.key_image);
+    if (is_latent()) {
+      scale_keys(unit, shape_.rotated, tokens_, rotated_scales_);
+      image_keys(KeyRows<E>{unit, rotated_scales_, tokens_}, shape_.rotated, rotated_image());
+    }
     const KeyImage key_image{s_.key_image};
     image_values(unit, from / 16, (to + 15) / 16, dim_, s_.value_image);
     const Image image{s_.value_image, dim_};
@@ -268,9 +293,20 @@ class Walk {
     const std::uint32_t stop = first + kAttendUnit;
     const std::uint32_t at = begin * heads_, n = (end - begin) * heads_;
     each_heads(n, [&](auto heads, std::uint32_t i) {
-      word_scores<heads.value>(unit_keys, scales, s_.query_words + (at + i) * dim_ / 2,
-                               s_.query_scale + at + i, dim_, keys, s_.weights + i * kAttendUnit);
+      word_scores<heads.value>(unit_keys, scales, s_.query_words + (at + i) * width_ / 2,
+                               width_ / 2, s_.query_scale + at + i, dim_, keys,
+                               s_.weights + i * kAttendUnit);
     });
+    if (is_latent()) {
+      float* const dots = s_.weights + std::size_t{n} * kAttendUnit;
+      each_heads(n, [&](auto heads, std::uint32_t i) {
+        word_scores<heads.value>(KeyImage{rotated_image()}, rotated_scales_,
+                                 s_.query_words + ((at + i) * width_ + dim_) / 2, width_ / 2,
+                                 s_.rotated_scale + at + i, shape_.rotated, keys,
+                                 dots + i * kAttendUnit);
+      });
+      add_scores(dots, n, s_.weights);
+    }
     if (shape_.softcap != 0) cap_scores(shape_.softcap, n, s_.weights);
     for (std::uint32_t row = begin; row < end; ++row) {
       if (row_begin(row) <= first && row_end(row) >= stop) continue;
@@ -293,6 +329,8 @@ class Walk {
                                   s_.keep + i, s_.take + i, values, s_.split_out + (at + i) * dim_);
     });
   }
+
+  std::uint32_t* rotated_image() const { return s_.key_image + kAttendUnit / 2 * dim_; }
 
   // Rows that see any of slots [begin, end) merge their split into their result.
   void merge_split(std::uint32_t begin, std::uint32_t end) {
@@ -335,13 +373,14 @@ class Walk {
   const AttendTask& task_;
   const KvSequenceView& sequence_;
   const std::uint32_t heads_;
-  const std::size_t dim_;
+  const std::size_t dim_, width_;  // of a query head's result, and of its query
   const std::uint32_t tokens_;
   std::uint32_t kv_head_;
   const AttendScratch s_;
   const std::uint32_t position_;  // of row 0
   KvRun run_{}, next_{};          // slots any row sees in this task; the run after it may be empty
   bool is_lane_ = false;
+  KeyScales rotated_scales_;  // narrow latent attention: of the unit at hand
 };
 
 template <class E>
@@ -368,20 +407,20 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
   const std::uint32_t heads = shape.query_heads / shape.kv_heads;
   const std::size_t dim = shape.head_dim;
   float* out = step.out + (step.kv.sequences[m.sequence].first_row + m.row) * step.row_stride +
-               std::size_t{m.kv_head} * heads * dim;
+               std::size_t{m.kv_head} * heads * query_dim(shape);
   const float* partials = step.partials + m.first_partial * partial_floats(shape);
   for (std::uint32_t h = 0; h < heads; ++h) {
     float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // element 0 of each is used
-    fill(out + h * dim, dim, 0);
+    float* const to = out + h * query_dim(shape);
+    fill(to, dim, 0);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {
       const float* partial = partials + i * partial_floats(shape);
       if (partial[heads + h] == 0) continue;
       merge_sums(partial + h, partial + heads + h, 1, top, sum, keep, take);
-      merge_outputs(partial + 2 * heads + h * dim, 1, dim, keep, take, out + h * dim);
+      merge_outputs(partial + 2 * heads + h * dim, 1, dim, keep, take, to);
     }
-    if (step.sinks != nullptr)
-      add_sinks(step.sinks + m.kv_head * heads + h, 1, dim, top, sum, out + h * dim);
-    finish(out + h * dim, sum, 1, dim, out + h * dim);
+    if (step.sinks != nullptr) add_sinks(step.sinks + m.kv_head * heads + h, 1, dim, top, sum, to);
+    finish(to, sum, 1, dim, to, dim);
   }
 }
 
@@ -403,7 +442,7 @@ template <class E>
 void store_key_as(const AttendShape& s, std::size_t tokens, const float* key, std::uint32_t slot,
                   std::byte* page) {
   E* to = reinterpret_cast<E*>(page) + slot;
-  for (std::size_t d = 0; d < s.head_dim; d += 16) {
+  for (std::size_t d = 0; d < key_dim(s); d += 16) {
     E row[16];
     round_16(key + d, row);
     for (int i = 0; i < 16; ++i) to[(d + i) * tokens] = row[i];

@@ -132,10 +132,11 @@ QUIRE_INLINE void multiply_words(const std::uint32_t* queries, std::size_t strid
   }
 }
 
-// weights[h][j] = dot(query h, key of slot j), for all 64 slots.
+// weights[h][j] = dot(query h, key of slot j), for all 64 slots. Queries are `stride` words apart.
 template <int kHeads, class K>
 void word_scores(const K& keys, const KeyScales& scales, const std::uint32_t* queries,
-                 const float* query_scales, std::size_t dim, Prefetch& next, float* weights) {
+                 std::size_t stride, const float* query_scales, std::size_t dim, Prefetch& next,
+                 float* weights) {
   constexpr int kV = kVectors<kHeads>;
   const std::size_t pairs = dim / 2;
   for (std::uint32_t g = 0; g < kGroups; g += kV)
@@ -149,7 +150,7 @@ void word_scores(const K& keys, const KeyScales& scales, const std::uint32_t* qu
       }
       for (std::size_t i = first; i < last; i += 4) {
         next.steps<float>();
-        multiply_words<4>(queries, pairs, keys, i, g, sums);
+        multiply_words<4>(queries, stride, keys, i, g, sums);
       }
       QUIRE_UNROLL(6)
       for (int h = 0; h < kHeads; ++h) {

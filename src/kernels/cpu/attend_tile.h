@@ -10,6 +10,7 @@
 #include "kernels/attend.h"
 #include "kernels/attend_scratch.h"
 #include "kernels/cpu/floats.h"
+#include "kernels/kv_run.h"
 
 namespace quire {
 namespace {
@@ -99,10 +100,13 @@ QUIRE_INLINE void take_in(const Floats (&acc)[kHeads][kV], const float* keep, co
   }
 }
 
-// weights[h][j] = dot(query h, key of slot j), for all 64 slots; rows are `stride` apart.
+// weights[h][j] = dot(query h, key of slot j), for all 64 slots; rows are `stride` apart, and queries
+// `query_stride`, if not dim.
 template <int kHeads, class E>
 void scores(const Unit<E>& unit, const float* queries, std::size_t dim, std::size_t tokens,
-            Prefetch& next, float* weights, std::size_t stride = kAttendUnit) {
+            Prefetch& next, float* weights, std::size_t stride = kAttendUnit,
+            std::size_t query_stride = 0) {
+  const std::size_t apart = query_stride != 0 ? query_stride : dim;
   constexpr int kV = kVectors<kHeads>;
   for (std::uint32_t g = 0; g < kGroups; g += kV) {
     const E* keys[kV];
@@ -111,7 +115,7 @@ void scores(const Unit<E>& unit, const float* queries, std::size_t dim, std::siz
     clear(acc);
     for (std::size_t d = 0; d < dim; d += 4) {
       next.steps<E>();
-      multiply_add<4>(queries + d, dim, keys, tokens, acc);
+      multiply_add<4>(queries + d, apart, keys, tokens, acc);
       for (int v = 0; v < kV; ++v) keys[v] += 4 * tokens;
     }
     QUIRE_UNROLL(6)
@@ -268,16 +272,33 @@ QUIRE_INLINE void each_heads(std::uint32_t n, F f) {
   }
 }
 
-// Pairs [first, first + n) of the tile take in slots [begin, end) of this unit.
+// Latent attention: adds the scores of n pairs against the rotated part, which lie at `rotated`.
+inline void add_scores(const float* rotated, std::uint32_t n, float* weights) {
+  for (std::size_t i = 0; i < std::size_t{n} * kAttendUnit; i += 16)
+    store(weights + i, add(load(weights + i), load(rotated + i)));
+}
+
+// Pairs [first, first + n) of the tile take in slots [begin, end) of this unit. `latent` (or null) has
+// the unit's latent rows as keys of 64 slots to a page.
 template <class E>
 void attend_unit(const AttendScratch& s, const AttendShape& shape, std::size_t tokens,
-                 const Unit<E>& unit, std::uint32_t first, std::uint32_t n, std::uint32_t begin,
-                 std::uint32_t end, Prefetch& values, Prefetch& keys) {
-  const std::size_t dim = shape.head_dim;
+                 const Unit<E>& unit, const Unit<E>* latent, std::uint32_t first, std::uint32_t n,
+                 std::uint32_t begin, std::uint32_t end, Prefetch& values, Prefetch& keys) {
+  const std::size_t dim = shape.head_dim, width = query_dim(shape);
+  const Unit<E>& unit_keys = latent != nullptr ? *latent : unit;
+  const std::size_t apart = latent != nullptr ? kAttendUnit : tokens;
   each_heads(n, [&](auto heads, std::uint32_t i) {
-    scores<heads.value>(unit, s.queries + (first + i) * dim, dim, tokens, values,
-                        s.weights + i * kAttendUnit);
+    scores<heads.value>(unit_keys, s.queries + (first + i) * width, dim, apart, values,
+                        s.weights + i * kAttendUnit, kAttendUnit, width);
   });
+  if (latent != nullptr) {
+    float* const dots = s.weights + std::size_t{n} * kAttendUnit;
+    each_heads(n, [&](auto heads, std::uint32_t i) {
+      scores<heads.value>(unit, s.queries + (first + i) * width + dim, shape.rotated, tokens,
+                          values, dots + i * kAttendUnit, kAttendUnit, width);
+    });
+    add_scores(dots, n, s.weights);
+  }
   if (shape.softcap != 0) cap_scores(shape.softcap, n, s.weights);
   if (begin != 0 || end != kAttendUnit)
     for (std::uint32_t i = 0; i < n; ++i) mask_scores(begin, end, s.weights + i * kAttendUnit);

@@ -2,6 +2,6 @@
 
 namespace quire {
 
-extern const EncodedKernels kEncodedAvx2 = {prepare, scores, add_values, finish, seal};
+extern const EncodedKernels kEncodedAvx2 = {prepare, scores, add_values, finish, turn, seal};
 
 }  // namespace quire

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/encoded_floats.h"
 #include "kernels/cpu/encoded_keys.h"
+#include "kernels/cpu/encoded_latent.h"
 #include "kernels/cpu/encoded_seal.h"
 #include "kernels/cpu/encoded_values.h"
 

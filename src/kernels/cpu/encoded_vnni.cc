@@ -2,6 +2,6 @@
 
 namespace quire {
 
-extern const EncodedKernels kEncodedVnni = {prepare, scores, add_values, finish, seal};
+extern const EncodedKernels kEncodedVnni = {prepare, scores, add_values, finish, turn, seal};
 
 }  // namespace quire

@@ -24,12 +24,13 @@ class SealedWalk {
         heads_(shape_.query_heads / shape_.kv_heads),
         tokens_(step.kv.tokens_per_block),
         dim_(shape_.head_dim),
+        width_(query_dim(shape_)),
         pairs_(task.row_count * heads_),
         units_(2 * pairs_ <= attend_rows_max(shape_) * heads_ ? 2 : 1),
         unit_pages_(kEncodedUnit / tokens_),
-        s_(attend_scratch(reinterpret_cast<float*>(scratch), units_ * pairs_, dim_)),
-        prepared_(scratch + sealed_scratch_bytes(step) -
-                  std::size_t{attend_rows_max(shape_)} * heads_ * step.keys.prepared_bytes),
+        s_(attend_scratch(reinterpret_cast<float*>(scratch), units_ * pairs_, dim_,
+                          shape_.rotated)),
+        own_(sealed_scratch(step, scratch)),
         keys_(step.keys),
         values_(step.values),
         position_(sequence_.past + task.first_row) {}
@@ -38,7 +39,7 @@ class SealedWalk {
     const bool whole = task_.split == kAllSplits;
     if (sequence_.lanes != nullptr && !whole) leave_nothing();
     for (std::uint32_t h = 0; h < task_.kv_head_count; ++h) {
-      const std::uint32_t lane = shape_.layer_index * shape_.kv_heads + task_.kv_head + h;
+      const std::uint32_t lane = lane_of(shape_, task_.kv_head + h);
       start_head(task_.kv_head + h);
       if (whole) clear(s_.row_max, s_.row_sum, s_.row_out);
       for (const bool is_lane : {true, false}) {
@@ -114,13 +115,16 @@ class SealedWalk {
     for (std::uint32_t i = 0; i < task_.row_count; ++i) {
       const float* from = step_.queries +
                           (sequence_.first_row + task_.first_row + i) * step_.row_stride +
-                          std::size_t{kv_head} * heads_ * dim_;
-      for (std::size_t d = 0; d < heads_ * dim_; d += 16)
-        store(s_.queries + i * heads_ * dim_ + d, mul(all(shape_.scale), load(from + d)));
+                          std::size_t{kv_head} * heads_ * width_;
+      for (std::size_t d = 0; d < heads_ * width_; d += 16)
+        store(s_.queries + i * heads_ * width_ + d, mul(all(shape_.scale), load(from + d)));
     }
     keys_.lane = step_.keys.lane + 2 * kv_head;
     values_.lane = step_.values.lane + 2 * kv_head;
-    step_.kernels->prepare(keys_, s_.queries, dim_, task_.row_count * heads_, prepared_);
+    const float* const for_keys = is_latent() ? s_.queries + dim_ : s_.queries;
+    step_.kernels->prepare(keys_, for_keys, width_, pairs_, own_.prepared);
+    if (is_latent())
+      step_.kernels->prepare(step_.latent, s_.queries, width_, pairs_, own_.prepared_latent);
   }
 
   // The unit at `first`, and the unit to fetch meanwhile: the one `units_` further on.
@@ -183,7 +187,8 @@ class SealedWalk {
     for (std::uint32_t u = 0; u < count; ++u) {
       const std::uint32_t begin = first + u * kEncodedUnit;
       n[u] = rows_before(least(run_.end, begin + kEncodedUnit)) * heads_;
-      step_.kernels->scores(keys_, keys[u], prepared_, n[u], weights(u, 0));
+      step_.kernels->scores(keys_, keys[u], own_.prepared, n[u], weights(u, 0));
+      if (is_latent()) add_latent_scores(values[u], n[u], weights(u, 0));
       if (shape_.softcap != 0) cap_scores<kEncodedUnit>(shape_.softcap, n[u], weights(u, 0));
       mask_unit(begin, n[u] / heads_, u);
     }
@@ -210,6 +215,22 @@ class SealedWalk {
     for (std::uint32_t u = 0; u < count; ++u)
       step_.kernels->add_values(values_, values[u], weights(u, 0), n[u], s_.keep + u * pairs_,
                                 s_.take + u * pairs_, s_.split_out);
+  }
+
+  bool is_latent() const { return shape_.rotated != 0; }
+
+  // Turns the latent part of a unit into keys, and adds its scores, which fetch the next latent part.
+  void add_latent_scores(EncodedUnit& values, std::uint32_t n, float* dots) const {
+    EncodedUnit latent = values;
+    for (std::uint32_t i = 0; i < values.page_count; ++i) {
+      std::byte* const to = own_.turned + i * step_.latent.page_bytes;
+      step_.kernels->turn(values_, values.pages[i], to);
+      latent.pages[i] = to;
+    }
+    values.next_count = 0;
+    step_.kernels->scores(step_.latent, latent, own_.prepared_latent, n, own_.dots);
+    for (std::size_t i = 0; i < std::size_t{n} * kEncodedUnit; i += 16)
+      store(dots + i, add(load(own_.dots + i), load(dots + i)));
   }
 
   // Reduces vectors, four at a time: out[i] from vector(i). Writes up to three numbers past out[n].
@@ -261,10 +282,10 @@ class SealedWalk {
   const AttendTask& task_;
   const KvSequenceView& sequence_;
   const std::uint32_t heads_, tokens_;
-  const std::size_t dim_;
+  const std::size_t dim_, width_;                   // of a query head's result, and of its query
   const std::uint32_t pairs_, units_, unit_pages_;  // units that are taken at a time
   const AttendScratch s_;
-  std::byte* const prepared_;
+  const SealedScratch own_;
   EncodedPart keys_, values_;     // of the head at hand
   const std::uint32_t position_;  // of row 0: the first to begin; all end alike
   KvRun run_{};
@@ -279,10 +300,11 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
   const AttendShape& shape = step.shape;
   const std::uint32_t heads = shape.query_heads / shape.kv_heads;
   const std::size_t dim = shape.head_dim;
-  float* out = step.out + m.row * step.row_stride + std::size_t{m.kv_head} * heads * dim;
+  float* out =
+      step.out + m.row * step.row_stride + std::size_t{m.kv_head} * heads * query_dim(shape);
   for (std::uint32_t h = 0; h < heads; ++h) {
     float top[16] = {kLowest}, sum[16] = {}, keep[16], take[16];  // element 0 of each is used
-    float* to = out + h * dim;
+    float* to = out + h * query_dim(shape);
     fill(to, dim, 0);
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {
       for (std::uint32_t i = first; i < first + count; ++i) {
@@ -296,7 +318,7 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
     if (m.encoded_count > 0) step.kernels->finish(step.values, 1, to);
     fold(m.rows_first, m.rows_count);
     if (step.sinks != nullptr) add_sinks(step.sinks + m.kv_head * heads + h, 1, dim, top, sum, to);
-    finish(to, sum, 1, dim, to);
+    finish(to, sum, 1, dim, to, dim);
   }
 }
 

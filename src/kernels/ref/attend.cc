@@ -30,7 +30,7 @@ void write(RowType type, std::byte* base, std::size_t i, float value) {
 
 void store_key(const AttendShape& s, std::uint32_t tokens_per_block, const float* key,
                std::uint32_t slot, std::byte* page) {
-  for (std::uint32_t d = 0; d < s.head_dim; ++d)
+  for (std::uint32_t d = 0; d < key_dim(s); ++d)
     write(s.rows, page, std::size_t{d} * tokens_per_block + slot, key[d]);
 }
 
@@ -57,56 +57,73 @@ struct Lane {
   }
 };
 
-// One query as the arithmetic at hand takes it: times s.scale, in floats or in integers.
+// One query, or a part of it, as the arithmetic at hand takes it: times s.scale, in floats or in
+// integers.
 struct Query {
   const float* from;
+  std::uint32_t dim;
   const std::int32_t* words = nullptr;
   float word_scale = 0;
 };
 
-Query take_query(const AttendShape& s, const float* from, std::int32_t* words) {
-  if (!narrow(s)) return {from};
+Query take_query(const AttendShape& s, const float* from, std::uint32_t dim, std::int32_t* words) {
+  if (!narrow(s)) return {from, dim};
   float top = 0;
   bool finite = true;
-  for (std::uint32_t d = 0; d < s.head_dim; ++d) {
+  for (std::uint32_t d = 0; d < dim; ++d) {
     top = std::max(top, std::fabs(s.scale * from[d]));
     finite &= std::isfinite(s.scale * from[d]);
   }
   const float up = top < kQueryMin ? 0 : kQueryUnits / top;
-  for (std::uint32_t d = 0; d < s.head_dim; ++d)
+  for (std::uint32_t d = 0; d < dim; ++d)
     words[d] = finite ? static_cast<std::int32_t>(std::nearbyint(s.scale * from[d] * up)) : 0;
-  return {from, words, finite ? top / kQueryUnits : std::numeric_limits<float>::quiet_NaN()};
+  return {from, dim, words, finite ? top / kQueryUnits : std::numeric_limits<float>::quiet_NaN()};
 }
 
-// `keys` is the page, `slot` within it.
-float score(const AttendShape& s, const Query& q, const std::byte* keys, std::uint32_t tokens,
-            std::uint32_t slot) {
-  const auto key = [&](std::uint32_t d) {
-    return read(s.rows, keys, std::size_t{d} * tokens + slot);
-  };
+// key(d) is element d of what the query meets.
+template <class Key>
+float dot_of(const AttendShape& s, const Query& q, Key key) {
   float dot = 0;
   if (!narrow(s)) {
-    for (std::uint32_t d = 0; d < s.head_dim; ++d) dot = std::fma(s.scale * q.from[d], key(d), dot);
+    for (std::uint32_t d = 0; d < q.dim; ++d) dot = std::fma(s.scale * q.from[d], key(d), dot);
     return dot;
   }
   float top = 0;
-  for (std::uint32_t d = 0; d < s.head_dim; ++d) {
+  for (std::uint32_t d = 0; d < q.dim; ++d) {
     if (!std::isfinite(key(d))) return std::numeric_limits<float>::quiet_NaN();
     top = std::max(top, std::fabs(key(d)));
   }
   const float power =
       std::max(std::bit_cast<float>(std::bit_cast<std::uint32_t>(top) & 0x7f800000u), kKeyPowerMin);
-  for (std::uint32_t first = 0; first < s.head_dim; first += kScoreRun) {
+  for (std::uint32_t first = 0; first < q.dim; first += kScoreRun) {
     std::int32_t sum = 0;
-    for (std::uint32_t d = first; d < std::min(s.head_dim, first + kScoreRun); ++d)
+    for (std::uint32_t d = first; d < std::min(q.dim, first + kScoreRun); ++d)
       sum += q.words[d] * static_cast<std::int32_t>(std::nearbyint(key(d) * (kKeyUnits / power)));
     dot += static_cast<float>(sum);
   }
   return dot * (power * (1 / kKeyUnits)) * q.word_scale;
 }
 
+// A query, and of latent attention its rotated part.
+struct Queries {
+  Query query, rotated;
+};
+
+// `slot` is within the page.
+float score(const AttendShape& s, const Queries& q, const std::byte* page, std::uint32_t tokens,
+            std::uint32_t slot) {
+  const auto key = [&](std::uint32_t d) {
+    return read(s.rows, page, std::size_t{d} * tokens + slot);
+  };
+  if (s.rotated == 0) return dot_of(s, q.query, key);
+  const float latent = dot_of(s, q.query, [&](std::uint32_t d) {
+    return read(s.rows, page + s.key_bytes, std::size_t{slot} * s.head_dim + d);
+  });
+  return latent + dot_of(s, q.rotated, key);
+}
+
 // Slots [begin, end), all in one unit.
-void attend_unit(const Lane& lane, const Query& query, std::uint32_t begin, std::uint32_t end,
+void attend_unit(const Lane& lane, const Queries& query, std::uint32_t begin, std::uint32_t end,
                  Partial& unit) {
   const AttendShape& s = lane.step.shape;
   const std::uint32_t tokens = lane.step.kv.tokens_per_block;
@@ -140,7 +157,7 @@ void attend_unit(const Lane& lane, const Query& query, std::uint32_t begin, std:
 }
 
 // Slots [begin, end), all in one split.
-void attend_split(const Lane& lane, const Query& query, std::uint32_t begin, std::uint32_t end,
+void attend_split(const Lane& lane, const Queries& query, std::uint32_t begin, std::uint32_t end,
                   Partial& unit, Partial& split) {
   split.clear(lane.step.shape.head_dim);
   for (std::uint32_t from = begin; from < end;) {
@@ -160,7 +177,7 @@ void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t k
   const AttendShape& s = step.shape;
   const KvSequenceView& sequence = step.kv.sequences[task.sequence];
   const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
-  const std::uint32_t number = s.layer_index * s.kv_heads + kv_head;
+  const std::uint32_t number = lane_of(s, kv_head);
   const bool whole = task.split == kAllSplits;
   float* work = reinterpret_cast<float*>(scratch);
   Partial unit{.out = work}, split{.out = work + dim}, row{.out = work + 2 * dim};
@@ -169,9 +186,10 @@ void attend_head(const AttendStep& step, const AttendTask& task, std::uint32_t k
     const std::uint32_t begin = step.kv.window != 0 ? end - std::min(end, step.kv.window) : 0;
     for (std::uint32_t head = 0; head < heads; ++head) {
       const std::size_t at = (sequence.first_row + task.first_row + i) * step.row_stride +
-                             std::size_t{kv_head * heads + head} * dim;
-      const Query query =
-          take_query(s, step.queries + at, reinterpret_cast<std::int32_t*>(work + 3 * dim));
+                             std::size_t{kv_head * heads + head} * query_dim(s);
+      auto* words = reinterpret_cast<std::int32_t*>(work + 3 * dim);
+      const Queries query{take_query(s, step.queries + at, dim, words),
+                          take_query(s, step.queries + at + dim, s.rotated, words + dim)};
       const auto partial_of = [&](std::uint32_t index) {
         return step.partials +
                (task.partial + i * task.partial_stride + index - task.split) * partial_floats(s);
@@ -213,7 +231,7 @@ void merge(const AttendStep& step, const AttendPlan::Merge& m) {
   const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
   for (std::uint32_t head = 0; head < heads; ++head) {
     float* out = step.out + (step.kv.sequences[m.sequence].first_row + m.row) * step.row_stride +
-                 std::size_t{m.kv_head * heads + head} * dim;
+                 std::size_t{m.kv_head * heads + head} * query_dim(s);
     Partial row{.out = out};
     row.clear(dim);
     for (std::uint32_t i = 0; i < m.partial_count; ++i) {

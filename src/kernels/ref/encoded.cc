@@ -289,9 +289,19 @@ void finish_encoded(const EncodedPart& p, std::uint32_t n, float* out) {
     from_basis(p.codec->basis(Side::values), p.rows.dim, out + std::size_t{r} * p.rows.dim);
 }
 
+void turn(const EncodedPart& p, const std::byte* page, std::byte* keys) {
+  const Codes from(page, Side::values, p.rows, p.bits);
+  Codes to(keys, Side::keys, p.rows, p.bits);
+  DCHECK(from.bytes() == to.bytes());
+  std::memset(keys, 0, to.bytes());
+  for (std::uint32_t slot = 0; slot < p.rows.tokens; ++slot)
+    for (std::uint32_t d = 0; d < p.rows.dim; ++d) to.set(slot, d, from.get(slot, d));
+  std::memcpy(keys + to.bytes(), page + from.bytes(), p.page_bytes - from.bytes());
+}
+
 }  // namespace
 
-extern const EncodedKernels kEncodedScalar = {prepare, scores_of_unit, add_values, finish_encoded,
-                                              encode_page};
+extern const EncodedKernels kEncodedScalar = {prepare,        scores_of_unit, add_values,
+                                              finish_encoded, turn,           encode_page};
 
 }  // namespace quire

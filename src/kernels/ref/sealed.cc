@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "kernels/attend_scratch.h"
 #include "kernels/kv_run.h"
@@ -23,15 +24,14 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
   const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
   const std::uint32_t tokens = step.kv.tokens_per_block;
   const AttendScratch a =
-      attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads, dim);
-  std::byte* prepared = scratch + sealed_scratch_bytes(step) -
-                        std::size_t{attend_rows_max(s)} * heads * step.keys.prepared_bytes;
+      attend_scratch(reinterpret_cast<float*>(scratch), task.row_count * heads, dim, s.rotated);
+  const SealedScratch own = sealed_scratch(step, scratch);
   for (std::uint32_t kv_head = task.kv_head; kv_head < task.kv_head + task.kv_head_count; ++kv_head)
     for (std::uint32_t i = 0; i < task.row_count; ++i) {
       const std::uint32_t position = sequence.past + task.first_row + i;
       const SealedReach seen =
           sealed_reach(position, tokens, step.kv.window, step.recent_blocks, step.sink_blocks);
-      const std::uint32_t lane = s.layer_index * s.kv_heads + kv_head;
+      const std::uint32_t lane = lane_of(s, kv_head);
       const bool whole = task.split == kAllSplits;
       EncodedPart key_part = step.keys, value_part = step.values;
       key_part.lane += 2 * kv_head;
@@ -39,9 +39,12 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
       for (std::uint32_t h = 0; h < heads; ++h) {
         const float* query = step.queries +
                              (sequence.first_row + task.first_row + i) * step.row_stride +
-                             std::size_t{kv_head * heads + h} * dim;
-        for (std::uint32_t d = 0; d < dim; ++d) a.queries[d] = s.scale * query[d];
-        step.kernels->prepare(key_part, a.queries, dim, 1, prepared);
+                             std::size_t{kv_head * heads + h} * query_dim(s);
+        for (std::uint32_t d = 0; d < query_dim(s); ++d) a.queries[d] = s.scale * query[d];
+        if (s.rotated != 0)
+          step.kernels->prepare(step.latent, a.queries, dim, 1, own.prepared_latent);
+        const float* const for_keys = s.rotated != 0 ? a.queries + dim : a.queries;
+        step.kernels->prepare(key_part, for_keys, key_dim(s), 1, own.prepared);
         Partial row{.out = a.row_out}, split{.out = a.split_out};
         row.clear(dim);
         const auto partial_of = [&](std::uint32_t index) {
@@ -71,7 +74,19 @@ void attend_sealed(const SealedStep& step, const AttendTask& task, std::byte* sc
                 values.pages[values.page_count++] = page + s.key_bytes;
               }
               keys.position = first;
-              step.kernels->scores(key_part, keys, prepared, 1, a.weights);
+              step.kernels->scores(key_part, keys, own.prepared, 1, a.weights);
+              if (s.rotated != 0) {
+                EncodedUnit latent{};
+                for (const std::byte* page : std::span(values.pages, values.page_count)) {
+                  std::byte* const keys_at =
+                      own.turned + latent.page_count * step.latent.page_bytes;
+                  step.kernels->turn(value_part, page, keys_at);
+                  latent.pages[latent.page_count++] = keys_at;
+                }
+                step.kernels->scores(step.latent, latent, own.prepared_latent, 1, own.dots);
+                for (std::uint32_t j = 0; j < kEncodedUnit; ++j)
+                  a.weights[j] = own.dots[j] + a.weights[j];
+              }
               if (s.softcap != 0)
                 for (std::uint32_t j = 0; j < kEncodedUnit; ++j)
                   a.weights[j] = s.softcap * ref::tanh(a.weights[j] * (1.0f / s.softcap));
@@ -107,7 +122,8 @@ void merge_sealed(const SealedStep& step, const SealedMerge& m) {
   const AttendShape& s = step.shape;
   const std::uint32_t heads = s.query_heads / s.kv_heads, dim = s.head_dim;
   for (std::uint32_t h = 0; h < heads; ++h) {
-    float* out = step.out + m.row * step.row_stride + std::size_t{m.kv_head * heads + h} * dim;
+    float* out =
+        step.out + m.row * step.row_stride + std::size_t{m.kv_head * heads + h} * query_dim(s);
     Partial row{.out = out};
     row.clear(dim);
     const auto fold = [&](std::uint32_t first, std::uint32_t count) {
