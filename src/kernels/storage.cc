@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "kernels/encoded.h"
 
 namespace quire {
 namespace {
@@ -169,6 +170,22 @@ Status use_calibrations(Geometry& geometry, std::span<const Calibration> calibra
   return {};
 }
 
+namespace {
+
+// What is stored as values is read as keys, too.
+Status check_latent(const Format& f) {
+  const bool keys = can_be_latent(*f.keys) || f.keys->exact;
+  if (keys && can_be_latent(*f.values)) return {};
+  return Error{
+      Code::unsupported,
+      fmt::format("KV format {} cannot hold the latent rows of this model: f16, bf16, f32, "
+                  "int8, q8_0, q4_0, hadamard-int4 and hadamard-int4-head can; as "
+                  "KEYS/VALUES the rotated part comes first, which may also be f16",
+                  f.name)};
+}
+
+}  // namespace
+
 Status check_geometry(const Geometry& geometry) {
   constexpr std::size_t kGroups = 8;
   if (geometry.groups.size() > kGroups)
@@ -184,6 +201,7 @@ Status check_geometry(const Geometry& geometry) {
                       "alike; in the second half of this model there are none",
                       g.format->name)};
     TRY_STATUS(g.format->check(geometry.page_shape(g)));
+    if (g.kind == GroupKind::latent && !g.format->exact) TRY_STATUS(check_latent(*g.format));
   }
   return {};
 }

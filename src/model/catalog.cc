@@ -54,9 +54,13 @@ constexpr CatalogEntry kCatalog[] = {
     {"qwen3-32b", 64, 64, 8, 128, 40960, 0, 0, 0, 32.8},
     {"qwen3-30b-a3b", 48, 32, 4, 128, 40960, 0, 0, 0, 30.5},
     {"deepseek-67b", 95, 64, 8, 128, 4096, 0, 0, 0, 67.4},
+    {"deepseek-v2-lite", 27, 16, 16, 128, 163840, 0, 0, 576, 15.7},
     {"deepseek-v2", 60, 128, 128, 128, 131072, 0, 0, 576, 236.0},
-    {"deepseek-v3", 61, 128, 128, 128, 131072, 0, 0, 576, 671.0},
+    {"deepseek-v3", 61, 128, 128, 128, 163840, 0, 0, 576, 671.0},
+    {"deepseek-r1", 61, 128, 128, 128, 163840, 0, 0, 576, 671.0},
+    {"kimi-k2", 61, 64, 64, 112, 131072, 0, 0, 576, 1026.0},
 };
+constexpr std::uint32_t kRotated = 64;  // of a latent row
 
 }  // namespace
 
@@ -76,8 +80,8 @@ Geometry catalog_geometry(const CatalogEntry& e, std::uint32_t tokens_per_block,
                           const StoragePolicy& policy) {
   const LayerShape full{.kind = e.latent ? GroupKind::latent : GroupKind::full,
                         .kv_heads = e.latent ? 1 : e.kv_heads,
-                        .key_dim = e.latent ? e.latent : e.head_dim,
-                        .value_dim = e.latent ? 0 : e.head_dim,
+                        .key_dim = e.latent ? kRotated : e.head_dim,
+                        .value_dim = e.latent ? e.latent - kRotated : e.head_dim,
                         .window = 0};
   LayerShape local = full;
   local.kind = GroupKind::window;

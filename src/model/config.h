@@ -28,6 +28,8 @@ struct RopeConfig {
   std::vector<float> short_factors, long_factors;
   std::uint32_t trained = 0;
   float attention_factor = 1.0f;  // of q and of k, where they are rotated; specs have it in scales
+  float score_factor =
+      1.0f;  // of scores, where an architecture asks for it (YaRN's mscale_all_dim)
 };
 
 struct ModelConfig {

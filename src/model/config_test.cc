@@ -177,6 +177,70 @@ TEST(Config, YarnBlendsFrequenciesAndScalesScores) {
   EXPECT_EQ(truncated.value().ropes[0].factors[18], 32.0f);
 }
 
+// DeepSeek-V2-Lite's numbers and what V3's differ in, as their config.json have them.
+Json deepseek_v2_lite() {
+  return Json::parse(
+      R"({"model_type": "deepseek_v2", "attention_bias": false, "first_k_dense_replace": 1, "hidden_act": "silu",
+    "hidden_size": 2048, "intermediate_size": 10944, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+    "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 2,
+    "norm_topk_prob": false, "num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 27,
+    "num_key_value_heads": 16, "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707,
+    "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000,
+    "routed_scaling_factor": 1.0, "scoring_func": "softmax", "tie_word_embeddings": false, "topk_group": 1,
+    "topk_method": "greedy", "v_head_dim": 128, "vocab_size": 102400})");
+}
+constexpr std::string_view kAsV3 =
+    R"({"model_type": "deepseek_v3", "first_k_dense_replace": 3, "hidden_size": 7168, "n_group": 8,
+    "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "q_lora_rank": 1536,
+    "moe_intermediate_size": 2048, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_group": 4, "topk_method": "noaux_tc"})";
+
+TEST(Config, DeepSeekCachesALatentRow) {
+  const auto lite = read(deepseek_v2_lite());
+  ASSERT_TRUE(lite.ok()) << lite.error().message;
+  const Attention& a = lite.value().per_layer[5].attn;
+  EXPECT_EQ(a.kv_heads, 1u);
+  EXPECT_EQ(a.key_dim + a.value_dim, 576u);
+  EXPECT_EQ(a.latent.query_rank, 0u);
+  EXPECT_NEAR(a.scale, 0.114721, 1e-6);
+  EXPECT_EQ(a.rotated_scale, 1.0f);
+  EXPECT_EQ(a.interleaved, 64u);
+  EXPECT_EQ(a.attended(), 16u * 128);
+  const Experts& e = lite.value().per_layer[5].ffn.experts;
+  EXPECT_EQ(e.scores, Experts::Scores::softmax);
+  EXPECT_EQ(e.groups, 1u);
+  EXPECT_EQ(e.shared_width, 2u * 1408);
+  EXPECT_FALSE(e.renormalize || e.choice_bias);
+  EXPECT_EQ(lite.value().per_layer[0].ffn.width, 10944u);
+}
+
+TEST(Config, DeepSeekV3AndKimiChooseGroupsByTheirTwoBest) {
+  for (const char* type : {"deepseek_v3", "kimi_k2"}) {
+    const auto config = read(
+        with(with(deepseek_v2_lite(), kAsV3), std::string(R"({"model_type": ")") + type + "\"}"));
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    const LayerSpec& layer = config.value().per_layer[5];
+    EXPECT_EQ(layer.attn.latent.query_rank, 1536u);
+    EXPECT_NEAR(layer.attn.scale, 0.135234, 1e-6);
+    const Experts& e = layer.ffn.experts;
+    EXPECT_EQ(e.scores, Experts::Scores::sigmoid);
+    EXPECT_EQ(e.groups, 8u);
+    EXPECT_EQ(e.groups_used, 4u);
+    EXPECT_TRUE(e.renormalize && e.choice_bias);
+    EXPECT_EQ(e.scale, 2.5f);
+    EXPECT_NE(config.value().per_layer[2].ffn.width, 0u);
+  }
+  EXPECT_THAT(error_of(with(deepseek_v2_lite(), R"({"topk_method": "other"})")),
+              HasSubstr("greedy, group_limited_greedy and noaux_tc"));
+  EXPECT_THAT(error_of(with(deepseek_v2_lite(), R"({"scoring_func": "other"})")),
+              HasSubstr("softmax and sigmoid"));
+  EXPECT_THAT(error_of(with(deepseek_v2_lite(), R"({"attention_bias": true})")),
+              HasSubstr("not supported"));
+}
+
 TEST(Config, LongRopeGoesByTheContextThatIsServed) {
   std::string list = "1";
   for (int i = 1; i < 32; ++i) list += ",1";

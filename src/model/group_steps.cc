@@ -13,19 +13,34 @@ GroupSteps::GroupSteps(const ModelConfig& config, Isa isa, bool narrow, std::uin
       narrow_(narrow),
       threads_(threads) {}
 
+namespace {
+
+// Into how many parts a latent lane's query heads are cut. More heads share what a task makes of a
+// unit; more parts keep more threads busy.
+std::uint32_t latent_parts(std::uint32_t query_heads) {
+  constexpr std::uint32_t kHeadsMax = 32;
+  std::uint32_t parts = (query_heads + kHeadsMax - 1) / kHeadsMax;
+  while (query_heads % parts != 0) ++parts;
+  return parts;
+}
+
+}  // namespace
+
 AttendShape GroupSteps::shape_of(const Geometry& geometry, const LayerGroup& group) const {
   const Attention& attn = config_.per_layer[group.layers[0]].attn;
   const RowType rows = group.format->rows;
+  const bool latent = static_cast<bool>(attn.latent);
   return {.query_heads = attn.query_heads,
-          .kv_heads = group.kv_heads,
-          .head_dim = group.key_dim,
+          .kv_heads = latent ? latent_parts(attn.query_heads) : group.kv_heads,
+          .head_dim = latent ? group.value_dim : group.key_dim,
           .scale = attn.scale,
           .rows = rows,
           .arithmetic =
               narrow_ && rows != RowType::f32 ? AttendArithmetic::narrow : AttendArithmetic::f32,
           .layer_index = 0,
           .page_bytes = geometry.page_bytes(group),
-          .key_bytes = geometry.key_bytes(group)};
+          .key_bytes = geometry.key_bytes(group),
+          .rotated = latent ? group.key_dim : 0};
 }
 
 void GroupSteps::prepare(const Geometry& geometry, const StepRows& step) {
@@ -137,6 +152,8 @@ void GroupSteps::prepare_sealed(const Geometry& geometry, const LayerGroup& grou
   const GroupStep& rows = groups[at.rows];
   at.keys = encoded_part(*group.format->keys, Side::keys, page.rows(Side::keys));
   at.values = encoded_part(*group.format->values, Side::values, page.rows(Side::values));
+  if (at.shape.rotated != 0)
+    at.latent = encoded_part(*group.format->values, Side::keys, page.rows(Side::values));
   at.keys.calibration = group.key_calibration;
   at.values.calibration = group.value_calibration;
   at.sealed_shape = {.encoded = at.shape,
@@ -171,7 +188,8 @@ SealedStep GroupSteps::sealed_step(const GroupStep& group, const AttendStep& as_
           .out = as_rows.out,
           .row_stride = as_rows.row_stride,
           .partials = as_rows.partials,
-          .sinks = as_rows.sinks};
+          .sinks = as_rows.sinks,
+          .latent = group.latent};
 }
 
 void GroupSteps::plan_part(const GroupStep& whole, std::span<const RowBlocks> rows,
@@ -184,6 +202,7 @@ void GroupSteps::plan_part(const GroupStep& whole, std::span<const RowBlocks> ro
   part.rows = whole.rows;
   part.keys = whole.keys;
   part.values = whole.values;
+  part.latent = whole.latent;
   part.sealed_shape = whole.sealed_shape;
   plan_sealed(part.view, rows, part.sealed_shape, part.sealed_plan);
 }

@@ -44,7 +44,7 @@ struct GroupStep {
   std::uint32_t rows = 0;
   SealedShape sealed_shape;
   SealedPlan sealed_plan;
-  EncodedPart keys, values;
+  EncodedPart keys, values, latent;
   std::vector<RowBlocks> row_blocks;  // by sequence
   std::vector<Seal> seals;
 };

@@ -7,13 +7,22 @@ namespace {
 
 // The first thing that a layer needs and the executor does not compute; null: none.
 const char* all_lack(const LayerSpec& l, const ModelConfig& c) {
-  if (l.attn.value_dim != l.attn.key_dim) return "values of another size than keys";
+  if (l.attn.value_dim != l.attn.key_dim && !l.attn.latent)
+    return "values of another size than keys";
   if (l.attn.query_heads != c.query_heads) return "other query heads than the first layer";
   return nullptr;
 }
 
+constexpr std::uint32_t kLatentMax = 1024;
+
 const char* cpu_lacks(const LayerSpec& l, const ModelConfig& c) {
   if (l.attn.key_dim % 16 != 0) return "heads of no multiple of 16";
+  if (const Attention& a = l.attn; a.latent) {
+    for (const std::uint32_t n :
+         {a.latent.query_rank, a.latent.plain_dim, a.latent.out_dim, a.value_dim})
+      if (n % 32 != 0) return "latent attention with parts of no multiple of 32";
+    if (a.key_dim + a.value_dim > kLatentMax) return "latent rows of more than 1024 numbers";
+  }
   if (l.ffn.experts.width % 32 != 0 || l.ffn.experts.shared_width % 32 != 0)
     return "experts of no multiple of 32";
   return all_lack(l, c);
@@ -22,6 +31,7 @@ const char* cpu_lacks(const LayerSpec& l, const ModelConfig& c) {
 const char* cuda_lacks(const LayerSpec& l, const ModelConfig& c) {
   const Attention& a = l.attn;
   if (const char* what = all_lack(l, c)) return what;
+  if (a.latent) return "latent attention";
   if (l.ffn.experts) return "experts";
   if (a.key_dim > 256) return "heads of more than 256";
   if (a.group() > 8) return "more than 8 query heads for a KV head";

@@ -31,9 +31,24 @@ struct Norm {
   explicit operator bool() const { return kind != Kind::none; }
 };
 
+// Latent attention (MLA), with h the normed row and head j of the queries:
+//   c = norm(the first value_dim numbers of kv_a * h),  k = rotated(the other key_dim)   cached: c, k
+//   q_j = plain_dim numbers, then key_dim that are rotated: of q * h, or of q_b * norm(q_a * h)
+//   score = (k_b_j * q_j.plain) . c + q_j.rotated . k,   result_j = v_b_j * sum of weights * c
+// So k_b and v_b are applied to queries and results, never to what is cached ("absorbed"). Prompts are
+// read in this form, too, because it decides the bits of all layers above.
+struct Latent {
+  std::uint32_t query_rank = 0;  // rows of q_a; 0: there is only q
+  std::uint32_t plain_dim = 0;   // 0: ordinary attention
+  std::uint32_t out_dim = 0;     // of result_j
+  Norm norm = {};                // of c, and of q_a * h
+
+  explicit operator bool() const { return plain_dim != 0; }
+};
+
 struct Attention {
   std::uint32_t query_heads = 0, kv_heads = 0;
-  std::uint32_t key_dim = 0, value_dim = 0;  // of one head
+  std::uint32_t key_dim = 0, value_dim = 0;  // of one head, as the cache has them
   float scale = 0;                           // multiplies q.k
   float softcap = 0;         // then a score s becomes softcap * tanh(s / softcap); 0: it stays
   std::uint32_t window = 0;  // how many keys a query sees, its own included; 0: all before it
@@ -44,14 +59,23 @@ struct Attention {
   bool qkv_bias = false, out_bias = false;
   bool sinks = false;  // a learned score for each query head, which has no value
   // So many first rows of a head of q and k are stored for pairs (2i, 2i + 1); the loader moves them.
-  std::uint32_t interleaved = 0;
+  std::uint32_t interleaved = 0;  // latent attention: of the rotated part
+  Latent latent = {};
 
   std::uint32_t group() const { return query_heads / kv_heads; }  // query heads of a KV head
-  std::uint32_t queries() const { return query_heads * key_dim; }
+  // A query head as attention reads it, and all of them.
+  std::uint32_t query_dim() const { return key_dim + (latent ? value_dim : 0); }
+  std::uint32_t queries() const { return query_heads * query_dim(); }
   std::uint32_t keys() const { return kv_heads * key_dim; }
   std::uint32_t values() const { return kv_heads * value_dim; }
   std::uint32_t qkv() const { return queries() + keys() + values(); }
-  std::uint32_t attended() const { return query_heads * value_dim; }
+  std::uint32_t attended() const { return query_heads * (latent ? latent.out_dim : value_dim); }
+  // Of latent attention: a query head as it is projected, what q or q_a makes, and kv_a beside it.
+  std::uint32_t projected_dim() const { return latent.plain_dim + key_dim; }
+  std::uint32_t first_queries() const {
+    return latent.query_rank != 0 ? latent.query_rank : query_heads * projected_dim();
+  }
+  std::uint32_t projected() const { return first_queries() + value_dim + key_dim; }
 };
 
 enum class Activation : std::uint8_t {

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <span>
 #include <utility>
+
+#include "tensor/dequantize.h"
 
 namespace quire {
 namespace {
@@ -28,6 +31,31 @@ void turn(const TensorView& whole, const PieceRows& from, std::uint64_t expert, 
       std::memcpy(to, whole.row(expert * columns + c) + from.at(r) * bytes, bytes);
 }
 
+// The first `taken` rows of each head become columns; `rows` of them in all.
+TensorView turn_heads(const TensorView& whole, std::uint64_t heads, std::uint64_t rows,
+                      std::uint64_t taken, TensorView view, std::vector<std::byte>* copy) {
+  const bool plain = dtype_info(whole.type).block_elements == 1;
+  if (!plain) view.type = DType::f32;
+  if (copy == nullptr) return view;
+  const std::size_t bytes = row_bytes(view.type, 1);
+  const std::uint64_t columns = whole.columns(), of_head = whole.rows() / heads;
+  copy->resize(rows * taken * bytes);
+  std::vector<float> decoded(plain ? 0 : columns);
+  for (std::uint64_t h = 0; h < heads; ++h)
+    for (std::uint64_t c = 0; c < taken; ++c) {
+      const std::byte* from = whole.row(h * of_head + c);
+      if (!plain) {
+        dequantize_row(whole.type, from, columns, decoded.data());
+        from = std::as_bytes(std::span(decoded)).data();
+      }
+      for (std::uint64_t r = 0; r < columns; ++r)
+        std::memcpy(copy->data() + ((h * columns + r) * taken + c) * bytes, from + r * bytes,
+                    bytes);
+    }
+  view.data = *copy;
+  return view;
+}
+
 }  // namespace
 
 Result<TensorView> take_piece(const TensorView& whole, const std::string& file,
@@ -37,11 +65,13 @@ Result<TensorView> take_piece(const TensorView& whole, const std::string& file,
   const LayerSpec& spec = config.per_layer[named.layer];
   const bool is_vector = shape.size() == 1, turned = piece.transposed && !is_vector;
   const std::uint64_t rows = shape[0], columns = is_vector ? 1 : shape[1];
+  const std::uint64_t heads = piece.turned_heads ? spec.attn.query_heads : 0;
   const PieceRows from{piece, spec, piece.first(config, spec),
                        piece.each ? named.expert * piece.each(config, spec) : 0};
   const std::uint64_t wanted_rows = piece.whole(config, spec),
                       parts = piece.each ? spec.ffn.experts.count : 1;
   const bool fits = is_vector ? whole.rows() * whole.columns() == wanted_rows
+                    : heads   ? whole.rows() == wanted_rows && whole.columns() == rows / heads
                     : turned  ? whole.rows() == parts * columns && whole.columns() == wanted_rows
                               : whole.rows() == wanted_rows && whole.columns() == columns;
   if (!fits)
@@ -49,12 +79,17 @@ Result<TensorView> take_piece(const TensorView& whole, const std::string& file,
         Code::corrupt,
         fmt::format("{}: tensor '{}' has shape [{}], the configuration needs {} rows of {}", file,
                     whole.name, fmt::join(whole.shape, ", "),
-                    turned ? parts * columns : wanted_rows, turned ? wanted_rows : columns)};
+                    turned ? parts * columns : wanted_rows,
+                    heads    ? rows / heads
+                    : turned ? wanted_rows
+                             : columns)};
   if ((turned || is_vector) && dtype_info(whole.type).block_elements != 1)
     return Error{Code::unsupported,
                  fmt::format("{}: tensor '{}' is of type {}, which cannot be taken apart", file,
                              whole.name, dtype_info(whole.type).name)};
   TensorView view{std::string(name), whole.type, shape, {}};
+  if (heads != 0)
+    return turn_heads(whole, heads, rows, piece.turned_heads(config, spec), std::move(view), copy);
   const std::size_t bytes = row_bytes(whole.type, columns);
   if (!turned && piece.stored == nullptr) {
     view.data = whole.data.subspan((from.base + from.first) * bytes, rows * bytes);

@@ -148,7 +148,9 @@ Geometry make_geometry(const ModelConfig& config, std::uint32_t tokens_per_block
                        const StoragePolicy& policy) {
   std::vector<LayerShape> layers;
   for (const LayerSpec& layer : config.per_layer)
-    layers.push_back({.kind = layer.attn.window ? GroupKind::window : GroupKind::full,
+    layers.push_back({.kind = layer.attn.latent   ? GroupKind::latent
+                              : layer.attn.window ? GroupKind::window
+                                                  : GroupKind::full,
                       .kv_heads = layer.attn.kv_heads,
                       .key_dim = layer.attn.key_dim,
                       .value_dim = layer.attn.value_dim,

@@ -73,6 +73,12 @@ class Pass {
   void add_experts(const Layer& l);
   float shared_weight(const Layer& l, std::uint32_t row) const;
 
+  // pass_latent.cc
+  void project_latent(const Layer& l, const ActivationRows& in);
+  void store_latent(const Layer& l, std::uint32_t row);
+  void absorb_head(const Layer& l, std::uint32_t head, const ActivationRows& ranks);
+  void expand_latent(const Layer& l, const ActivationRows& out);
+
   // pass_attention.cc
   void keys_and_values(const Layer& l);
   void wait_for_gates(std::uint32_t layer);

@@ -2,29 +2,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <thread>
 
+#include "model/broken_rows.h"
 #include "model/executor.h"
 #include "model/pass.h"
 
 namespace quire {
-namespace {
-
-// Beyond this a number becomes infinite in a row of the cache.
-float largest_of(RowType rows) {
-  return rows == RowType::f16 ? 65519.0f : rows == RowType::bf16 ? 0x1.fep127f : 0x1.fffffep127f;
-}
-
-bool all_within(const float* x, std::uint32_t n, float largest) {  // no NaN is
-  std::uint32_t within = 0;
-  for (std::uint32_t i = 0; i < n; ++i) within += std::fabs(x[i]) <= largest;
-  return within == n;
-}
-
-}  // namespace
-
 void Pass::keys_and_values(const Layer& l) {
   const ActivationRows in = (sharing_ == Sharing::few ? own_.hidden : scratch_.hidden).view;
   for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r) {
@@ -70,6 +55,7 @@ void Pass::wait_for_gates(std::uint32_t layer) {
 // Computes whole heads, so that norm, rotation and the write to the cache happen while the head is
 // in the nearest cache.
 void Pass::project_qkv(const Layer& l, const ActivationRows& in) {
+  if (l.attn.latent) return project_latent(l, in);
   if (l.attn.norm_of_all) return project_then_norm(l, in);
   const std::uint32_t d = l.attn.key_dim, heads = l.attn.query_heads + 2 * l.attn.kv_heads;
   const Range mine = unit_share(heads, 1);
@@ -126,7 +112,6 @@ void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows, float* fi
   const auto page_of = [&](std::uint32_t index) {
     return (std::size_t{index} * a.kv_heads + kv_head) * group.shape.page_bytes;
   };
-  const float largest = largest_of(group.shape.rows);
   const std::size_t kept_page = page_of(place.index),
                     passing_page = page_of(place.index % geometry_.groups[place.group].together);
 
@@ -137,7 +122,7 @@ void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows, float* fi
     const RowPlace& row = group.places[r];
     std::byte* const page = row.block + (row.passing ? passing_page : kept_page);
     // A row that is not finite here stays so: rotation does not change that.
-    if (!is_query && !step_.broken.empty() && !all_within(at, d, largest))
+    if (!is_query && !step_.broken.empty() && !all_within(at, d, group.shape.rows))
       std::atomic_ref(step_.broken[r]).store(1, std::memory_order_relaxed);
     if (is_value) {
       s_.attend.store_value(group.shape, tokens_per_block, at, row.slot, page);
@@ -258,11 +243,15 @@ void Pass::attention(const Layer& l) {
   fetch_for(l.index + 1);
 
   const std::uint32_t width = l.attn.attended();
-  const ActivationRows out =
-      (sharing_ == Sharing::few ? own_.attended : scratch_.attended).of(width);
-  for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r)
-    encode(floats(scratch_.attended_rows) + std::size_t{step_row(r)} * width, r, 0, width, out);
-  meet_after_rows();
+  const bool own = sharing_ == Sharing::few && !l.attn.latent;
+  const ActivationRows out = (own ? own_.attended : scratch_.attended).of(width);
+  if (l.attn.latent) {
+    expand_latent(l, out);
+  } else {
+    for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r)
+      encode(floats(scratch_.attended_rows) + std::size_t{step_row(r)} * width, r, 0, width, out);
+    meet_after_rows();
+  }
   project(l, l.w.out, l.w.out_bias, out);
   meet_after_columns();
 }

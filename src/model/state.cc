@@ -46,7 +46,11 @@ Status Scratch::size(const ModelConfig& config, const ModelOptions& options, Act
                       inner_width = config.widest([](const LayerSpec&l) {
                         return std::max(l.ffn.width, l.ffn.experts.shared_width);
                       }),
-                      head_dim = config.widest([](const LayerSpec&l) { return l.attn.key_dim; });
+                      head_dim = config.widest([](const LayerSpec&l) {
+                        return l.attn.latent
+                                   ? std::max(l.attn.projected_dim(), l.attn.latent.out_dim)
+                                   : l.attn.key_dim;
+                      });
   const auto matrix = [&](HugeBuffer& to, std::uint32_t columns) -> Status {
     TRY(to, scratch_memory(std::size_t{rows} * columns * sizeof(float)));
     return {};
@@ -54,8 +58,14 @@ Status Scratch::size(const ModelConfig& config, const ModelOptions& options, Act
   for (HugeBuffer* stream : {&x, &y, &tail_x}) TRY_STATUS(matrix(*stream, config.hidden));
   for (HugeBuffer* heads : {&queries, &attended_rows}) TRY_STATUS(matrix(*heads, width));
   TRY_STATUS(matrix(qkv, config.widest([](const LayerSpec& l) {
-    return l.attn.norm_of_all ? l.attn.qkv() : 0;
+    return l.attn.latent ? l.attn.projected() : l.attn.norm_of_all ? l.attn.qkv() : 0;
   })));
+  const std::uint32_t rank =
+      config.widest([](const LayerSpec& l) { return l.attn.latent.query_rank; });
+  const std::uint32_t head_inputs = config.widest([](const LayerSpec& l) -> std::uint32_t {
+    return l.attn.latent ? std::max(l.attn.latent.plain_dim, l.attn.value_dim) : 0;
+  });
+  TRY_STATUS(ranks.size(options.activations, kinds, rows, rank));
   TRY_STATUS(hidden.size(options.activations, kinds, rows, config.hidden));
   TRY_STATUS(attended.size(options.activations, kinds, rows, width));
   TRY_STATUS(inner.size(options.activations, kinds, rows, inner_width));
@@ -65,6 +75,8 @@ Status Scratch::size(const ModelConfig& config, const ModelOptions& options, Act
   for (WorkerScratch& worker : workers) {
     TRY_STATUS(worker.hidden.size(options.activations, kinds, kFewRows, config.hidden));
     TRY_STATUS(worker.attended.size(options.activations, kinds, kFewRows, width));
+    TRY_STATUS(worker.ranks.size(options.activations, kinds, kFewRows, rank));
+    TRY_STATUS(worker.head.size(options.activations, kinds, rows, head_inputs));
     worker.x.resize(std::size_t{kFewRows} * config.hidden);
     worker.row.resize(std::max({config.hidden, width, inner_width}));
     TRY_STATUS(matrix(worker.unit, std::max(head_dim, 2 * kGateUpUnit)));

@@ -41,6 +41,8 @@ inline constexpr std::uint32_t kFewRows = 4;
 // Scratch of one thread.
 struct WorkerScratch {
   ActivationBuffer hidden, attended;  // inputs of few rows
+  ActivationBuffer ranks;             // latent attention: of few rows, what q_b multiplies; and
+  ActivationBuffer head;              // of all rows, what one head's k_b or v_b does
   std::vector<float> x;               // residual stream of few rows
   std::vector<float> row;             // one row, normalized
   HugeBuffer unit;  // outputs of one unit (a head, or 32 gates and 32 ups) for all rows of a step
@@ -55,7 +57,8 @@ struct WorkerScratch {
 struct Scratch {
   // Shared; [rows][...].
   HugeBuffer x, y, queries, attended_rows, partials;
-  HugeBuffer qkv;     // of layers whose heads are normed together
+  HugeBuffer qkv;  // of layers whose heads are normed together, and what latent ones project
+  ActivationBuffer ranks;
   HugeBuffer tail_x;  // residual stream of the rows whose logits are wanted
   ActivationBuffer hidden, attended, inner, head;
   HugeBuffer normed, scores;                  // of layers with experts, and rows by expert:

@@ -120,6 +120,10 @@ constexpr TinyNumber kNumbers[] = {
     {"falcon", "attention.layer_norm_epsilon", 1e-5f},
 };
 
+// Of deepseek2, all different: the latent and the rotated part of a row, the plain part of a query
+// head, and the result of a head.
+constexpr std::uint32_t kTinyLatent = 128, kTinyRotated = 16, kTinyPlain = 32, kTinyOut = 64;
+
 class TinyModel {
  public:
   explicit TinyModel(const TinyOptions& options) : o_(options), random_(options.seed) {}
@@ -138,6 +142,14 @@ class TinyModel {
       if (tensor.entry->name.find(".E.") != std::string_view::npos) {  // all experts are one
         stored = find_pieces(config_, tensor, true)[0].whole;
         shape.insert(shape.begin(), config_.per_layer[tensor.layer].ffn.experts.count);
+      }
+      if (stored.ends_with("attn_k_b.weight") || stored.ends_with("attn_v_b.weight")) {
+        if (o_.one_kv_b) {
+          stored.replace(stored.size() - std::string_view("k_b.weight").size(), 1, "kv");
+          shape = {o_.query_heads * (kTinyPlain + kTinyOut), kTinyLatent};
+        } else {
+          shape = {o_.query_heads, shape[0] / o_.query_heads, shape[1]};
+        }
       }
       if (std::ranges::count(written, stored) != 0) continue;  // two are one
       written.push_back(stored);
@@ -187,9 +199,13 @@ class TinyModel {
     writer_.add_u32(key("embedding_length"), o_.hidden);
     writer_.add_u32(key("feed_forward_length"), o_.feed_forward);
     writer_.add_u32(key("attention.head_count"), o_.query_heads);
-    writer_.add_u32(key("attention.head_count_kv"), is("gpt2") ? o_.query_heads : o_.kv_heads);
-    writer_.add_u32(key("attention.key_length"), o_.head_dim);
-    writer_.add_u32(key("attention.value_length"), o_.head_dim);
+    if (is("deepseek2")) {
+      latent_metadata(key);
+    } else {
+      writer_.add_u32(key("attention.head_count_kv"), is("gpt2") ? o_.query_heads : o_.kv_heads);
+      writer_.add_u32(key("attention.key_length"), o_.head_dim);
+      writer_.add_u32(key("attention.value_length"), o_.head_dim);
+    }
     writer_.add_f32(key("attention.layer_norm_rms_epsilon"), 1e-5f);
     writer_.add_f32(key("rope.freq_base"), is("gemma3") ? 1e6f : 1e4f);
     if (o_.rope_linear != 1) {
@@ -207,25 +223,50 @@ class TinyModel {
     }
     const std::uint32_t rotated =
         is("glm4") || is("glm4moe") ? o_.head_dim / 2 : o_.rope_dimensions;
-    if (rotated != 0) writer_.add_u32(key("rope.dimension_count"), rotated);
-    const bool has_experts = is("qwen2moe") || is("qwen3moe") || is("glm4moe") || is("gpt-oss");
+    if (rotated != 0 && !is("deepseek2")) writer_.add_u32(key("rope.dimension_count"), rotated);
+    const bool has_experts =
+        is("qwen2moe") || is("qwen3moe") || is("glm4moe") || is("gpt-oss") || is("deepseek2");
     const std::uint32_t experts = has_experts && o_.experts == 0 ? 6 : o_.experts;
     if (experts != 0) {
       writer_.add_u32(key("expert_count"), experts);
-      writer_.add_u32(key("expert_used_count"), 2);
+      writer_.add_u32(key("expert_used_count"), is("deepseek2") ? 3 : 2);
       writer_.add_u32(key("expert_feed_forward_length"), o_.feed_forward * 2 / 3);
     }
     if (is("qwen2moe")) writer_.add_u32(key("expert_shared_feed_forward_length"), o_.feed_forward);
-    if (is("glm4moe")) {
+    if (is("glm4moe") || is("deepseek2")) {
       writer_.add_u32(key("leading_dense_block_count"), 1);
       writer_.add_f32(key("expert_weights_scale"), 1.5f);
-      writer_.add_bool(key("expert_weights_norm"), true);
+      writer_.add_bool(key("expert_weights_norm"), is("glm4moe") || o_.sigmoids);
+    }
+    if (is("deepseek2")) {
+      writer_.add_u32(key("expert_gating_func"), o_.sigmoids ? 2 : 1);
+      writer_.add_u32(key("expert_shared_count"), 2);
+      writer_.add_u32(key("expert_group_count"), experts / 2);
+      writer_.add_u32(key("expert_group_used_count"), 2);
     }
     const bool windows = is("gemma3") || is("gemma2") || is("gpt-oss");
     const std::uint32_t window = windows && o_.window == 0 ? 32 : o_.window;
     if (window) writer_.add_u32(key("attention.sliding_window"), window);
     for (const TinyNumber& number : kNumbers)
       if (is(number.architecture)) writer_.add_f32(key(number.key), number.value);
+  }
+
+  template <class Key>
+  void latent_metadata(Key key) {
+    const bool old = o_.one_kv_b;
+    const std::uint32_t rotated = o_.rope_dimensions != 0 ? o_.rope_dimensions : kTinyRotated,
+                        head = kTinyPlain + rotated;
+    writer_.add_u32(key("attention.head_count_kv"), old ? o_.query_heads : 1);
+    writer_.add_u32(key("attention.kv_lora_rank"), kTinyLatent);
+    if (o_.query_rank != 0) writer_.add_u32(key("attention.q_lora_rank"), o_.query_rank);
+    writer_.add_u32(key("attention.key_length"), old ? head : kTinyLatent + rotated);
+    writer_.add_u32(key("attention.value_length"), old ? kTinyOut : kTinyLatent);
+    if (!old) {
+      writer_.add_u32(key("attention.key_length_mla"), head);
+      writer_.add_u32(key("attention.value_length_mla"), kTinyOut);
+    }
+    writer_.add_u32(key("rope.dimension_count"), rotated);
+    if (o_.rope_yarn != 1) writer_.add_f32(key("rope.scaling.yarn_log_multiplier"), 0.0707f);
   }
 
   void tokenizer() {

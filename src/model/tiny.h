@@ -29,8 +29,13 @@ struct TinyOptions {
   bool rope_factors = false;    // divides each frequency by a number of its own, as Llama 3 does
   float rope_yarn = 1;          // YaRN's factor, beyond 64 tokens
   std::uint32_t rope_long = 0;  // LongRoPE: beyond so many tokens the long factors
-  std::uint32_t rope_dimensions = 0;  // of a head that are rotated; 0: all (glm4: half of them)
+  // Of a head that are rotated; 0: all (glm4: half of them, deepseek2: 16).
+  std::uint32_t rope_dimensions = 0;
   std::uint32_t experts = 0;  // of which a row uses two; 0: 6 where an architecture needs them
+  // Of deepseek2: queries are made from so many numbers (0: at once); experts as V3 chooses them; keys
+  // and values of the latent rows as one tensor, as older files have them.
+  std::uint32_t query_rank = 0;
+  bool sigmoids = false, one_kv_b = false;
   std::uint64_t seed = 1;
   // For tests of damaged files: the embedding of token 7 is NaN. In f32, with a head of its own.
   bool broken = false;

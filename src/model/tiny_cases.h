@@ -50,6 +50,22 @@ inline std::vector<TinyCase> tiny_cases() {
         .experts = 4,
         .seed = 51}},
       {"glm4moe", {.architecture = "glm4moe", .layers = 3, .head_dim = 32, .seed = 52}},
+      {"deepseek2",
+       {.architecture = "deepseek2", .layers = 3, .rope_yarn = 4, .experts = 8, .query_rank = 96}},
+      {"deepseek2-lite", {.architecture = "deepseek2", .layers = 3, .experts = 8, .query_rank = 0}},
+      {"deepseek2-old",
+       {.architecture = "deepseek2",
+        .layers = 3,
+        .experts = 8,
+        .query_rank = 96,
+        .one_kv_b = true}},
+      {"deepseek3",
+       {.architecture = "deepseek2",
+        .layers = 3,
+        .rope_yarn = 4,
+        .experts = 8,
+        .query_rank = 96,
+        .sigmoids = true}},
   };
   std::vector<TinyCase> cases;
   for (std::size_t i = 0; i < std::size(plain); ++i)

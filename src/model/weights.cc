@@ -4,14 +4,15 @@ namespace quire {
 
 std::uint64_t HeadRows::stored(std::uint64_t row, HeadWidth width) const {
   if (dim == 0) return row;
-  const std::uint64_t wide = width(dim), parts = rotated ? 2 : 1, d = row % wide;
+  const std::uint64_t wide = before == 0 ? width(dim) : dim, parts = rotated ? 2 : 1,
+                      d = row % wide;
   const std::uint64_t room = wide / parts, kept = dim / parts, within = d % room;
   if (within >= kept) return kPadding;
   const std::uint64_t head = row / wide * dim, half = d / room;
   if (interleaved == dim) return head + 2 * within + half;
   const std::uint64_t at = half * kept + within, pairs = interleaved / 2;
-  if (at >= interleaved) return head + at;
-  return head + 2 * (at % pairs) + at / pairs;
+  if (at < before || at >= before + interleaved) return head + at;
+  return head + before + 2 * ((at - before) % pairs) + (at - before) / pairs;
 }
 
 Result<StackedRows> StackedRows::make(const ModelSource& source, std::vector<TensorPart> parts,

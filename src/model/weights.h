@@ -30,9 +30,10 @@ struct HeadRows {
   std::uint32_t dim = 0;          // of a head; 0: rows that are not of heads
   bool rotated = false;           // in pairs (i, i + dim / 2): each half is padded by itself
   std::uint32_t interleaved = 0;  // so many first rows are stored for pairs (2i, 2i + 1)
+  std::uint32_t before = 0;       // but these come before them; such heads are not padded
 
   std::uint64_t padded(std::uint64_t rows, HeadWidth width) const {
-    return dim ? rows / dim * width(dim) : rows;
+    return dim && before == 0 ? rows / dim * width(dim) : rows;
   }
   // The stored row of a row of padded heads, or kPadding.
   std::uint64_t stored(std::uint64_t row, HeadWidth width) const;
@@ -80,6 +81,8 @@ struct LayerWeightsIn {
   Heads qkv;  // query heads, then key heads, then value heads
   Matrix out, down;
   Pair gate_up;  // or up alone
+  // Latent attention: qkv is q or q_a, then kv_a; q_norm and k_norm are those of q_a and of the latent.
+  Matrix q_b, k_b, v_b;  // the last two head by head
   // Empty where the spec has none of them. A norm's bias follows its weight, up's bias that of gate.
   Vector qkv_bias, q_norm, k_norm, pre_a, post_a, pre_f, post_f;
   Vector out_bias, gate_up_bias, down_bias, sinks;
@@ -111,7 +114,26 @@ Status load_norm(Sink& sink, const Norm& norm, const std::string& name, HeadRows
 }
 
 template <class Sink, class Layer>
+Status load_latent(Sink& sink, const Attention& a, const std::string& at, Layer& w) {
+  const HeadRows queries{a.projected_dim(), false, a.interleaved, a.latent.plain_dim},
+      row{a.key_dim + a.value_dim, false, a.interleaved, a.value_dim};
+  const bool ranked = a.latent.query_rank != 0;
+  const TensorPart first =
+      ranked ? TensorPart{at + "attn_q_a.weight"} : TensorPart{at + "attn_q.weight", queries};
+  TRY_STATUS(sink.matrix(MatrixParts{.parts = {first, {at + "attn_kv_a_mqa.weight", row}}}, w.qkv));
+  if (ranked) {
+    TRY_STATUS(load_norm(sink, a.latent.norm, at + "attn_q_a_norm", {}, w.q_norm));
+    TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "attn_q_b.weight", queries}}}, w.q_b));
+  }
+  TRY_STATUS(load_norm(sink, a.latent.norm, at + "attn_kv_a_norm", {}, w.k_norm));
+  TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "attn_k_b.weight"}}}, w.k_b));
+  TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "attn_v_b.weight"}}}, w.v_b));
+  return sink.matrix(MatrixParts{.parts = {{at + "attn_output.weight"}}}, w.out);
+}
+
+template <class Sink, class Layer>
 Status load_attention(Sink& sink, const Attention& a, const std::string& at, Layer& w) {
+  if (a.latent) return load_latent(sink, a, at, w);
   const HeadRows turned{a.key_dim, true, a.interleaved}, straight{a.value_dim};
   TRY_STATUS(sink.matrix(MatrixParts{.parts = {{at + "attn_q.weight", turned},
                                                {at + "attn_k.weight", turned},

@@ -139,6 +139,41 @@ TEST(ModelSource, RandomWeightsFollowFromTheConfigurationAlone) {
   EXPECT_FALSE(source.tensor("blk.0.attn_q_norm.weight").ok());
 }
 
+// Older files of DeepSeek have keys and values of the latent rows as one tensor, row by row.
+TEST(ModelSource, LatentKeysAndValuesComeOutOfOneTensor) {
+  const std::string path = testing::TempDir() + "quire_one_kv_b.gguf";
+  for (const DType type : {DType::f32, DType::bf16, DType::q8_0}) {
+    const TinyOptions options{
+        .architecture = "deepseek2", .type = type, .query_rank = 96, .one_kv_b = true};
+    ASSERT_TRUE(write_tiny_gguf(path, options).ok());
+    const GgufFile file = std::move(GgufFile::open(path).value());
+    auto opened = ModelSource::open(path);
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    const Attention& a = opened.value().config().per_layer[1].attn;
+    const std::uint32_t plain = a.latent.plain_dim, out = a.latent.out_dim, latent = a.value_dim;
+    const TensorView& whole = *file.find("blk.1.attn_kv_b.weight");
+    const TensorView keys = opened.value().tensor("blk.1.attn_k_b.weight").value(),
+                     values = opened.value().tensor("blk.1.attn_v_b.weight").value();
+    EXPECT_EQ(keys.type, type == DType::q8_0 ? DType::f32 : type);
+    const auto row = [](const TensorView& t, std::uint64_t r) {
+      std::vector<float> numbers(t.columns());
+      dequantize_row(t.type, t.row(r), numbers.size(), numbers.data());
+      return numbers;
+    };
+    for (std::uint32_t h = 0; h < a.query_heads; ++h) {
+      for (std::uint32_t r = 0; r < plain; ++r)
+        for (std::uint32_t d = 0; d < latent; d += 31)
+          ASSERT_EQ(row(keys, h * latent + d)[r], row(whole, h * (plain + out) + r)[d]);
+      for (std::uint32_t r = 0; r < out; ++r)
+        ASSERT_EQ(row(values, h * out + r), row(whole, h * (plain + out) + plain + r));
+    }
+    const std::vector<std::byte> bytes(keys.data.begin(), keys.data.end());
+    ASSERT_TRUE(opened.value().detach().ok());
+    const TensorView later = opened.value().tensor("blk.1.attn_k_b.weight").value();
+    EXPECT_EQ(opened.value().read_tensor(later).value(), bytes);
+  }
+}
+
 // A file that somebody truncates, overwrites or replaces after it was loaded.
 TEST(ModelSource, WhatBecomesOfTheFileAfterwardsChangesNothing) {
   const std::string path = testing::TempDir() + "quire_detached.gguf";

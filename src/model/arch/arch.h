@@ -40,6 +40,9 @@ struct TensorPiece {
   // Where row `r` of the whole one (or of an expert's part of it) is stored, if not at r.
   std::uint64_t (*stored)(const LayerSpec& layer, std::uint64_t r) = nullptr;
   Extent each = nullptr;  // rows from one expert's part of the whole one to the next
+  // So many rows of each query head's part of the whole one, its first ones, are the columns of that
+  // head's part of the piece. A type that cannot be turned is decoded to f32.
+  Extent turned_heads = nullptr;
 };
 
 struct Architecture {
@@ -54,7 +57,7 @@ struct Architecture {
 };
 
 extern const Architecture kLlama, kGemma2, kGemma3, kQwen2, kQwen3, kSmolLm3, kGranite, kPhi3,
-    kOlmo2, kGlm4, kGpt2, kStarCoder2, kFalcon, kQwen2Moe, kQwen3Moe, kGptOss, kGlm4Moe;
+    kOlmo2, kGlm4, kGpt2, kStarCoder2, kFalcon, kQwen2Moe, kQwen3Moe, kGptOss, kGlm4Moe, kDeepSeek2;
 
 std::span<const Architecture* const> architectures();
 

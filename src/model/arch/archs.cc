@@ -11,7 +11,7 @@ namespace {
 constexpr const Architecture* kArchitectures[] = {
     &kLlama,    &kGemma2,  &kGemma3,     &kQwen2,  &kQwen2Moe, &kQwen3,
     &kQwen3Moe, &kSmolLm3, &kGranite,    &kPhi3,   &kOlmo2,    &kGlm4,
-    &kGlm4Moe,  &kGpt2,    &kStarCoder2, &kFalcon, &kGptOss};
+    &kGlm4Moe,  &kGpt2,    &kStarCoder2, &kFalcon, &kGptOss,   &kDeepSeek2};
 
 // Tensors that every model has, besides those of its layers.
 constexpr TensorEntry kModelTensors[] = {

@@ -78,6 +78,29 @@ Result<FeedForward> experts_of(const Hyperparameters& from, ExpertKeys keys) {
   return ffn;
 }
 
+Status fill_groups(const Hyperparameters& from, Experts& e) {
+  TRY(e.scale, from.f32_above_or({"expert_weights_scale", "routed_scaling_factor"}, 0, 1));
+  constexpr Key kGroups{"expert_group_count", "n_group"};
+  TRY(e.groups, from.size_or(kGroups, e.count, 1));
+  TRY(e.groups_used, from.size_or({"expert_group_used_count", "topk_group"}, e.groups, 1));
+  if (e.count % e.groups != 0 || e.groups_used * (e.count / e.groups) < e.used)
+    return from.bad(
+        kGroups, Code::corrupt,
+        fmt::format("is {}: {} experts of {} cannot be chosen so", e.groups, e.used, e.count));
+  constexpr Key kShared{"expert_shared_count", "n_shared_experts"};
+  TRY(const std::uint32_t shared, from.size_or(kShared, 64, 1));
+  e.shared_width = shared * e.width;
+  return {};
+}
+
+Status leave_out_guessing(const Hyperparameters& from, ModelConfig& config) {
+  constexpr Key kGuessing{"nextn_predict_layers", ""};
+  TRY(const std::uint64_t guessing, from.unsigned_or(kGuessing, 0));
+  if (guessing >= config.layers) return from.bad(kGuessing, Code::corrupt, "leaves no layer");
+  config.layers -= static_cast<std::uint32_t>(guessing);
+  return {};
+}
+
 Status fill_dense(const Hyperparameters& from, const FeedForward& dense, ModelConfig& config) {
   constexpr Key kListed{"", "mlp_only_layers"}, kStep{"", "decoder_sparse_step"},
       kLeading{"leading_dense_block_count", "first_k_dense_replace"};

@@ -43,6 +43,12 @@ struct ExpertKeys {
   std::string_view count, width;
 };
 Result<FeedForward> experts_of(const Hyperparameters& from, ExpertKeys keys);
+// What DeepSeek's kind of experts has in common: the scale of their weights, their groups, and the
+// width of the expert that all rows have.
+inline constexpr Key kRenormalize{"expert_weights_norm", "norm_topk_prob"};
+Status fill_groups(const Hyperparameters& from, Experts& e);
+// The last blocks of a GGUF file may guess further tokens. They are left out.
+Status leave_out_guessing(const Hyperparameters& from, ModelConfig& config);
 // Layers whose feed-forward is one, as in config.json (a list, and a step) or before the first with
 // experts.
 Status fill_dense(const Hyperparameters& from, const FeedForward& dense, ModelConfig& config);
@@ -213,6 +219,18 @@ inline constexpr auto kQkvBiasTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_q.bias", "layers.N.self_attn.q_proj.bias", extent::query_bias},
     {"blk.N.attn_k.bias", "layers.N.self_attn.k_proj.bias", extent::key_bias},
     {"blk.N.attn_v.bias", "layers.N.self_attn.v_proj.bias", extent::value_bias},
+});
+
+// What DeepSeek's kind of experts has beside kExpertTensors: a bias that counts only where experts are
+// chosen, and an expert that all rows have.
+inline constexpr auto kSharedExpertTensors = std::to_array<TensorEntry>({
+    {"blk.N.exp_probs_b.bias", "layers.N.mlp.gate.e_score_correction_bias", extent::choice_bias},
+    {"blk.N.ffn_gate_shexp.weight", "layers.N.mlp.shared_experts.gate_proj.weight", extent::hidden,
+     extent::shared_inner},
+    {"blk.N.ffn_up_shexp.weight", "layers.N.mlp.shared_experts.up_proj.weight", extent::hidden,
+     extent::shared_inner},
+    {"blk.N.ffn_down_shexp.weight", "layers.N.mlp.shared_experts.down_proj.weight",
+     extent::shared_inner, extent::expert_hidden},
 });
 
 // What layers with experts have instead of kGatedTensors; layers of a model may differ.

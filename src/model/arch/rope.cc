@@ -86,6 +86,13 @@ Status fill_yarn(Scaling s, RopeConfig& rope, bool truncate) {
   TRY(const double scale, s.from.f32_or(s.key("", "mscale"), 0));
   TRY(const double all_scale, s.from.f32_or(s.key("", "mscale_all_dim"), 0));
   const double usual = scale != 0 && all_scale != 0 ? growth(scale) / growth(all_scale) : growth(1);
+  // GGUF has a tenth of it, and means that both are alike.
+  constexpr Key kLogarithm{"rope.scaling.yarn_log_multiplier", ""};
+  TRY(const double logarithm, s.from.f32_or(kLogarithm, 0));
+  const double of_scores = growth(s.from.is_gguf() ? 10 * logarithm : all_scale);
+  if (logarithm != 0 || all_scale != 0)
+    rope.score_factor = static_cast<float>(of_scores * of_scores);
+  if (logarithm != 0) return {};
   TRY(const float more, s.positive_or("rope.scaling.attn_factor", "", 1));
   TRY(rope.attention_factor,
       s.positive_or("", "attention_factor", static_cast<float>(usual * more)));
