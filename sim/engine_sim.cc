@@ -41,6 +41,8 @@ ToyEngineOptions draw_opened(Random& random) {
   if (random.chance(0.15)) o.nodes = 64;
   if (random.chance(0.15)) o.key_bits = 2;
   if (o.model == ToyModel::windows) o.cache_bytes *= 2;
+  // No draw of its own: worlds of a seed stay what they were.
+  if (o.model == ToyModel::full && o.cache_bytes / 1024 % 8 == 3) o.model = ToyModel::latent;
   // Names of records are made of keys: where these are equal by design, there is no tier.
   if (random.chance(0.4) && o.key_bits == 256) draw_tier(random, o);
   return o;

@@ -93,6 +93,7 @@ void EngineWorld::submit(std::uint64_t ask) {
   report_.features = std::move(seen);
   report_.features["cut to what fits"] += made.tokens_max < asked;
   report_.features["model with windows"] += opened_.model == ToyModel::windows;
+  report_.features["model with latent attention"] += opened_.model == ToyModel::latent;
   report_.features["drawn by the executor"] += opened_.draws;
   ++report_.requests;
   l.tokens_max = made.tokens_max;

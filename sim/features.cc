@@ -20,7 +20,7 @@ constexpr std::string_view kFeatures[] = {
     "prompt_logprobs of a part", "pooling last", "pooling mean", "pooling cls", "mask",
     "stop tokens", "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt",
     "no reuse", "write none", "write prompt", "memory only", "ttl", "lease", "pin", "breakpoint",
-    "model with windows", "drawn by the executor",
+    "model with windows", "model with latent attention", "drawn by the executor",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",

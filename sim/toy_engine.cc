@@ -44,7 +44,9 @@ const ToyFiles& toy_files(ToyModel model) {
                                               .kv_heads = 2,
                                               .head_dim = 32,
                                               .window = 40});
-  return model == ToyModel::full ? full : windows;
+  static const ToyFiles latent =
+      open_files({.architecture = "deepseek2", .layers = 3, .query_heads = 4});
+  return model == ToyModel::full ? full : model == ToyModel::windows ? windows : latent;
 }
 
 KeySecret fixed_secret(std::uint32_t bits) {

@@ -42,7 +42,8 @@ class AnswerLog final : public RequestSink {
   std::optional<Failure> failure;
 };
 
-enum class ToyModel : std::uint8_t { full, windows };  // all layers see all; most see a window
+// All layers see all; most see a window; latent attention.
+enum class ToyModel : std::uint8_t { full, windows, latent };
 
 struct ToyEngineOptions {
   ToyModel model = ToyModel::full;

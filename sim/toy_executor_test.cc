@@ -33,7 +33,7 @@ std::vector<float> read(const StoragePolicy* storage, ToyModel model,
 TEST(ToyExecutor, ChunksDoNotMatter) {
   const std::vector<TokenId> prompt = letters(107, 1);
   for (const std::string_view name : {"f16", "int8", "hadamard-int4", "kivi-2"})
-    for (const ToyModel model : {ToyModel::full, ToyModel::windows})
+    for (const ToyModel model : {ToyModel::full, ToyModel::windows, ToyModel::latent})
       for (const std::uint32_t exact : {0u, 32u}) {
         StoragePolicy storage = find_format(name).value();
         if (exact > 0 && !storage.lossy()) continue;

@@ -107,14 +107,16 @@ std::byte* ToyStep::row_block(const Layer& at, std::uint32_t sequence, std::uint
 void ToyStep::store_rows(const Layer& at) {
   const LayerGroup& g = *at.row_group;
   const std::uint32_t tokens = geometry_->tokens_per_block;
+  const bool latent = static_cast<bool>(config_.per_layer[at.number].attn.latent);
   const AttendShape shape{.query_heads = config_.query_heads,
                           .kv_heads = g.kv_heads,
-                          .head_dim = g.key_dim,
+                          .head_dim = latent ? g.value_dim : g.key_dim,
                           .scale = 1,
                           .rows = g.format->rows,
                           .layer_index = 0,
                           .page_bytes = geometry_->page_bytes(g),
-                          .key_bytes = geometry_->key_bytes(g)};
+                          .key_bytes = geometry_->key_bytes(g),
+                          .rotated = latent ? g.key_dim : 0};
   std::vector<float> key(g.key_dim), value(g.value_dim);
   places_.resize(plan_->tokens.size());
   passing_.clear();

@@ -115,7 +115,9 @@ int run_decode(const BenchOptions& o, Runtime& r, std::vector<StoragePolicy> way
 double sealing_seconds(Runtime& r) {
   const Geometry& g = r.geometry();
   const EncodedKernels& kernels = encoded_kernels(r.isa());
-  const std::uint32_t tokens = g.tokens_per_block, dim = r.config().head_dim;
+  const std::uint32_t tokens = g.tokens_per_block;
+  const std::uint32_t dim = r.config().widest(
+      [](const LayerSpec& l) { return std::max(l.attn.key_dim, l.attn.value_dim); });
   std::vector<std::uint16_t> rows(std::size_t{tokens} * dim);
   Random random(5);
   for (std::uint16_t& x : rows) x = static_cast<std::uint16_t>(0x3000 + random.below(0x1000));

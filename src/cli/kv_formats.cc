@@ -16,7 +16,7 @@ int run_kv_formats(const DescribeCli& o) {
   const auto source = ModelSource::open(path.value());
   if (!source.ok()) return fail(source.error());
   const ModelConfig& c = source.value().config();
-  const PageShape page{o.block_size, c.head_dim, c.head_dim};
+  const PageShape page{o.block_size, c.head_dim, c.per_layer[0].attn.value_dim};
   Json rows = Json::array();
   for (const Format* f : formats()) {
     Json row{{"format", f->name}, {"exact", f->exact}, {"research", f->research()}};
@@ -41,8 +41,11 @@ int run_kv_formats(const DescribeCli& o) {
                 {"pairs", "KEYS/VALUES, of formats with rows of f16"}});
     return kOk;
   }
-  fmt::print("{} ({} KV heads of {})\n\n  {:<15}{:>6}{:>14}\n", path.value(), c.kv_heads,
-             c.head_dim, "format", "bits", "bytes/token");
+  const std::string heads = page.key_dim == page.value_dim
+                                ? fmt::format("{} KV heads of {}", c.kv_heads, c.head_dim)
+                                : fmt::format("latent rows of {} + {}", page.value_dim, c.head_dim);
+  fmt::print("{} ({})\n\n  {:<15}{:>6}{:>14}\n", path.value(), heads, "format", "bits",
+             "bytes/token");
   for (const Json& row : rows) {
     const std::string name = row["format"];
     if (row.contains("refused")) {

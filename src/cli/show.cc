@@ -24,6 +24,7 @@ Json group_json(const Geometry& geometry, const LayerGroup& g) {
          {"head_dim", g.key_dim},
          {"bytes_per_token", geometry.bytes_per_token(g)},
          {"block_bytes", geometry.block_bytes(g)}};
+  if (g.kind == GroupKind::latent) j["latent_dim"] = g.value_dim;
   if (g.window) j["window"] = g.window;
   return j;
 }
@@ -82,8 +83,13 @@ int run_show(const DescribeCli& o) {
     return kOk;
   }
   fmt::print("{}  ({})\n", c.name.empty() ? path.value() : c.name, c.architecture);
-  fmt::print("  {} layers, {} wide, feed-forward {}, {} query and {} KV heads of {}\n", c.layers,
-             c.hidden, c.feed_forward, c.query_heads, c.kv_heads, c.head_dim);
+  const Attention& attn = c.per_layer[0].attn;
+  const std::string heads = attn.latent ? fmt::format("{} query heads over latent rows of {} + {}",
+                                                      c.query_heads, attn.value_dim, attn.key_dim)
+                                        : fmt::format("{} query and {} KV heads of {}",
+                                                      c.query_heads, c.kv_heads, c.head_dim);
+  fmt::print("  {} layers, {} wide, feed-forward {}, {}\n", c.layers, c.hidden, c.feed_forward,
+             heads);
   fmt::print("  vocabulary {}, context {}, weights {:.1f} MB\n", c.vocabulary, c.context,
              static_cast<double>(source.value().tensor_bytes()) / 1e6);
   const auto on_gpu = [&](const char* how) {

@@ -15,6 +15,9 @@ bool no_lanes(const Combination& c) { return has_no_lanes(*c.geometry); }
 bool rows_beside(const Combination& c) { return keeps_rows(*c.geometry); }
 bool many_groups(const Combination& c) { return retained_groups(*c.geometry) > 1; }
 bool nothing_grows(const Combination& c) { return retained_groups(*c.geometry) == 0; }
+bool is_latent(const Combination& c) {
+  return any_group(c, [](const LayerGroup& g) { return g.kind == GroupKind::latent; });
+}
 bool no_page_work(const Combination& c) { return !c.page_work; }
 bool has_beams(const Combination& c) { return c.beams > 0; }
 bool drops(const Combination& c) { return c.retain != nullptr; }
@@ -58,6 +61,8 @@ bool has_state(const Combination& c) {
 constexpr std::string_view kAlike = "all layers that see everything must be stored alike";
 constexpr std::string_view kWindows =
     "their window layers are left alone; one layer must see everything";
+constexpr std::string_view kLatent =
+    "methods judge tokens by keys and values of heads, which a latent row does not have: refused";
 constexpr std::string_view kDrafts = "see the rules of drafts";
 
 constexpr CombineRule kRules[] = {
@@ -72,6 +77,7 @@ constexpr CombineRule kRules[] = {
      "format out, the method has its own",
      rows_beside},
     {Part::budget, "plans and skip_layers of a format", kAlike, many_groups},
+    {Part::budget, "latent attention", kLatent, is_latent},
     {Part::budget, "models with windows", kWindows, nothing_grows},
     {Part::budget, "sparse prompts",
      "tokens are chosen when the whole prompt has been read: a cut would drop blocks that it reads",
@@ -102,6 +108,7 @@ constexpr CombineRule kRules[] = {
      "rows kept beside a lossy format would be read twice: leave recent_exact and sinks out",
      rows_beside},
     {Part::select, "plans and skip_layers of a format", kAlike, many_groups},
+    {Part::select, "latent attention", kLatent, is_latent},
     {Part::select, "models with windows", kWindows, nothing_grows},
     {Part::select, "kv.budget", "quest may read any token, a budget drops some: give one of them",
      answers_drop},
@@ -122,6 +129,11 @@ constexpr CombineRule kRules[] = {
      "exact "
      "format (f16, bf16, f32)",
      not_exact},
+    {Part::approximate, "latent attention",
+     "which tokens of a copied text to compute again is decided by keys of heads, which a latent "
+     "row "
+     "does not have: refused",
+     is_latent},
     {Part::approximate, "models with windows",
      "window layers do not keep every row of a text: refused", forgets},
     {Part::approximate, "kv.budget",

@@ -2,6 +2,7 @@
 // refused is what the tables say, and what it is not is answered, the same alone, again and beside
 // others.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/combine.h"
@@ -127,6 +128,42 @@ TEST(Composition, OfWindowsIsRefusedAsTheTablesSayOrAnsweredRight) {
     for (const char* select : {"", "quest:32", "xattention:0.5"})
       for (const bool blend : {false, true}) gemma.walk({"f16", retain, select, blend, 0, 1, 0});
   gemma.expect_empty();
+}
+
+TEST(Composition, OfLatentRowsIsRefusedAsTheTablesSayOrAnsweredRight) {
+  Composition deepseek(
+      {.architecture = "deepseek2", .type = DType::q8_0, .layers = 3, .rope_dimensions = 32});
+  std::size_t answered = 0;
+  for (const char* format : {"f16", "int8", "hadamard-int4"})
+    for (const char* retain : {"", "snapkv:40%", "streaming:48"})
+      for (const char* select : {"", "quest:32", "xattention:0.5"})
+        for (const bool blend : {false, true})
+          answered += deepseek.walk({format, retain, select, blend, 0, 2, 0});
+  EXPECT_EQ(answered, 3u);
+  answered += deepseek.walk({"f16", "", "", false, 0, 1, 2});
+  EXPECT_EQ(answered, 4u);
+  deepseek.expect_empty();
+}
+
+// Formats and windows that latent rows do not have are refused by name.
+TEST(Composition, LatentRowsAreNotStoredInEveryFormat) {
+  TinyRuntime runtime({.architecture = "deepseek2", .layers = 3, .rope_dimensions = 32});
+  const auto refused = [&](const StoragePolicy& storage) {
+    const Status checked = runtime->check_storage(storage);
+    return checked.ok() ? "" : checked.error().message;
+  };
+  for (const char* format :
+       {"kivi-2", "kivi-4", "nvfp4", "turbo-4", "fp8-e4m3", "q5_1", "int8/f16"})
+    EXPECT_THAT(refused(find_format(format).value()), ::testing::HasSubstr("latent rows"))
+        << format;
+  for (const char* format : {"minicache", "kvquant-3"})
+    EXPECT_NE(refused(find_format(format).value()), "") << format;
+  StoragePolicy window = find_format("f16").value();
+  window.window = 64;
+  EXPECT_THAT(refused(window), ::testing::HasSubstr("latent attention"));
+  for (const char* format : {"f16", "bf16", "f32", "int8", "q8_0", "q4_0", "hadamard-int4",
+                             "hadamard-int4-head", "f16/int8", "int8/hadamard-int4"})
+    EXPECT_EQ(refused(find_format(format).value()), "") << format;
 }
 
 }  // namespace

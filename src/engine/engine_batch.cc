@@ -131,7 +131,9 @@ void Engine::group_by_prefix() {
   for (const Row& row : rows_) {
     const Sequence& s = *row.job->branch(row.job->first_open()).sequence;
     const std::vector<LayerGroup>& groups = geometry(*row.job).groups;
-    const auto chain = std::ranges::find(groups, GroupKind::full, &LayerGroup::kind);
+    const auto chain = std::ranges::find_if(groups, [](const LayerGroup& g) {
+      return g.kind == GroupKind::full || g.kind == GroupKind::latent;
+    });
     if (chain == groups.end()) return;
     prefixes_.push_back(
         {s.table(static_cast<std::uint32_t>(chain - groups.begin())), s.length() / kAttendSplit});

@@ -360,8 +360,9 @@ TEST_P(GenerateTest, BeamFindsTheBestTripleOfTheTopTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, GenerateTest,
-                         ::testing::Values("llama", "qwen2", "qwen3", "gemma3", "olmo2", "gpt2",
-                                           "falcon", "glm4", "qwen2moe", "gpt-oss"),
+                         ::testing::Values("llama", "deepseek2", "qwen2", "qwen3", "gemma3",
+                                           "olmo2", "gpt2", "falcon", "glm4", "qwen2moe",
+                                           "gpt-oss"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -21,6 +21,14 @@ TinyOptions gemma() {
   return {.architecture = "gemma3", .type = DType::f16, .layers = 7, .head_dim = 32, .window = 40};
 }
 
+TinyOptions deepseek() {
+  return {.architecture = "deepseek2",
+          .type = DType::q8_0,
+          .layers = 3,
+          .rope_dimensions = 32,
+          .query_rank = 96};
+}
+
 // Its numbers are not this model's: what is the same stays the same.
 [[maybe_unused]] Calibration made_up(const Codec& codec, const TinyOptions& model) {
   Calibration c = plain_calibration(codec, model.head_dim);
@@ -55,6 +63,13 @@ std::vector<Case> cases() {
        {.kv_format = "kivi-4", .kv_recent_exact = 64, .kv_sinks = 40, .kv_skip_layers = {0, 2}}});
   all.push_back({"small blocks", gemma(), {.kv_format = "hadamard-int2", .tokens_per_block = 16}});
   all.push_back({"large blocks", llama(), {.kv_format = "int8", .tokens_per_block = 64}});
+  all.push_back({"latent rows", deepseek(), {.kv_format = "int8"}});
+  all.push_back({"latent rows, recent, sinks",
+                 deepseek(),
+                 {.kv_format = "hadamard-int4", .kv_recent_exact = 40, .kv_sinks = 4}});
+  all.push_back({"latent rows, half exact",
+                 deepseek(),
+                 {.kv_format = "f16/q8_0", .kv_skip_layers = {1}, .tokens_per_block = 16}});
   return all;
 }
 

@@ -72,9 +72,9 @@ std::string worked_formula(const Geometry& geometry) {
     if (!text.empty()) text += " + ";
     const PageShape page = geometry.page_shape(g);
     const double element = g.format->effective_bits(page) / 8;
-    if (g.kind == GroupKind::latent)
-      text += fmt::format("{} layers x {} latent elements x {:g} bytes", g.layers.size(), g.key_dim,
-                          element);
+    if (g.kind == GroupKind::latent || g.key_dim != g.value_dim)  // and rows of latent groups
+      text += fmt::format("{} layers x {} latent elements x {:g} bytes", g.layers.size(),
+                          g.key_dim + g.value_dim, element);
     else
       text += fmt::format("2 x {} layers x {} KV heads x {} dims x {:g} bytes", g.layers.size(),
                           g.kv_heads, g.key_dim, element);

@@ -242,6 +242,9 @@ Status Runtime::check_storage(const StoragePolicy& storage) const {
                                layer, config().layers)};
   Geometry wanted = geometry(&storage);
   TRY_STATUS(check_geometry(wanted));
+  if (storage.window > 0 && config().per_layer[0].attn.latent)
+    return Error{Code::unsupported,
+                 "a window over a model with latent attention is not supported: leave it out"};
   TRY_STATUS(use_calibrations(wanted, calibrations_));
   return executor_->check_storage(storage, wanted);
 }

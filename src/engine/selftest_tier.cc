@@ -124,7 +124,7 @@ Status selftest_tier(const std::string& path, const RuntimeOptions& base,
   const std::uint32_t tokens = restored.timings.cached_tokens;
   // Without a layer that sees everything, blocks behind a window need not come back.
   const bool sees_all = std::ranges::any_of(runtime->geometry().groups, [](const LayerGroup& g) {
-    return g.kind == GroupKind::full && g.window == 0;
+    return (g.kind == GroupKind::full || g.kind == GroupKind::latent) && g.window == 0;
   });
   const bool enough =
       sees_all ? tokens + 2 * runtime->geometry().tokens_per_block > prompt.size() : tokens > 0;

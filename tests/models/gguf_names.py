@@ -6,7 +6,8 @@
 import numpy as np
 
 GEMMAS = ("gemma2", "gemma3")
-INTERLEAVED = ("llama", "smollm3", "granite")  # GGUF stores q and k of these for pairs (2i, 2i + 1)
+# GGUF stores q and k of these for pairs (2i, 2i + 1); so do both forms of deepseek2.
+INTERLEAVED = ("llama", "smollm3", "granite")
 OLD = ("gpt2", "falcon")
 
 RENAMES = [  # Hugging Face's parts of a name and GGUF's; the first that fits ends the search
@@ -19,6 +20,9 @@ RENAMES = [  # Hugging Face's parts of a name and GGUF's; the first that fits en
     ("input_layernorm", "attn_norm"), ("pre_feedforward_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"), ("post_self_attn_layernorm", "post_attention_norm"),
     ("post_mlp_layernorm", "post_ffw_norm"),
+    ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"), ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+    ("self_attn.kv_b_proj", "attn_kv_b"), ("self_attn.q_a_proj", "attn_q_a"), ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+    ("self_attn.q_b_proj", "attn_q_b"),
     ("self_attn.qkv_proj", "attn_qkv"), ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"),
     ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"), ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"), ("self_attn.sinks", "attn_sinks.weight"),
@@ -35,7 +39,7 @@ RENAMES = [  # Hugging Face's parts of a name and GGUF's; the first that fits en
 
 def architecture(config):
     names = {"mistral": "llama", "mixtral": "llama", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "qwen2_moe": "qwen2moe",
-             "qwen3_moe": "qwen3moe"}
+             "qwen3_moe": "qwen3moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
     return names.get(config.model_type, config.model_type.removesuffix("_text"))
 
 
@@ -59,6 +63,8 @@ def head_size(config):
 def kv_heads(config):
     if config.model_type == "gpt2":
         return config.num_attention_heads
+    if architecture(config) == "deepseek2" and not getattr(config, "one_kv_b", False):
+        return 1
     if config.model_type == "falcon":
         return config.num_kv_heads if config.new_decoder_architecture else 1
     return config.num_key_value_heads
@@ -79,6 +85,10 @@ def ungroup(rows, config):
 def to_gguf(key, values, config, fused=False):
     """[(name, values)]. `fused`: q, k and v as one tensor where the model has them so, gate and up likewise."""
     arch, name = architecture(config), gguf_name(key, config)
+    if "attn_kv_b" in name and not getattr(config, "one_kv_b", False):
+        heads = values.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+        keys, rest = heads[:, :config.qk_nope_head_dim], heads[:, config.qk_nope_head_dim:]
+        return [(name.replace("attn_kv_b", "attn_k_b"), keys.swapaxes(1, 2)), (name.replace("attn_kv_b", "attn_v_b"), rest)]
     if arch == "gpt2" and values.ndim == 2 and "c_" in key:
         values = values.T
     if arch == "falcon" and "query_key_value" in key:

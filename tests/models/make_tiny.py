@@ -36,6 +36,11 @@ LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low
                "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
 EXPERTS = dict(num_experts_per_tok=2, experts_implementation="eager")
+LATENT = dict(num_experts_per_tok=3, experts_implementation="eager", num_key_value_heads=4, kv_lora_rank=128, q_lora_rank=96,
+              qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=64, n_routed_experts=8, n_shared_experts=2, n_group=4,
+              topk_group=2, moe_intermediate_size=64, first_k_dense_replace=1, routed_scaling_factor=1.5)
+YARN_SCALES = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+               "mscale": 0.707, "mscale_all_dim": 0.707}
 
 # name -> (configuration class, what differs from COMMON)
 MODELS = {
@@ -80,6 +85,11 @@ MODELS = {
     "glm4moe": (transformers.Glm4MoeConfig, dict(
         **EXPERTS, n_routed_experts=6, n_shared_experts=1, moe_intermediate_size=64, first_k_dense_replace=1, n_group=1,
         topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True, head_dim=32)),
+    "deepseek2": (transformers.DeepseekV2Config, dict(
+        **LATENT, topk_method="group_limited_greedy", rope_parameters=YARN_SCALES)),
+    "deepseek2-lite": (transformers.DeepseekV2Config, dict(**{**LATENT, "q_lora_rank": None}, topk_method="greedy")),
+    "deepseek2-old": (transformers.DeepseekV2Config, dict(**LATENT, topk_method="greedy", one_kv_b=True)),
+    "deepseek3": (transformers.DeepseekV3Config, dict(**LATENT, norm_topk_prob=True, rope_parameters=YARN_SCALES)),
     "gpt-oss": (transformers.GptOssConfig, dict(
         **EXPERTS, num_hidden_layers=4, num_local_experts=4, head_dim=16, sliding_window=32, rope_parameters={
             "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
@@ -184,6 +194,8 @@ def add_rope(writer, config, head_dim):
         return
     rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(rope["rope_theta"])
+    if rope.get("mscale_all_dim"):
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     if rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
@@ -224,8 +236,30 @@ def add_own(writer, name, config):
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
+    if arch == "deepseek2":
+        sigmoids = config.model_type == "deepseek_v3"
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(sigmoids)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoids else gguf.ExpertGatingFuncType.SOFTMAX)
+        if sigmoids or config.topk_method != "greedy":
+            writer.add_expert_group_count(config.n_group)
+            writer.add_expert_group_used_count(config.topk_group)
     if arch == "starcoder2":  # converters leave it out
         writer.add_sliding_window(config.sliding_window)
+
+
+def add_latent(writer, config):
+    head, one = config.qk_nope_head_dim + config.qk_rope_head_dim, getattr(config, "one_kv_b", False)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_key_length(head if one else config.kv_lora_rank + config.qk_rope_head_dim)
+    writer.add_value_length(config.v_head_dim if one else config.kv_lora_rank)
+    if not one:
+        writer.add_key_length_mla(head)
+        writer.add_value_length_mla(config.v_head_dim)
 
 
 def add_metadata(writer, name, config, head_dim):
@@ -242,8 +276,11 @@ def add_metadata(writer, name, config, head_dim):
         writer.add_layer_norm_eps(getattr(config, epsilon[config.model_type]))
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    if architecture(config) == "deepseek2":
+        add_latent(writer, config)
+    else:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
     add_rope(writer, config, head_dim)
     add_own(writer, name, config)

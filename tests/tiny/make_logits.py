@@ -27,7 +27,7 @@ CONFIGS = {"llama": transformers.LlamaConfig, "gemma3": transformers.Gemma3TextC
            "glm4": transformers.Glm4Config, "gemma2": transformers.Gemma2Config, "gpt2": transformers.GPT2Config,
            "starcoder2": transformers.Starcoder2Config, "falcon": transformers.FalconConfig,
            "qwen2moe": transformers.Qwen2MoeConfig, "qwen3moe": transformers.Qwen3MoeConfig,
-           "gpt-oss": transformers.GptOssConfig, "glm4moe": transformers.Glm4MoeConfig}
+           "gpt-oss": transformers.GptOssConfig, "glm4moe": transformers.Glm4MoeConfig, "deepseek2": transformers.DeepseekV2Config}
 
 
 def metadata(reader):
@@ -44,13 +44,15 @@ def make_rope(arch, meta, tensors):
         rope["factor"] = meta["rope.scaling.factor"]
     if kind in ("yarn", "longrope"):
         rope["original_max_position_embeddings"] = meta["rope.scaling.original_context_length"]
+    if "rope.scaling.yarn_log_multiplier" in meta:  # GGUF means that both are alike
+        rope["mscale"] = rope["mscale_all_dim"] = round(meta["rope.scaling.yarn_log_multiplier"] * 10, 5)
     if kind == "yarn" and arch == "gpt-oss":
         rope["truncate"] = False
     if kind == "longrope":
         rope |= {"attention_factor": meta["rope.scaling.attn_factor"],
                  "short_factor": tensors["rope_factors_short.weight"].astype(float).tolist(),
                  "long_factor": tensors["rope_factors_long.weight"].astype(float).tolist()}
-    if "rope.dimension_count" in meta:
+    if "rope.dimension_count" in meta and arch != "deepseek2":
         rope["partial_rotary_factor"] = meta["rope.dimension_count"] / meta["attention.key_length"]
     return rope
 
@@ -92,10 +94,25 @@ def make_experts(arch, meta):
         return own | dict(n_routed_experts=count, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1,
                           norm_topk_prob=True, routed_scaling_factor=meta["expert_weights_scale"], use_qk_norm=True,
                           attention_bias=True)
+    if arch == "deepseek2":
+        sigmoids = meta["expert_gating_func"] == 2
+        return own | dict(n_routed_experts=count, n_shared_experts=meta["expert_shared_count"], first_k_dense_replace=1,
+                          n_group=meta["expert_group_count"], topk_group=meta["expert_group_used_count"],
+                          norm_topk_prob=sigmoids, routed_scaling_factor=meta["expert_weights_scale"],
+                          **({} if sigmoids else dict(topk_method="group_limited_greedy")))
     own |= dict(num_experts=count, norm_topk_prob=arch == "qwen3moe", decoder_sparse_step=1, mlp_only_layers=[])
     if arch == "qwen2moe":
         own |= dict(shared_expert_intermediate_size=meta["expert_shared_feed_forward_length"])
     return own
+
+
+def make_latent(meta, tensors):
+    one = "blk.0.attn_kv_b.weight" in tensors
+    rotated, rank = meta["rope.dimension_count"], meta["attention.kv_lora_rank"]
+    head, out = (meta["attention." + ("key_length" if one else "key_length_mla")],
+                 meta["attention." + ("value_length" if one else "value_length_mla")])
+    return dict(kv_lora_rank=rank, q_lora_rank=meta.get("attention.q_lora_rank"), qk_rope_head_dim=rotated,
+                qk_nope_head_dim=head - rotated, v_head_dim=out, num_key_value_heads=meta["attention.head_count"], one_kv_b=one)
 
 
 def make_config(arch, meta, tensors):
@@ -106,9 +123,13 @@ def make_config(arch, meta, tensors):
     if arch == "llama" and "expert_count" in meta:
         kind = transformers.MixtralConfig
     head = {} if arch == "falcon" else dict(head_dim=meta["attention.key_length"])
+    own = dict(num_key_value_heads=meta["attention.head_count_kv"]) | own
+    if arch == "deepseek2":
+        head, own = {}, own | make_latent(meta, tensors)
+        kind = transformers.DeepseekV3Config if meta["expert_gating_func"] == 2 else kind
     return kind(vocab_size=260, hidden_size=meta["embedding_length"],
                 num_hidden_layers=meta["block_count"], num_attention_heads=meta["attention.head_count"],
-                num_key_value_heads=meta["attention.head_count_kv"], **head,
+                **head,
                 max_position_embeddings=meta["context_length"], rms_norm_eps=meta["attention.layer_norm_rms_epsilon"],
                 tie_word_embeddings="output.weight" not in tensors, bos_token_id=256, eos_token_id=257, pad_token_id=257,
                 attn_implementation="eager", dtype="float32", **own)

@@ -48,9 +48,9 @@ Result<Calibration> calibrate(Runtime& r, const CalibrationQuestion& question,
   if (r.executor().traits().device != DeviceKind::cpu)
     return Error{Code::unsupported, "calibrating reads the cache: use --device cpu"};
   for (const LayerGroup& g : r.geometry().groups)
-    if (g.format->name != std::string_view("f16") || g.window != 0)
+    if (g.format->name != std::string_view("f16") || g.window != 0 || g.kind != GroupKind::full)
       return Error{Code::unsupported,
-                   "calibrating needs a cache of f16, and a model without windows"};
+                   "calibrating needs a cache of f16, and a model without windows or latent rows"};
   TRY_STATUS(check_rows(codec, {r.geometry().tokens_per_block, config.head_dim}));
   std::vector<Sequence> sequences;
   for (std::size_t at = 0; at < tokens.size(); at += question.window) {

@@ -10,7 +10,8 @@ namespace {
 constexpr std::size_t kTogether = 4;  // ways per pass over the text
 
 double bytes_per_token(const Runtime& r, const Codec& codec, Side side) {
-  const PageShape page{r.geometry().tokens_per_block, r.config().head_dim, r.config().head_dim};
+  const PageShape page{r.geometry().tokens_per_block, r.config().head_dim,
+                       r.config().per_layer[0].attn.value_dim};
   return static_cast<double>(codec_bytes(codec, side, page.rows(side))) * r.config().kv_heads /
          page.tokens;
 }
