@@ -213,7 +213,7 @@ FoundCoded find_packed(const TensorLookup& look, const std::string& base) {
   of.codes = std::move(*words);
   of.rows = of.codes.shape[0];
   of.columns = of.codes.shape[1] * 8;
-  TRY(const std::optional<Part> shape, find_part(look, base + ".weight_shape", {"I64"}));
+  TRY(const std::optional<Part> shape, find_part(look, base + ".weight_shape", {"I64", "I32"}));
   if (shape && shape->data.size() == 16) {
     std::uint64_t told[2];
     std::memcpy(told, shape->data.data(), sizeof told);
