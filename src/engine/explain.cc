@@ -1,5 +1,7 @@
 #include "engine/explain.h"
 
+#include <tuple>
+
 namespace quire {
 namespace {
 
