@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "base/random.h"
+#include "cli/help.h"
 #include "lab/load/summary.h"
 #include "replay/asks.h"
 
@@ -37,10 +38,12 @@ load::Workload workload_of_asks(const AskedTrace& trace, double speed) {
 
 void add_live_options(CLI::App& app, LiveCliOptions& o) {
   app.add_option("--url", o.url, "send the trace to this server, with its own timing");
-  app.add_option("--model", o.model, "with --url: the model (the first the server lists)");
-  app.add_option("--api-key", o.api_key, "with --url: bearer key");
+  app.add_option("--model", o.model, "with --url: the model (the first the server lists)")
+      ->group(kRare);
+  app.add_option("--api-key", o.api_key, "with --url: bearer key")->group(kRare);
   app.add_option("--vocabulary", o.vocabulary, "with --url: token ids are below this (32000)")
-      ->check(CLI::Range(16, 1 << 24));
+      ->check(CLI::Range(16, 1 << 24))
+      ->group(kRare);
 }
 
 int replay_live(const std::string& file, double speed, const LiveCliOptions& o, bool json) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/file.h"
+#include "cli/help.h"
 #include "cli/model_options.h"
 
 namespace quire::cli {
@@ -50,19 +51,24 @@ bool VirtualCliOptions::asked() const {
 }
 
 void add_cost_options(CLI::App& app, VirtualCliOptions& o) {
-  app.add_option("--tier", o.tiers, "disk:SIZE[:BYTES_PER_SECOND[:US]], or remote:...; repeatable");
-  app.add_option("--costs", o.costs, "what steps take: JSON, or a file of it (as recorded)");
+  app.add_option("--tier", o.tiers, "disk:SIZE[:BYTES_PER_SECOND[:US]], or remote:...; repeatable")
+      ->allow_extra_args(false);
+  app.add_option("--costs", o.costs, "what steps take: JSON, or a file of it (as recorded)")
+      ->group(kRare);
   app.add_option("--speed", o.speed, "requests arrive this many times as fast (1)")
-      ->check(CLI::Range(1e-6, 1e6));
+      ->check(CLI::Range(1e-6, 1e6))
+      ->group(kRare);
 }
 
 void add_virtual_options(CLI::App& app, VirtualCliOptions& o) {
   add_cost_options(app, o);
   app.add_option("--kv-format", o.kv_format, "what if blocks were stored so (as recorded)");
   app.add_option("--block-size", o.block_size, "tokens per block (as recorded, or 512)");
-  app.add_option("--step-tokens", o.step_tokens, "rows of one step (as recorded, or 512)");
-  app.add_option("--prompt-tokens", o.prompt_tokens, "of these, of prompts beside answers");
-  app.add_option("--max-num-seqs", o.sequences_max, "answers that decode together");
+  app.add_option("--step-tokens", o.step_tokens, "rows of one step (as recorded, or 512)")
+      ->group(kRare);
+  app.add_option("--prompt-tokens", o.prompt_tokens, "of these, of prompts beside answers")
+      ->group(kRare);
+  app.add_option("--max-num-seqs", o.sequences_max, "answers that decode together")->group(kRare);
 }
 
 Status read_costs(const VirtualCliOptions& o, StepCosts& costs) {

@@ -1,5 +1,7 @@
 #include "engine/explain.h"
 
+#include <tuple>
+
 #include "model/adapter/adapter.h"
 
 namespace quire {
@@ -134,14 +136,17 @@ std::vector<const RequestRecord*> RequestLog::latest(std::size_t count) const {
 const RequestRecord* RequestLog::most_similar(const RequestRecord& to, std::uint64_t before,
                                               std::uint64_t count) const {
   const RequestRecord* best = nullptr;
-  std::pair<std::uint32_t, bool> best_shared{0, false};
+  // Of equally similar ones, one that differs in less else; then the latest.
+  using Likeness = std::tuple<std::uint32_t, bool, bool, bool>;
+  Likeness best_shared{};
   const std::uint64_t from = std::max(first(), before - std::min(before, count));
   for (std::uint64_t n = before; n > from; --n) {
     const RequestRecord& r = ring_[(n - 1) % records_max_];
     if (r.tenant != to.tenant || r.prompt.empty()) continue;
-    const std::pair shared{shared_prefix(to.prompt, r.prompt),
-                           !to.family.empty() && r.family == to.family};
-    if (shared > best_shared) {
+    const Likeness shared{shared_prefix(to.prompt, r.prompt),
+                          !to.family.empty() && r.family == to.family, r.salt == to.salt,
+                          r.format == to.format};
+    if (std::get<0>(shared) > 0 && shared > best_shared) {
       best = &r;
       best_shared = shared;
     }

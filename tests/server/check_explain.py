@@ -100,6 +100,7 @@ class Explains(unittest.TestCase):
         salted = self.ask("openai", "1" + text, salt="other")
         self.assertEqual(salted["reason"], "salt_mismatch")
         self.assertGreater(self.alternatives(salted)["send"]["would_cache"], 250)
+        # The one without a salt is as similar as the one that came after it, and differs in less.
         stored = self.ask("openai", "1" + text, format="int8")
         self.assertEqual(stored["reason"], "format_mismatch")
         self.assertGreater(self.alternatives(stored)["ask"]["would_cache"], 250)

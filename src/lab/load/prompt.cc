@@ -41,11 +41,12 @@ std::string make_words(std::uint64_t seed, std::uint32_t count) {
 
 std::vector<std::uint32_t> make_ids(std::uint64_t seed, std::uint32_t count,
                                     std::uint32_t vocabulary) {
-  constexpr std::uint32_t kSpecial = 256;  // where special tokens and bytes usually live
+  // Where special tokens and bytes usually live.
+  const std::uint32_t special = std::min(256u, vocabulary / 4);
   Random random(seed);
   std::vector<std::uint32_t> ids(count);
   for (std::uint32_t& id : ids)
-    id = kSpecial + static_cast<std::uint32_t>(random.below(vocabulary - kSpecial));
+    id = special + static_cast<std::uint32_t>(random.below(vocabulary - special));
   return ids;
 }
 
