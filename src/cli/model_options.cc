@@ -47,7 +47,7 @@ void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
 }
 
 void add_model_options(CLI::App& app, ModelOptionsCli& o) {
-  app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
+  app.add_option("MODEL", o.path, "GGUF file, Hugging Face folder, or hf:OWNER/REPO[:FILE]");
   app.add_option("-m,--model", o.named, "the same as MODEL")->group(kRare);
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
@@ -100,6 +100,11 @@ Result<std::string> find_model(const ModelOptionsCli& o) {
   if (!o.named.empty() && !o.path.empty())
     return Error{Code::invalid, "two models: -m " + o.named + " and " + o.path};
   return find_model(o.named.empty() ? o.path : o.named);
+}
+
+Result<std::string> find_or_fetch_model(const ModelOptionsCli& o) {
+  if (!o.named.empty() && !o.path.empty()) return find_model(o);
+  return find_or_fetch_model(o.named.empty() ? o.path : o.named);
 }
 
 Result<std::uint64_t> parse_size(const std::string& text) {
@@ -261,7 +266,7 @@ Result<std::vector<Calibration>> stored_calibrations(const std::string& model) {
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
   const bool made_up = !options.random_weights.empty();
   TRY(const std::string path,
-      made_up ? Result<std::string>(options.random_weights) : find_model(options));
+      made_up ? Result<std::string>(options.random_weights) : find_or_fetch_model(options));
   TRY(RuntimeOptions wanted, runtime_options(options));
   if (!made_up) {
     TRY(wanted.kv_plan, stored_plan(path));

@@ -48,6 +48,7 @@ struct DescribeCli {
 void add_describe_options(CLI::App& app, DescribeCli& options);
 
 Result<std::string> find_model(const ModelOptionsCli& options);
+Result<std::string> find_or_fetch_model(const ModelOptionsCli& options);
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);
 

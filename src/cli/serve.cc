@@ -149,7 +149,7 @@ int serve(const ServeOptions& o) {
   if (!o.api_key.empty())
     return fail(kUsage, "a key on the command line can be read by everybody on this machine",
                 "put it into a file that only you can read, and give --api-key-file FILE");
-  const auto path = find_model(o.model);
+  const auto path = find_or_fetch_model(o.model);
   if (!path.ok()) return fail(path.error());
   auto options = server_options(o, path.value());
   if (!options.ok()) return fail(options.error());

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "cli/help.h"
+#include "hub/hub_cache.h"
 
 #ifndef QUIRE_VERSION
 #define QUIRE_VERSION "0"
@@ -149,6 +150,7 @@ void add_event_options(CLI::App& app, ServeOptions& o) {
 std::string default_name(const std::string& path) {
   std::filesystem::path p(path);
   if (!p.has_filename()) p = p.parent_path();
+  if (const std::string repo = repo_of_snapshot(path); !repo.empty()) return repo;
   return p.extension() == ".gguf" ? p.stem().string() : p.filename().string();
 }
 
