@@ -8,6 +8,7 @@ Large files are redirected to the second server, as the real hub does. `hub.faul
 import hashlib
 import http.server
 import json
+import ssl
 import threading
 import urllib.parse
 
@@ -70,9 +71,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.say(404, b"{}")
 
     def listing(self, rest):
-        repo, _, revision = rest.partition("/revision/")
+        repo, _, revision = rest.partition("/tree/" if "/tree/" in rest else "/revision/")
         if repo not in self.hub.repos or revision not in ("main", COMMIT, ""):
             return self.say(404, b"{}", [("X-Error-Message", "Repository not found")])
+        if "/tree/" in rest:  # what newer clients ask
+            return self.say(200, json.dumps([self.tree_entry(*file) for file in self.hub.repos[repo].items()]).encode(),
+                            [("Content-Type", "application/json")])
         siblings = []
         for name, data in self.hub.repos[repo].items():
             entry = {"rfilename": name}
@@ -83,6 +87,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             siblings.append(entry | self.hub.faults.get("entry", {}).get(name, {}))
         body = {"id": repo, "sha": self.hub.faults.get("sha", COMMIT), "siblings": siblings + self.hub.faults.get("siblings", [])}
         self.say(200, json.dumps(body).encode(), [("Content-Type", "application/json")])
+
+    @staticmethod
+    def tree_entry(name, data):
+        entry = {"type": "file", "path": name, "size": len(data), "oid": git_digest(data)}
+        if len(data) > LARGE:
+            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+        return entry
 
     def file(self, name, data):
         if len(data) <= LARGE:
@@ -144,12 +155,19 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Hub:
-    def __init__(self, repos):
+    def __init__(self, repos, certificate=None):
+        """`certificate`: a file with one and its key; then the hub speaks TLS, and so does the second server."""
         self.repos, self.faults, self.large = repos, {}, {}
         self.asked, self.asked_elsewhere = [], []
         self.lock = threading.Lock()
         self.servers = [Server(("127.0.0.1", 0), type("H", (kind,), {"hub": self})) for kind in (Handler, Elsewhere)]
-        self.url, self.elsewhere = (f"http://127.0.0.1:{s.server_port}" for s in self.servers)
+        scheme = "http"
+        if certificate:
+            context, scheme = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "https"
+            context.load_cert_chain(certificate)
+            for server in self.servers:
+                server.socket = context.wrap_socket(server.socket, server_side=True)
+        self.url, self.elsewhere = (f"{scheme}://127.0.0.1:{s.server_port}" for s in self.servers)
         for server in self.servers:
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
 
