@@ -263,7 +263,9 @@ Result<std::vector<Calibration>> stored_calibrations(const std::string& model) {
   return all;
 }
 
-Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
+Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options,
+                                              std::shared_ptr<SharedCache> shared,
+                                              ModelSource::Progress progress) {
   const bool made_up = !options.random_weights.empty();
   TRY(const std::string path,
       made_up ? Result<std::string>(options.random_weights) : find_or_fetch_model(options));
@@ -273,7 +275,11 @@ Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
     TRY(wanted.calibrations, stored_calibrations(path));
   }
   ProgressLine line("loaded", "MB of " + std::filesystem::path(path).filename().string(), 1e6);
-  wanted.loading = [&](std::uint64_t done, std::uint64_t all) { line.at(done, all); };
+  wanted.loading = [&](std::uint64_t done, std::uint64_t all) {
+    if (progress) progress(done, all);
+    if (!shared) line.at(done, all);
+  };
+  wanted.shared = shared;
   TRY(std::unique_ptr<Runtime> runtime, Runtime::open(path, wanted));
   const std::uint32_t trained = runtime->config().context;
   if (options.context > trained)

@@ -50,7 +50,10 @@ void add_describe_options(CLI::App& app, DescribeCli& options);
 Result<std::string> find_model(const ModelOptionsCli& options);
 Result<std::string> find_or_fetch_model(const ModelOptionsCli& options);
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
-Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);
+// `shared`: the cache of several models. `progress`: told instead of the terminal.
+Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options,
+                                              std::shared_ptr<SharedCache> shared = nullptr,
+                                              ModelSource::Progress progress = {});
 
 // "8GiB", "512M", "1000": K/M/G are powers of 1,000, KiB/MiB/GiB of 1,024.
 Result<std::uint64_t> parse_size(const std::string& text);

@@ -83,7 +83,7 @@ std::vector<Listed> listed_models() {
   return all;
 }
 
-int list_models(const PullCli& o) {
+int list_local_models(const PullCli& o) {
   const std::vector<Listed> all = listed_models();
   if (o.json) {
     Json rows = Json::array();
@@ -147,7 +147,7 @@ std::function<int()> declare_pull(CLI::App& app) {
 std::function<int()> declare_ls(CLI::App& app) {
   auto o = std::make_shared<PullCli>();
   app.add_flag("--json", o->json, "print one JSON object");
-  return [o] { return list_models(*o); };
+  return [o] { return list_local_models(*o); };
 }
 
 std::function<int()> declare_rm(CLI::App& app) {
