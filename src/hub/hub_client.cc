@@ -139,7 +139,8 @@ Result<WebAnswer> HubClient::ask(const WebUrl& url, const WebAsk& ask, const Hub
     std::string why;
     if (!answer.ok()) {
       why = answer.error().message;
-      const bool distrusted = why.find("certificate") != why.npos;  // it would be the next time, too
+      const bool distrusted =
+          why.find("certificate") != why.npos;  // it would be the next time, too
       if (answer.error().code != Code::unavailable || distrusted) return answer.error();
     } else {
       const int status = answer.value().status;

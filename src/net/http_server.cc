@@ -452,6 +452,10 @@ class BeastServer final : public HttpServer {
   }
   ~BeastServer() override { stop(); }
 
+  void run() {
+    for (const auto& loop : loops_) loop->thread = std::thread([loop] { loop->io.run(); });
+  }
+
   Status listen() {
     TRY_STATUS(read_certificate());
     return shared_->options.unix_path.empty() ? listen_on_port() : listen_on_path();
@@ -506,12 +510,7 @@ class BeastServer final : public HttpServer {
     path_acceptor_->listen(1024, error);
     if (error) return failed(error.message());
     asio::co_spawn(loops_.front()->io, accept(*path_acceptor_), asio::detached);
-    start_threads();
     return {};
-  }
-
-  void start_threads() {
-    for (const auto& loop : loops_) loop->thread = std::thread([loop] { loop->io.run(); });
   }
 
   Status listen_on_port() {
@@ -535,7 +534,6 @@ class BeastServer final : public HttpServer {
     if (error) return failed(error);
     port_ = acceptor_->local_endpoint().port();
     asio::co_spawn(loops_.front()->io, accept(*acceptor_), asio::detached);
-    start_threads();
     return {};
   }
 
@@ -554,7 +552,7 @@ class BeastServer final : public HttpServer {
       });
   }
   void stop() override {
-    if (loops_.empty()) return;
+    if (!acceptor_) return;
     if (loops_.front()->thread.joinable())
       asio::post(loops_.front()->io, [this] {
         error_code ignored;
@@ -573,8 +571,7 @@ class BeastServer final : public HttpServer {
     }
     if (path_acceptor_) ::unlink(shared_->options.unix_path.c_str());
     path_acceptor_.reset();
-    acceptor_.reset();
-    loops_.clear();
+    acceptor_.reset();  // loops stay: what is posted from now on is never run
   }
 
  private:
@@ -622,7 +619,8 @@ class BeastServer final : public HttpServer {
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& options,
                                                       Handler handler) {
   auto server = std::make_unique<BeastServer>(options, std::move(handler));
-  TRY_STATUS(server->listen());
+  if (options.listen) TRY_STATUS(server->listen());
+  server->run();
   return std::unique_ptr<HttpServer>(std::move(server));
 }
 

@@ -27,6 +27,7 @@ namespace quire {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;     // 0: any
+  bool listen = true;         // false: there is no port; requests come from this process
   std::string unix_path;      // a socket in the file system, instead of host and port
   unsigned unix_mode = 0600;  // of it
   // Files with a certificate (and those between it and a trusted one) and its key: then TLS is spoken.

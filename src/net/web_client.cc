@@ -87,7 +87,8 @@ Result<WebAnswer> WebClient::ask_once(const WebUrl& url, const WebAsk& ask, bool
   }
   kept_.reset();
   TRY(ByteStream stream,
-      ByteStream::connect(url.host, url.port, {.patience = patience_, .tls = url.tls, .ca_file = {}}));
+      ByteStream::connect(url.host, url.port,
+                          {.patience = patience_, .tls = url.tls, .ca_file = {}}));
   auto answer = ask_over(stream, message, url, ask, silent, keep);
   if (answer.ok() && keep) {
     kept_ = std::move(stream);
