@@ -148,7 +148,7 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     """mkdocs's hook. Files of the source that lie outside the documentation are named, not linked."""
-    return re.sub(r"\[([^\]]+)\]\(\.\./(?:\.\./)*((?:bench|include|src|tests|scripts|packaging)/[^)]+)\)", r"\1 (`\2`)", markdown)
+    return re.sub(r"\[([^\]]+)\]\(\.\./(?:\.\./)*((?:bench|deploy|examples|include|packaging|scripts|src|tests)/[^)]+)\)", r"\1 (`\2`)", markdown)
 
 
 if __name__ == "__main__":

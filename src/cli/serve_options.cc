@@ -18,10 +18,12 @@ namespace {
 void add_listener_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--host", o.host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o.port, "port (8080); 0: any");
-  app.add_option("--unix", o.unix_path, "listen on a socket at this path, not on a port");
+  app.add_option("--unix", o.unix_path, "listen on a socket at this path, not on a port")
+      ->group(kRare);
   app.add_option("--unix-mode", o.unix_mode, "who may open it, as for chmod (0600)")->group(kRare);
-  app.add_option("--tls-cert", o.tls_certificate, "speak TLS: a file with the certificate, PEM");
-  app.add_option("--tls-key", o.tls_key, "and one with its key");
+  app.add_option("--tls-cert", o.tls_certificate, "speak TLS: a file with the certificate, PEM")
+      ->group(kRare);
+  app.add_option("--tls-key", o.tls_key, "and one with its key")->group(kRare);
   app.add_option("-a,--alias,--served-model-name", o.names, "name(s) of the model (its file's)");
   app.add_option("--api-key-file", o.api_key_file,
                  "lines of KEY [tenant=NAME] [admin]; a KEY has 8 characters");
@@ -167,7 +169,7 @@ void add_several_options(CLI::App& app, ServeOptions& o) {
   app.add_option("MORE", o.more_models, "more models; each is loaded when it is first asked for");
   app.add_option("--models-dir", o.models_dir, "serve all GGUF files and folders of models in it");
   app.add_option("--weights-memory", o.weights_memory,
-                 "of several models: weights in memory at once (60 % of what is free)");
+                 "of several models: weights in memory at once (60 % of free)");
   app.add_option("--model-stay", o.model_stay,
                  "seconds that a model stays at least, once it was loaded (10)")
       ->check(CLI::Range(0.0, 86400.0))
