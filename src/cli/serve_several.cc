@@ -125,6 +125,8 @@ bool several_models(const ServeOptions& o) {
 
 int serve_several(const ServeOptions& o) {
   if (const Status s = check_options_of_several(o); !s.ok()) return fail(s.error());
+  if (o.model.tier.dir == "auto")
+    fmt::print(stderr, "with several models, blocks are not kept on disk for the next start yet\n");
   const auto paths = models_to_serve(o);
   if (!paths.ok()) return fail(paths.error());
   const auto models = look_at_models(paths.value(), o.names, o.model.context);
