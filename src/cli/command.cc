@@ -10,6 +10,10 @@ namespace quire::cli {
 QUIRE_COMMAND(Serve);
 QUIRE_COMMAND(Run);
 QUIRE_COMMAND(Chat);
+QUIRE_COMMAND(Pull);
+QUIRE_COMMAND(Ls);
+QUIRE_COMMAND(List);
+QUIRE_COMMAND(Rm);
 
 QUIRE_COMMAND(Bench);
 QUIRE_COMMAND(BenchServe);
@@ -40,10 +44,11 @@ QUIRE_COMMAND(Completion);
 
 std::span<const Command> commands() {
   static const Command all[] = {
-      kServe,      kRun,      kChat,        kBench,     kBenchServe, kBenchKv,    kBenchRetain,
-      kShow,       kPlan,     kReplay,      kTop,       kSelftest,   kEval,       kTokenize,
-      kDetokenize, kTemplate, kEvalFormats, kKvFormats, kKvMethods,  kKvLs,       kKvStats,
-      kKvFsck,     kKvRm,     kLeaderboard, kProbe,     kCalibrate,  kCompletion, kVersion};
+      kServe,     kRun,        kChat,       kPull,        kLs,         kList,     kRm,
+      kBench,     kBenchServe, kBenchKv,    kBenchRetain, kShow,       kPlan,     kReplay,
+      kTop,       kSelftest,   kEval,       kTokenize,    kDetokenize, kTemplate, kEvalFormats,
+      kKvFormats, kKvMethods,  kKvLs,       kKvStats,     kKvFsck,     kKvRm,     kLeaderboard,
+      kProbe,     kCalibrate,  kCompletion, kVersion};
   return all;
 }
 

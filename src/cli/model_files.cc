@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "cli/pull.h"
+#include "hub/hub_cache.h"
 #include "tensor/gguf_parts.h"
 
 namespace quire::cli {
@@ -55,16 +57,33 @@ Result<std::string> find_model(const std::string& given) {
   if (given.empty())
     return Error{Code::not_found, "no model given, and the default one is not in " + folder +
                                       "; `scripts/fetch-model` fetches it"};
+  const auto hub = HubName::parse(given);
+  if (hub.ok()) {
+    auto pulled = HubCache().find(hub.value());
+    if (pulled.ok() || names_a_hub(given)) return pulled;
+  } else if (names_a_hub(given)) {
+    return hub.error();
+  }
   if (looks_like_path(given))
-    return Error{Code::not_found,
-                 "no model at " + given + "; give a GGUF file or a Hugging Face folder"};
+    return Error{Code::not_found, "no model at " + given +
+                                      "; give a GGUF file or a Hugging Face folder" +
+                                      (hub.ok() ? ", or hf:" + given + " to fetch it" : "")};
   std::string there;
   for (const std::string& model : cached_models()) there += (there.empty() ? "" : ", ") + model;
-  return Error{Code::not_found,
-               "no model at " + given + "; by name there " +
-                   (there.empty() ? "is none" : "are " + there) + " (in " + folder +
-                   "). Give the path of a GGUF file or a Hugging Face folder, put one into that "
-                   "folder, or fetch the default model with `scripts/fetch-model`"};
+  return Error{
+      Code::not_found,
+      "no model at " + given + "; by name there " + (there.empty() ? "is none" : "are " + there) +
+          " (in " + folder +
+          "). Give the path of a GGUF file or a Hugging Face folder, fetch one with `quire "
+          "pull hf:OWNER/REPO`, or the default model with `scripts/fetch-model`"};
+}
+
+Result<std::string> find_or_fetch_model(const std::string& given) {
+  auto found = find_model(given);
+  if (found.ok() || !names_a_hub(given)) return found;
+  TRY(const HubName name, HubName::parse(given));
+  TRY(const PulledModel pulled, pull_with_progress(name));
+  return pulled.path;
 }
 
 Result<ModelAndText> tell_text_from_model(std::string first, std::string second,

@@ -14,9 +14,12 @@ namespace quire::cli {
 std::string model_cache_folder();
 std::vector<std::string> cached_models();  // their names, as find_model takes them
 
-// A path that exists: as given, or looked up among the models in the cache folder; the default
-// model when nothing is given. The error lists what is there.
+// A path that exists: as given, or looked up among the models in the cache folder and those that were
+// pulled from a hub (hf:OWNER/REPO[:FILE], also without hf:); the default model when nothing is given.
+// The error lists what is there.
 Result<std::string> find_model(const std::string& given);
+// The same; what is named with hf: and is not there is fetched.
+Result<std::string> find_or_fetch_model(const std::string& given);
 
 // The words of `quire run [MODEL] [TEXT]` and its option -m: a lone word that names no model, and
 // does not look like a path to one, is the text. Two models are an error.

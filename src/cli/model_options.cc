@@ -90,7 +90,7 @@ Status read_adapters(const ModelOptionsCli& o, RuntimeOptions& r) {
 }
 
 void add_model_options(CLI::App& app, ModelOptionsCli& o) {
-  app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
+  app.add_option("MODEL", o.path, "GGUF file, Hugging Face folder, or hf:OWNER/REPO[:FILE]");
   app.add_option("-m,--model", o.named, "the same as MODEL")->group(kRare);
   app.add_option("--device", o.device, "cpu, cuda, or auto: the GPU if there is one (cpu)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
@@ -143,6 +143,11 @@ Result<std::string> find_model(const ModelOptionsCli& o) {
   if (!o.named.empty() && !o.path.empty())
     return Error{Code::invalid, "two models: -m " + o.named + " and " + o.path};
   return find_model(o.named.empty() ? o.path : o.named);
+}
+
+Result<std::string> find_or_fetch_model(const ModelOptionsCli& o) {
+  if (!o.named.empty() && !o.path.empty()) return find_model(o);
+  return find_or_fetch_model(o.named.empty() ? o.path : o.named);
 }
 
 std::string human_bytes(double bytes) {
@@ -288,17 +293,23 @@ Result<std::vector<Calibration>> stored_calibrations(const std::string& model) {
   return all;
 }
 
-Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
+Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options,
+                                              std::shared_ptr<SharedCache> shared,
+                                              ModelSource::Progress progress) {
   const bool made_up = !options.random_weights.empty();
   TRY(const std::string path,
-      made_up ? Result<std::string>(options.random_weights) : find_model(options));
+      made_up ? Result<std::string>(options.random_weights) : find_or_fetch_model(options));
   TRY(RuntimeOptions wanted, runtime_options(options));
   if (!made_up) {
     TRY(wanted.kv_plan, stored_plan(path));
     TRY(wanted.calibrations, stored_calibrations(path));
   }
   ProgressLine line("loaded", "MB of " + std::filesystem::path(path).filename().string(), 1e6);
-  wanted.loading = [&](std::uint64_t done, std::uint64_t all) { line.at(done, all); };
+  wanted.loading = [&](std::uint64_t done, std::uint64_t all) {
+    if (progress) progress(done, all);
+    if (!shared) line.at(done, all);
+  };
+  wanted.shared = shared;
   TRY(std::unique_ptr<Runtime> runtime, Runtime::open(path, wanted));
   const std::uint32_t trained = runtime->config().context;
   if (options.context > trained)

@@ -52,8 +52,12 @@ struct DescribeCli {
 void add_describe_options(CLI::App& app, DescribeCli& options);
 
 Result<std::string> find_model(const ModelOptionsCli& options);
+Result<std::string> find_or_fetch_model(const ModelOptionsCli& options);
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
-Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);
+// `shared`: the cache of several models. `progress`: told instead of the terminal.
+Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options,
+                                              std::shared_ptr<SharedCache> shared = nullptr,
+                                              ModelSource::Progress progress = {});
 // All adapters of --lora, one after the other; null: there are none. For run and chat.
 Result<std::shared_ptr<const AdapterSet>> given_adapters(Runtime& runtime);
 

@@ -107,7 +107,7 @@ Result<std::string> read_prompt(RunOptions& o) {
     o.prompt = std::move(told.text);
   }
   if (o.model.random_weights.empty()) {  // a model that is not there is told before stdin is read
-    TRY([[maybe_unused]] const std::string path, find_model(o.model));
+    TRY([[maybe_unused]] const std::string path, find_or_fetch_model(o.model));
   }
   if (!o.tokens.empty()) return std::string();
   return prompt_text(o.prompt);

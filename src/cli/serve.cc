@@ -1,98 +1,17 @@
 // cli/serve.cc - `quire serve`: the model over HTTP.
 #include <fmt/core.h>
-#include <malloc.h>
-#include <pthread.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <filesystem>
-#include <thread>
 
 #include "cli/command.h"
 #include "cli/serve_options.h"
-#include "engine/cache_trace.h"
+#include "cli/serve_several.h"
+#include "cli/serve_watch.h"
 
 namespace quire::cli {
 namespace {
-
-// Signals are taken by sigtimedwait alone, so that no handler runs on the engine's thread.
-sigset_t block_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&set, s);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  return set;
-}
-
-// Every connection needs a file descriptor, so the limit is raised as far as this user may.
-void allow_descriptors() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// Memory of large requests goes back to the system when they end, instead of staying with the
-// thread that worked on them.
-void return_memory() {
-  mallopt(M_MMAP_THRESHOLD, 256 << 10);
-  mallopt(M_TRIM_THRESHOLD, 1 << 20);
-  mallopt(M_ARENA_MAX, 2);
-}
-
-// The next signal, or 0 when none came in time.
-int next_signal(const sigset_t& set, std::chrono::milliseconds limit) {
-  const timespec time{limit.count() / 1000, limit.count() % 1000 * 1'000'000};
-  const int signal = sigtimedwait(&set, nullptr, &time);
-  return signal > 0 ? signal : 0;
-}
-
-// A grammar that is being compiled cannot be interrupted. If there is one, the process just ends.
-int stop_now(Server& server, std::unique_ptr<CacheTrace> trace, int code) {
-  trace.reset();  // while the engine can still be asked
-  server.stop();
-  if (server.quiet_within(std::chrono::milliseconds(500))) return code;
-  std::fflush(nullptr);
-  std::_Exit(code);
-}
-
-// Runs until a signal asks it to end. Running requests may then finish.
-int watch(Server& server, std::unique_ptr<CacheTrace> trace, const sigset_t& signals,
-          double drain_seconds) {
-  std::uint64_t trimmed_at = 0;  // requests seen when memory was last given back
-  while (true) {
-    const int signal = next_signal(signals, std::chrono::seconds(2));
-    if (signal == 0) {
-      if (const std::uint64_t seen = server.requests_seen(); seen != trimmed_at && server.idle()) {
-        malloc_trim(0);  // a crowd of small requests leaves many small holes
-        trimmed_at = seen;
-      }
-      if (const auto news = server.look_at_model_files())
-        fmt::print(stderr, "warning: {}\n", *news);
-    } else if (signal == SIGHUP) {
-      if (const Status s = server.reload(); !s.ok())
-        fmt::print(stderr, "warning: {}\n", s.error().message);
-    } else if (signal == SIGUSR1) {
-      fmt::print(stderr, "{}\n", server.statistics().dump());
-    } else {
-      break;
-    }
-  }
-  server.drain();
-  if (!server.idle())
-    fmt::print(stderr, "finishing what is running, for at most {} s; a second signal ends it now\n",
-               drain_seconds);
-  const auto end = std::chrono::steady_clock::now() +
-                   std::chrono::milliseconds(static_cast<std::int64_t>(drain_seconds * 1000));
-  while (!server.idle() && std::chrono::steady_clock::now() < end) {
-    const int signal = next_signal(signals, std::chrono::milliseconds(20));
-    if (signal == SIGINT || signal == SIGTERM)
-      return stop_now(server, std::move(trace), kInterrupted);
-  }
-  return stop_now(server, std::move(trace), kOk);
-}
 
 // Numbers of events are kept in the folder of cached blocks, or in the cache folder by address.
 void keep_event_numbers(KvEventsOptions& events, const std::string& kv_dir) {
@@ -133,23 +52,12 @@ std::string describe(const std::string& name, const Runtime& r) {
   return text;
 }
 
-void greet(const std::string& url, std::chrono::steady_clock::time_point began) {
-  if (!isatty(STDERR_FILENO)) return;
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  fmt::print(stderr,
-             "ready after {:.1f} s. Open {} in a browser, or\n"
-             "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-             "    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'\n"
-             "Ctrl-C ends it.\n",
-             seconds, url, url);
-}
-
 int serve(const ServeOptions& o) {
   if (!o.api_key.empty())
     return fail(kUsage, "a key on the command line can be read by everybody on this machine",
                 "put it into a file that only you can read, and give --api-key-file FILE");
-  const auto path = find_model(o.model);
+  if (several_models(o)) return serve_several(o);
+  const auto path = find_or_fetch_model(o.model);
   if (!path.ok()) return fail(path.error());
   auto options = server_options(o, path.value());
   if (!options.ok()) return fail(options.error());
@@ -158,8 +66,7 @@ int serve(const ServeOptions& o) {
   const auto trace_max = parse_size(o.trace_max);
   if (!trace_max.ok()) return fail(trace_max.error());
   const sigset_t signals = block_signals();  // before any thread is there
-  allow_descriptors();
-  return_memory();
+  prepare_process(o.model.threads);
 
   // Errors in keys or port are reported before the model is loaded.
   auto keys = load_keys(options.value());
@@ -191,7 +98,7 @@ int serve(const ServeOptions& o) {
   if (!server.ok()) return fail(server.error());
   auto trace = start_trace(o, server.value()->service(), trace_max.value());
   if (!trace.ok()) return fail(kFailed, trace.error().message);
-  const std::string url = fmt::format("http://{}:{}", o.host, server.value()->port());
+  const std::string url = url_of(o, server.value()->port());
   fmt::print(stderr, "listening on {} {}\n", url, description);
   greet(url, began);
   return watch(*server.value(), std::move(trace.value()), signals, o.drain);
@@ -205,12 +112,30 @@ std::function<int()> declare_serve(CLI::App& app) {
 
 }  // namespace
 
+std::string url_of(const ServeOptions& o, std::uint16_t port) {
+  if (!o.unix_path.empty()) return "unix:" + o.unix_path;
+  return fmt::format("{}://{}:{}", o.tls_certificate.empty() ? "http" : "https", o.host, port);
+}
+
+void greet(const std::string& url, std::chrono::steady_clock::time_point began) {
+  if (!isatty(STDERR_FILENO) || url.starts_with("unix:")) return;
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  fmt::print(stderr,
+             "ready after {:.1f} s. Open {} in a browser, or\n"
+             "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+             "    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'\n"
+             "Ctrl-C ends it.\n",
+             seconds, url, url);
+}
+
 extern const Command kServe = {
     "serve", "serve a model over HTTP",
     "examples:\n"
     "  quire serve                                  the default model on 127.0.0.1:8080\n"
     "  quire serve model.gguf --port 9000 -a m      under the name m\n"
-    "  quire serve model.gguf --host 0.0.0.0 --api-key-file keys.txt",
+    "  quire serve hf:unsloth/Qwen3-0.6B-GGUF       fetched first, if it is not here\n"
+    "  quire serve a.gguf b.gguf --weights-memory 8GiB",
     declare_serve};
 
 }  // namespace quire::cli

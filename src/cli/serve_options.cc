@@ -1,9 +1,11 @@
 #include "cli/serve_options.h"
 
 #include <cctype>
+#include <charconv>
 #include <filesystem>
 
 #include "cli/help.h"
+#include "hub/hub_cache.h"
 #include "tensor/gguf_parts.h"
 
 #ifndef QUIRE_VERSION
@@ -17,6 +19,12 @@ namespace {
 void add_listener_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--host", o.host, "address to listen on (127.0.0.1)");
   app.add_option("--port", o.port, "port (8080); 0: any");
+  app.add_option("--unix", o.unix_path, "listen on a socket at this path, not on a port")
+      ->group(kRare);
+  app.add_option("--unix-mode", o.unix_mode, "who may open it, as for chmod (0600)")->group(kRare);
+  app.add_option("--tls-cert", o.tls_certificate, "speak TLS: a file with the certificate, PEM")
+      ->group(kRare);
+  app.add_option("--tls-key", o.tls_key, "and one with its key")->group(kRare);
   app.add_option("-a,--alias,--served-model-name", o.names, "name(s) of the model (its file's)");
   app.add_option("--api-key-file", o.api_key_file,
                  "lines of KEY [tenant=NAME] [admin]; a KEY has 8 characters");
@@ -153,12 +161,6 @@ void add_event_options(CLI::App& app, ServeOptions& o) {
       ->group(kRare);
 }
 
-std::string default_name(const std::string& path) {
-  std::filesystem::path p(path);
-  if (!p.has_filename()) p = p.parent_path();
-  return p.extension() == ".gguf" ? gguf_stem(p.string()) : p.filename().string();
-}
-
 // --max-queue is also QUIRE_MAX_QUEUE.
 void name_variables(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
@@ -169,10 +171,30 @@ void name_variables(CLI::App& app) {
   }
 }
 
+// More than one model behind one port.
+void add_several_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("MORE", o.more_models, "more models; each is loaded when it is first asked for");
+  app.add_option("--models-dir", o.models_dir, "serve all GGUF files and folders of models in it");
+  app.add_option("--weights-memory", o.weights_memory,
+                 "of several models: weights in memory at once (60 % of free)");
+  app.add_option("--model-stay", o.model_stay,
+                 "seconds that a model stays at least, once it was loaded (10)")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->group(kRare);
+}
+
 }  // namespace
+
+std::string default_name(const std::string& path) {
+  std::filesystem::path p(path);
+  if (!p.has_filename()) p = p.parent_path();
+  if (const std::string repo = repo_of_snapshot(path); !repo.empty()) return repo;
+  return p.extension() == ".gguf" ? gguf_stem(p.string()) : p.filename().string();
+}
 
 void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_model_options(app, o.model);
+  add_several_options(app, o);
   add_tier_options(app, o.model.tier, true);
   add_retention_options(app, o.model);
   add_adapter_options(app, o.model);
@@ -194,9 +216,20 @@ Result<ServerOptions> server_options(const ServeOptions& o, const std::string& m
   if (const Status s = check_parser_names(o.parsers); !s.ok())
     return Error{Code::invalid,
                  s.error().message + "; leave it out, and the model's template decides"};
+  if (o.tls_certificate.empty() != o.tls_key.empty())
+    return Error{Code::invalid, "--tls-cert and --tls-key go together"};
+  unsigned mode = 0;
+  const char* const digits_end = o.unix_mode.data() + o.unix_mode.size();
+  const auto [mode_end, mode_error] = std::from_chars(o.unix_mode.data(), digits_end, mode, 8);
+  if (mode_error != std::errc{} || mode_end != digits_end || mode > 0777)
+    return Error{Code::invalid, "--unix-mode wants digits as chmod does: 0600, 0660"};
   ServerOptions options;
   options.http = {.host = o.host,
                   .port = o.port,
+                  .unix_path = o.unix_path,
+                  .unix_mode = mode,
+                  .tls_certificate = o.tls_certificate,
+                  .tls_key = o.tls_key,
                   .connections_max = o.connections,
                   .connections_per_address_max = o.connections_per_address > 0
                                                      ? o.connections_per_address

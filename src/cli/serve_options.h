@@ -8,6 +8,10 @@ namespace quire::cli {
 
 struct ServeOptions {
   ModelOptionsCli model;
+  std::vector<std::string> more_models;  // behind the first one
+  std::string models_dir, weights_memory;
+  std::string unix_path, unix_mode = "0600", tls_certificate, tls_key;
+  double model_stay = 10;
   ServiceOptions service;
   std::vector<std::string> names, cors, hosts;
   std::string host = "127.0.0.1", api_key_file, api_key, access_log, otlp, max_body = "32MiB",
@@ -26,6 +30,8 @@ struct ServeOptions {
   bool no_special = false, trust_templates = false;
   bool strict = false, no_text = false, no_metrics = false, metrics_auth = false, dry_run = false;
 };
+
+std::string default_name(const std::string& model_path);  // that a model is served under
 
 void add_serve_options(CLI::App& app, ServeOptions& options);
 

@@ -28,9 +28,13 @@ Engine::Engine(Runtime& runtime, const ServiceOptions& options, RequestLog& log,
     workers_.emplace_back(runtime.vector(), runtime.config().vocabulary);
   log_.tokens_per_block = runtime.geometry().tokens_per_block;
   if (options.drafts.sources >> kCachedDrafts & 1) runtime.cache().remember_tails();
+  if (runtime.shared() != nullptr) runtime.shared()->join(*this);
 }
 
-Engine::~Engine() { fail_all(FailureKind::draining, "the server is stopping"); }
+Engine::~Engine() {
+  fail_all(FailureKind::draining, "the server is stopping");
+  if (runtime_.shared() != nullptr) runtime_.shared()->leave(*this);
+}
 
 Job* Engine::find(JobId id) {
   const auto it = jobs_.find(id);
@@ -309,6 +313,11 @@ void Engine::sweep() {
 }
 
 bool Engine::step() {
+  if (!runtime_.has_weights()) {  // requests wait until they are back
+    now_ = clock_.now();
+    expire();
+    return false;
+  }
   drain_below();
   const bool ran = run_step();
   if (TierLink* link = runtime_.tiers()) link->send();
@@ -320,7 +329,7 @@ bool Engine::run_step() {
   expire();
   drop_ended();
   const Nanoseconds forward_before = stepper_.forward_time();
-  if (!ahead_.step) compose(true);
+  if (!ahead_.step) compose(!held_);
   while (!ahead_.step) {
     if (items_.empty()) {
       sweep();

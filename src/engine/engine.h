@@ -61,6 +61,14 @@ class Engine {
   // written that is wanted.
   bool write_below();
 
+  // While it is held, answers that run go on, and no other request is admitted.
+  void hold(bool held) { held_ = held; }
+  // Nothing runs, and nothing is being computed. Requests may wait.
+  bool resting() const { return running_.empty() && !ahead_.step && !step_; }
+  // For another engine on the same cache whose request came at `submitted`: the last request here that
+  // came later is preempted, or what waiting ones hold is dropped. False: there is neither.
+  bool give_way(Nanoseconds submitted);
+
   const ServiceStats& stats();  // gauges and the cache's counters brought up to date
   ServiceStats& counters() { return stats_; }
   // Of one root, or all.
@@ -139,6 +147,8 @@ class Engine {
   void yield_place();
   std::uint64_t full_bytes(const Job& job) const;
   bool make_room();
+  bool find_room_elsewhere();
+  void step_back(Job& job);
   bool restart_parked();
   bool hold_back(Job& job);
   void preempt(Job& job);
@@ -247,6 +257,7 @@ class Engine {
   std::vector<TenantId> waiting_;  // these two: of yield_place
   std::vector<std::uint32_t> places_;
   std::vector<SamplingWorker> workers_;
+  bool held_ = false;
   std::uint32_t branches_ = 0;        // that run, or are to run after the prompt
   std::uint64_t room_bytes_ = 0;      // what admissions of this step may still take
   std::uint64_t reserved_bytes_ = 0;  // promised to jobs that are protected

@@ -72,10 +72,15 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
   const std::uint64_t have = job.preemptions == 0 || parked ? sequence_bytes(g, cached) : 0;
   job.need_bytes = whole - std::min(whole, have) +
                    (job.width() - 1) * sequence_bytes(g, job.generated / job.width() + ahead);
-  if (running_.empty()) return true;  // there is nobody to wait for
+  SharedCache* const shared = runtime_.shared();
+  if (shared != nullptr && shared->another_waits(*this, job.submitted, now_)) return false;
+  if (running_.empty() && (shared == nullptr || !shared->others_run(*this)))
+    return true;  // there is nobody to wait for
   if (job.preemptions >= options_.preemptions_max)
     return reserved_bytes_ + full_bytes(job) <= runtime_.kv_cache_bytes();
-  return job.need_bytes + runtime_.cache().sheltered_bytes(job.root) <= room_bytes_;
+  if (job.need_bytes + runtime_.cache().sheltered_bytes(job.root) <= room_bytes_) return true;
+  if (running_.empty()) shared->waits_for_room(*this, job.submitted, now_);
+  return false;
 }
 
 // The step found no room, so a job is preempted. False: the only job failed because it could not go
@@ -100,6 +105,7 @@ bool Engine::make_room() {
     return true;
   // A tier still writes into memory of those who left; it ends soon.
   if (runtime_.cache().landings() > 0) return false;
+  if (runtime_.shared() != nullptr && find_room_elsewhere()) return !running_.empty();
   fail(*running_.back(), FailureKind::no_room,
        runtime_.cache().stats().pinned_bytes > 0
            ? "the KV cache has no room left to go on: pinned prefixes hold it; release some or "
@@ -107,6 +113,40 @@ bool Engine::make_room() {
            : "the KV cache has no room left to go on; raise --kv-cache-memory");
   sweep();
   return !running_.empty();
+}
+
+// The only job that runs here cannot go on, and other engines use the same cache. What came later gives
+// way; if all that runs elsewhere came earlier, this job does.
+bool Engine::find_room_elsewhere() {
+  SharedCache& shared = *runtime_.shared();
+  Job& job = *running_.back();
+  if (shared.take_room(*this, job.submitted)) return true;
+  if (!shared.others_run(*this)) return false;
+  step_back(job);
+  return true;
+}
+
+bool Engine::give_way(Nanoseconds submitted) {
+  if (ahead_.step || step_) return false;  // its rows are being computed
+  if (snapshots_.drop_last()) return true;
+  Job* last = nullptr;
+  for (Job* job : running_)
+    if (job->submitted > submitted && (last == nullptr || job->submitted > last->submitted))
+      last = job;
+  if (last != nullptr) {
+    step_back(*last);
+    return true;
+  }
+  return restart_parked();
+}
+
+// Preempts for the sake of another engine. It lets go of everything, and is promised nothing.
+void Engine::step_back(Job& job) {
+  const std::uint32_t before = job.preemptions;
+  if (std::exchange(job.reserved, false)) reserved_bytes_ -= full_bytes(job);
+  preempt(job);
+  job.preemptions = before;
+  restart_parked();
 }
 
 // A waiting job may hold memory that the cache never drops, because its programs' work cannot be

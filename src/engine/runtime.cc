@@ -25,28 +25,6 @@
 namespace quire {
 namespace {
 
-std::uint64_t available_memory() {
-  std::ifstream info("/proc/meminfo");
-  std::string key, unit;
-  std::uint64_t kilobytes = 0;
-  while (info >> key >> kilobytes) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-    std::getline(info, unit);
-  }
-  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
-// Reserves addresses for four times the budget, so that the cache can grow while it runs
-// (KvCache::resize). Addresses cost nothing until they are filled. If they are scarce (ulimit -v),
-// the cache can grow less.
-Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
-  for (const std::uint64_t times : {4u, 2u})
-    if (budget < (std::uint64_t{1} << 62) / times)
-      if (auto memory = reserve_host_memory({.bytes = times * budget}); memory.ok()) return memory;
-  return reserve_host_memory({.bytes = budget});
-}
-
 std::uint64_t device_memory_left(const Executor& executor) {
   CudaDeviceInfo info;
   const auto& cuda = static_cast<const CudaExecutor&>(executor);
@@ -90,6 +68,27 @@ Digest file_identity(const std::string& path) {
 }
 
 }  // namespace
+
+std::uint64_t available_memory() {
+  std::ifstream info("/proc/meminfo");
+  std::string key, unit;
+  std::uint64_t kilobytes = 0;
+  while (info >> key >> kilobytes) {
+    if (key == "MemAvailable:") return kilobytes * 1024;
+    std::getline(info, unit);
+  }
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// So that the cache can grow while it runs (KvCache::resize). Addresses cost nothing until they are
+// filled.
+Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget) {
+  for (const std::uint64_t times : {4u, 2u})
+    if (budget < (std::uint64_t{1} << 62) / times)
+      if (auto memory = reserve_host_memory({.bytes = times * budget}); memory.ok()) return memory;
+  return reserve_host_memory({.bytes = budget});
+}
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
                                                const RuntimeOptions& options) {
@@ -211,7 +210,8 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   if (options.kv_select && options.kv_select->answers()) r->select_ = options.kv_select;
   const Geometry geometry = r->geometry(&*r->storage_);
   const std::uint64_t budget = r->kv_cache_bytes_ =
-      options.kv_cache_bytes
+      options.shared ? options.shared->budget_bytes()
+      : options.kv_cache_bytes
           ? options.kv_cache_bytes
           : (on_device ? device_memory_left(*r->executor_) : available_memory()) / 10 * 8;
   if (on_device && budget > device_memory_left(*r->executor_))
@@ -220,11 +220,8 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
                              "free on the GPU; leave it out to take 80 % of that",
                              static_cast<double>(budget) / 0x1p30,
                              static_cast<double>(device_memory_left(*r->executor_)) / 0x1p30)};
-  std::unique_ptr<Memory> memory = std::move(parts.memory);
-  if (!memory) {
-    TRY(memory, on_device ? reserve_on_device(*r->executor_, budget) : reserve_to_grow(budget));
-  }
-  r->memory_page_ = memory->page_bytes();
+  r->shared_ = options.shared;
+  if (r->shared_) r->secret_ = r->shared_->secret();
   CacheOptions& cache = parts.cache;
   cache.budget_bytes = budget;
   cache.tokens_per_block = options.tokens_per_block;
@@ -244,7 +241,19 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
           static_cast<std::uint64_t>(4 * token_bytes) * r->executor_->traits().rows_max));
     cache.below = r->tiers_.get();
   }
-  r->cache_ = std::make_unique<KvCache>(cache, std::move(memory), *r->clock_);
+  std::optional<SharedCache::Turn> turn;
+  if (r->shared_) {
+    turn.emplace(*r->shared_);
+    r->cache_ = r->shared_->shared_cache();
+    r->memory_page_ = r->shared_->memory_page();
+  } else {
+    std::unique_ptr<Memory> memory = std::move(parts.memory);
+    if (!memory) {
+      TRY(memory, on_device ? reserve_on_device(*r->executor_, budget) : reserve_to_grow(budget));
+    }
+    r->memory_page_ = memory->page_bytes();
+    r->cache_ = std::make_shared<KvCache>(cache, std::move(memory), *r->clock_);
+  }
   r->identity_ = {.weights = parts.weights,
                   .adapter = {},
                   .layout = layout_digest(geometry),
@@ -253,6 +262,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
                   .numerics = std::to_string(r->executor_->traits().numerics),
                   .tenant = {}};
   TRY(r->root_, r->cache_->root(r->identity_, geometry));
+  r->made_roots_.insert(r->root_);
   r->root_hold_ = RootHold(*r->cache_, r->root_);
   r->geometry_ = r->cache_->geometry(r->root_);
   return r;
@@ -313,7 +323,24 @@ RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* sto
 
 Result<RootId> Runtime::tenant_root(std::string_view tenant, const StoragePolicy* storage,
                                     std::string_view adapter) {
-  return cache_->root(identity(tenant, storage, adapter), geometry(storage));
+  TRY(const RootId root, cache_->root(identity(tenant, storage, adapter), geometry(storage)));
+  std::erase_if(made_roots_, [&](RootId r) { return !cache_->alive(r); });
+  made_roots_.insert(root);
+  return root;
+}
+
+Result<std::unique_ptr<SpareWeights>> Runtime::read_weights(std::uint32_t threads,
+                                                            ModelSource::Progress progress) const {
+  if (const auto changed = source_->change())
+    return Error{Code::unavailable,
+                 *changed + "; start the server again to serve what is there now"};
+  TRY(ModelSource source, ModelSource::open(source_->path()));
+  source.serve_context(context_);
+  if (progress) source.watch(std::move(progress));
+  ThreadPool pool(threads);
+  TRY(std::unique_ptr<SpareWeights> weights, executor_->read_weights(source, pool));
+  TRY_STATUS(source.detach());
+  return weights;
 }
 
 std::optional<RootId> Runtime::find_root(std::string_view tenant, const StoragePolicy* storage,

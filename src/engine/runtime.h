@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "base/token.h"
 #include "engine/adapters.h"
 #include "engine/sampler.h"
+#include "engine/shared_cache.h"
 #include "kv/cache.h"
 #include "kv/memory.h"
 #include "kv/retain/policy.h"
@@ -75,6 +77,8 @@ struct RuntimeOptions {
   AdapterOptions adapters = {};                      // engine/adapters.h
   std::string merged_adapter = {};     // a path: it becomes part of the model's own weights
   ModelSource::Progress loading = {};  // called with the bytes of weights that are loaded
+  // The cache of several models. It then has the options of the cache, and nothing lies below it.
+  std::shared_ptr<SharedCache> shared = {};
 };
 
 // Where sessions are saved, and the secret that tells our own files.
@@ -143,6 +147,8 @@ class Runtime {
   // `adapter` is KvPolicy::root_adapter().
   Result<RootId> tenant_root(std::string_view tenant, const StoragePolicy* storage = nullptr,
                              std::string_view adapter = {});
+  // Whether tenant_root() made it: another model may use the same cache.
+  bool made(RootId root) const { return made_roots_.contains(root); }
   // Finds a root without making one.
   std::optional<RootId> find_root(std::string_view tenant, const StoragePolicy* storage = nullptr,
                                   std::string_view adapter = {}) const;
@@ -160,6 +166,18 @@ class Runtime {
   Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
   Adapters& adapters() const { return *adapters_; }  // for all threads
+  SharedCache* shared() const { return shared_.get(); }  // null: the cache is this model's alone
+  std::shared_ptr<SharedCache> share() const { return shared_; }
+
+  // Weights may leave memory and come back, while no step runs. Both are for the engine thread, but
+  // read_weights, which takes long and is for another one; it uses threads of its own. An error if the
+  // model's files are not those that were opened.
+  bool has_weights() const { return executor_->has_weights(); }
+  Result<std::unique_ptr<SpareWeights>> read_weights(std::uint32_t threads,
+                                                     ModelSource::Progress progress) const;
+  void take_weights(std::unique_ptr<SpareWeights> weights) {
+    executor_->take_weights(std::move(weights));
+  }
 
   Result<Sequence> open_sequence(std::uint32_t token_capacity);  // to be attached to a prompt
   Result<Sequence> empty_sequence(
@@ -173,7 +191,9 @@ class Runtime {
   const Clock* clock_ = &steady_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<KvCache> cache_;
+  std::shared_ptr<SharedCache> shared_;  // ends after all that holds parts of the cache
+  std::shared_ptr<KvCache> cache_;
+  std::set<RootId> made_roots_;
   std::optional<SessionFolder> sessions_;
   std::unique_ptr<TierLink> tiers_;  // ends first: it may hold memory of the cache
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -197,5 +217,9 @@ class Runtime {
   std::uint32_t context_ = 0, tokens_per_block_ = 32;
   std::string kv_dir_;
 };
+
+// Addresses for a cache of this size that may grow to four times as much, as far as they are to be had.
+Result<std::unique_ptr<Memory>> reserve_to_grow(std::uint64_t budget);
+std::uint64_t available_memory();  // bytes that the system could still give
 
 }  // namespace quire

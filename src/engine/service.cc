@@ -42,6 +42,12 @@ struct Service::State {
         log(options.requests_kept),
         engine(*runtime, options, log, clock) {}
 
+  // The cache is this engine's own, or it waits for its turn.
+  SharedCache::Turn turn() const {
+    return runtime->shared() != nullptr ? SharedCache::Turn(*runtime->shared())
+                                        : SharedCache::Turn();
+  }
+
   bool post(Message message) {
     {
       const std::lock_guard lock(mutex);
@@ -89,7 +95,10 @@ Result<std::unique_ptr<Service>> Service::start(std::unique_ptr<Runtime> runtime
                  "step tokens, sequences and queue must each be at least 1; leave them out for "
                  "the defaults"};
   options.sequences_max = std::min(options.sequences_max, options.step_tokens);
+  SharedCache* const shared = runtime->shared();
+  const SharedCache::Turn turn = shared ? SharedCache::Turn(*shared) : SharedCache::Turn();
   auto state = std::make_unique<State>(std::move(runtime), std::move(options));
+  state->next_ticket = state->options.numbers_from + 1;
   state->publish(true);
   State* s = state.get();
   s->thread = std::thread([s] { s->run(); });
@@ -97,7 +106,12 @@ Result<std::unique_ptr<Service>> Service::start(std::unique_ptr<Runtime> runtime
 }
 
 Service::Service(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Service::~Service() { stop(); }
+Service::~Service() {
+  stop();
+  const std::shared_ptr<SharedCache> shared = state_->runtime->share();  // outlives the turn
+  const SharedCache::Turn turn = shared ? SharedCache::Turn(*shared) : SharedCache::Turn();
+  state_.reset();
+}
 
 void Service::State::run() {
   std::uint64_t taken = 0;  // jobs out of the inbox
@@ -127,13 +141,20 @@ void Service::State::run() {
   const auto wait_for_work = [&](std::unique_lock<std::mutex>& lock) {
     if (wake.wait_for(lock, kPrepareAfter, has_work)) return;
     lock.unlock();
-    while (!has_mail.load(std::memory_order_relaxed) && runtime->cache().prepare(kPreparedBytes)) {
+    const auto prepare = [&] {
+      const SharedCache::Turn mine = turn();
+      return runtime->cache().prepare(kPreparedBytes);
+    };
+    while (!has_mail.load(std::memory_order_relaxed) && prepare()) {
     }
     lock.lock();
     for (bool writes = true; writes && !has_work(); wake.wait_for(lock, kPrepareAfter, has_work)) {
       lock.unlock();
-      writes = engine.write_below();
-      publish(true);
+      {
+        const SharedCache::Turn mine = turn();
+        writes = engine.write_below();
+        publish(true);
+      }
       lock.lock();
     }
     wake.wait(lock, has_work);
@@ -149,14 +170,19 @@ void Service::State::run() {
       mail.swap(inbox);
       has_mail.store(stopping, std::memory_order_relaxed);
     }
-    read_mail();
-    if (over) {
-      engine.fail_all(FailureKind::draining, "the server is stopping");
-    } else if (engine.has_jobs() && !engine.step()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    bool stuck = false;
+    {
+      const SharedCache::Turn mine = turn();
+      read_mail();
+      if (over)
+        engine.fail_all(FailureKind::draining, "the server is stopping");
+      else
+        stuck = engine.has_jobs() && !engine.step();
+      tell(!engine.has_jobs());
     }
-    tell(!engine.has_jobs());
+    if (stuck) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  const SharedCache::Turn mine = turn();
   engine.save_below(options.save_max);
 }
 
@@ -232,6 +258,35 @@ ServiceStats Service::snapshot() const {
   }
   for (std::size_t i = 0; i < copy.failed.size(); ++i) copy.failed[i] += state_->refused[i];
   return copy;
+}
+
+void Service::hold(bool held) {
+  post([held](EngineView& e) { e.engine.hold(held); });
+}
+
+bool Service::drop_weights() {
+  try {
+    return call([](EngineView& e) {
+             if (!e.engine.resting()) return false;
+             e.runtime.take_weights(nullptr);
+             return true;
+           })
+        .get();
+  } catch (const std::future_error&) {
+    return true;  // the engine has ended
+  }
+}
+
+Status Service::load_weights(std::uint32_t threads, ModelSource::Progress progress) {
+  TRY(std::unique_ptr<SpareWeights> read,
+      state_->runtime->read_weights(threads, std::move(progress)));
+  const auto weights = std::make_shared<std::unique_ptr<SpareWeights>>(std::move(read));
+  try {
+    call([weights](EngineView& e) { e.runtime.take_weights(std::move(*weights)); }).get();
+  } catch (const std::future_error&) {
+    return Error{Code::cancelled, "the server is shutting down"};
+  }
+  return {};
 }
 
 void Service::drain() { state_->draining = true; }

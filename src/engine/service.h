@@ -51,6 +51,9 @@ struct ServiceOptions {
   std::uint32_t preemptions_max = 5;           // per request; then it is left alone
   std::optional<Preempt> preempt = {};         // how; none: the way that costs less
   std::uint32_t requests_kept = 1024;          // --explain-keep
+  // Numbers of requests begin after it. Services that share a cache need different ones, because the
+  // cache's journal names requests by number.
+  std::uint64_t numbers_from = 0;
   // Whether a step of answers is submitted before the tokens of the last one are known. By default
   // only on a GPU, which then never waits for the host.
   std::optional<bool> ahead = {};
@@ -124,6 +127,13 @@ class Service {
   Sessions& sessions() const;
 
   ServiceStats snapshot() const;  // as of the last step; takes no lock the engine waits for
+
+  // While it is held, requests that run go on, and those that wait stay waiting.
+  void hold(bool held);
+  // Weights leave memory if nothing runs; false: something does. Requests that come later wait until
+  // load_weights() has brought them back. Both block, for one thread at a time that is not the engine's.
+  bool drop_weights();
+  Status load_weights(std::uint32_t threads, ModelSource::Progress progress);
 
   // From now on submit() refuses. Requests that were accepted go on.
   void drain();

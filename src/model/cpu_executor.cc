@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "model/block_passes.h"
 #include "model/broken_rows.h"
+#include "model/packed_weights.h"
 
 namespace quire {
 
@@ -26,6 +27,27 @@ CpuExecutor::CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool)
               .page_work = true,
               .gates = true,
               .adapters = true} {}
+
+namespace {
+
+struct SpareCpuWeights final : SpareWeights {
+  explicit SpareCpuWeights(PackedWeights w) : weights(std::move(w)) {}
+  PackedWeights weights;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<SpareWeights>> CpuExecutor::read_weights(const ModelSource& source,
+                                                                ThreadPool& pool) const {
+  TRY(PackedWeights weights, load_packed_weights(source, pool));
+  return std::unique_ptr<SpareWeights>(std::make_unique<SpareCpuWeights>(std::move(weights)));
+}
+
+void CpuExecutor::take_weights(std::unique_ptr<SpareWeights> weights) {
+  CHECK(submitted_ == completed_);
+  auto* const spare = static_cast<SpareCpuWeights*>(weights.get());
+  model_->take_weights(spare != nullptr ? std::move(spare->weights) : PackedWeights());
+}
 
 Geometry CpuExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   return model_->geometry(tokens_per_block, policy);

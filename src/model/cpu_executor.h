@@ -32,6 +32,10 @@ class CpuExecutor final : public Executor, public PageWork {
   PageWork* page_work() override { return this; }
   SealError seal_error() const override { return model_->seal_error(); }
   WeightsInfo weights() const override { return {.bytes = model_->weight_bytes()}; }
+  bool has_weights() const override { return model_->has_weights(); }
+  Result<std::unique_ptr<SpareWeights>> read_weights(const ModelSource& source,
+                                                     ThreadPool& pool) const override;
+  void take_weights(std::unique_ptr<SpareWeights> weights) override;
 
   void add_mass(const Geometry& geometry, const TapSequence& sequence, const Tap& tap,
                 const MassAsk& ask, std::span<float* const> out) override;

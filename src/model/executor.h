@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "base/clock.h"
@@ -31,6 +32,8 @@
 namespace quire {
 
 class AdapterSet;  // model/adapter/adapter.h
+class ModelSource;
+class ThreadPool;
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
@@ -132,6 +135,12 @@ class PageWork {
   virtual RopeView rope(std::uint32_t layer) const = 0;  // as far as steps have got
 };
 
+// The weights of an executor while they are outside of it.
+class SpareWeights {
+ public:
+  virtual ~SpareWeights() = default;
+};
+
 struct WeightsInfo {
   std::uint64_t bytes = 0;  // in memory
   bool packed = false;      // on a GPU: not all are bf16
@@ -155,6 +164,15 @@ class Executor {
   virtual PageWork* page_work() = 0;  // null where traits().page_work is false
   virtual SealError seal_error() const = 0;
   virtual WeightsInfo weights() const = 0;
+
+  // Weights may leave memory and come back while no step is submitted; the same files give the same
+  // bits. Steps need them. Reading is for another thread than the one that runs steps.
+  virtual bool has_weights() const { return true; }
+  virtual Result<std::unique_ptr<SpareWeights>> read_weights(const ModelSource&,
+                                                             ThreadPool&) const {
+    return Error{Code::unsupported, "weights on this device stay where they are"};
+  }
+  virtual void take_weights(std::unique_ptr<SpareWeights>) {}  // null: they leave
 };
 
 }  // namespace quire

@@ -36,6 +36,8 @@ const ModelConfig& Model::config() const { return state_->config; }
 const ModelOptions& Model::options() const { return state_->options; }
 std::uint64_t Model::weight_bytes() const { return state_->weights.memory.size(); }
 
+void Model::take_weights(PackedWeights weights) { state_->weights = std::move(weights); }
+
 RopeView Model::rope(std::uint32_t layer) const { return state_->rope_of(layer).view(); }
 
 EncodedPart Model::sealed_part(const Geometry& geometry, std::uint32_t layer, std::uint32_t kv_head,

@@ -32,6 +32,8 @@
 
 namespace quire {
 
+struct PackedWeights;
+
 // How a GPU stores weights: decoded to bf16, or packed as the codes of the file
 // (model/weight_codes.h). Packed weights of 4 bits take a third of the memory. Both mean the same
 // numbers and give the same bits. `automatic` packs weights that would not fit otherwise.
@@ -90,6 +92,9 @@ class Model {
   const ModelConfig& config() const;
   const ModelOptions& options() const;
   std::uint64_t weight_bytes() const;  // in memory
+  // Of the same files, or none: then nothing may be computed until they are back.
+  void take_weights(PackedWeights weights);
+  bool has_weights() const { return weight_bytes() > 0; }
 
   // The cache geometry of this model under a storage policy.
   Geometry geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const;

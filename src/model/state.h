@@ -96,7 +96,7 @@ struct Model::State {
   const ModelConfig config;
   const ModelOptions options;
   ThreadPool& pool;
-  const PackedWeights weights;
+  PackedWeights weights;
   const LinearKernels& linear;
   const VectorKernels& vector;
   const AttendKernels& attend;

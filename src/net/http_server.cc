@@ -3,12 +3,15 @@
 
 #include <fmt/core.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/string.hpp>
@@ -21,6 +24,7 @@
 #include <mutex>
 
 #include "net/live_exchange.h"
+#include "net/server_stream.h"
 
 namespace quire {
 namespace {
@@ -37,6 +41,7 @@ constexpr std::uint64_t kSmallBody = 16 << 10;
 struct Shared {  // by every connection of a server
   HttpServerOptions options;
   HttpServer::Handler handler;
+  std::optional<asio::ssl::context> tls;
   std::atomic<bool> draining{false};
   std::atomic<std::uint64_t> open{0}, total{0}, refused{0}, requests{0}, dropped{0};
   std::atomic<std::uint64_t> body_bytes{0};  // of bodies that nobody has read yet
@@ -91,11 +96,13 @@ bool understood(const http::request_header<>& head) {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<Shared> shared, std::shared_ptr<Loop> loop, tcp::socket socket)
+  Connection(std::shared_ptr<Shared> shared, std::shared_ptr<Loop> loop, ServerStream::Raw socket,
+             std::string peer)
       : shared_(std::move(shared)),
         loop_(std::move(loop)),
-        socket_(std::move(socket)),
-        deadline_(loop_->io) {
+        socket_(std::move(socket), shared_->tls ? &*shared_->tls : nullptr),
+        deadline_(loop_->io),
+        peer_(std::move(peer)) {
     ++shared_->open;
     ++shared_->total;
   }
@@ -105,12 +112,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const auto self = shared_from_this();
     loop_->connections.insert(this);
     error_code ignored;
-    socket_.set_option(tcp::no_delay(true), ignored);
-    socket_.non_blocking(true, ignored);
-    const auto remote = socket_.remote_endpoint(ignored);
-    peer_ = ignored ? "" : remote.address().to_string();
+    socket_.raw().non_blocking(true, ignored);
     const bool welcome = shared_->enter(peer_);
-    if (!welcome || shared_->open > shared_->options.connections_max) {
+    bool heard = true;
+    if (socket_.is_tls()) {
+      arm(shared_->options.header_timeout);
+      const auto [error] = co_await socket_.async_handshake(kAwait);
+      disarm();
+      heard = !error;
+    }
+    if (!heard) {
+      ++shared_->refused;
+    } else if (!welcome || shared_->open > shared_->options.connections_max) {
       ++shared_->refused;
       HttpResponse busy = shared_->refuse(503, "too many connections are open; try again later");
       co_await answer_and_close(std::move(busy));
@@ -119,9 +132,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
       }
     }
     shared_->leave(peer_);
+    if (socket_.is_tls() && heard && socket_.raw().is_open() && !socket_.left()) {
+      arm(std::chrono::seconds(1));
+      co_await socket_.async_goodbye(kAwait);
+      disarm();
+    }
     loop_->connections.erase(this);
-    socket_.shutdown(tcp::socket::shutdown_both, ignored);
-    socket_.close(ignored);
+    socket_.close();
   }
 
   void close_idle() {  // nothing is under way: the client would only wait
@@ -129,8 +146,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   void close() {
     if (exchange_) exchange_->lose();
-    error_code ignored;
-    socket_.close(ignored);
+    socket_.close();
   }
 
  private:
@@ -279,22 +295,34 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     x->forget_callbacks();
     exchange_ = nullptr;
-    error_code ignored;
-    socket_.cancel(ignored);  // the watch
+    watching_.cancel();
+    socket_.cancel();  // the watch
     co_return x->keep_alive_ && !x->lost_ && !shared_->draining;
   }
 
   // Notices when the client goes away while its answer is made. Bytes it sends meanwhile stay
   // unread.
   void watch(std::shared_ptr<LiveExchange> x) {
-    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this(), x](error_code error) {
-      if (error || x->over()) return;
-      char byte;
-      const ssize_t n = ::recv(self->socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (n > 0) return;
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return self->watch(x);
-      x->lose();
-      self->socket_.cancel(error);  // a write that is stuck
+    socket_.raw().async_wait(ServerStream::Raw::wait_read,
+                             [self = shared_from_this(), x](error_code error) {
+                               if (error || x->over()) return;
+                               char byte;
+                               const int socket = self->socket_.raw().native_handle();
+                               const ssize_t n = ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+                               if (n > 0 && !self->socket_.is_tls()) return;
+                               if (n > 0 && !self->socket_.left()) return self->watch_later(x);
+                               if (n < 0 && (errno == EAGAIN || errno == EINTR))
+                                 return self->watch(x);
+                               x->lose();
+                               self->socket_.cancel();  // a write that is stuck
+                             });
+  }
+
+  // TLS has words of its own that may lie unread, the last of which is a goodbye.
+  void watch_later(std::shared_ptr<LiveExchange> x) {
+    watching_.expires_after(std::chrono::milliseconds(100));
+    watching_.async_wait([self = shared_from_this(), x](error_code error) {
+      if (!error && !x->over()) self->watch(x);
     });
   }
 
@@ -307,7 +335,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       const auto c = self.lock();
       if (error || !c || c->armed_ != armed) return;
       c->timed_out_ = true;
-      c->socket_.cancel(error);
+      c->socket_.cancel();
     });
   }
   void disarm() {
@@ -367,7 +395,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   asio::awaitable<void> linger() {
     error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    if (!socket_.is_tls()) socket_.raw().shutdown(ServerStream::Raw::shutdown_send, ignored);
     std::string part(kReadBytes, '\0');
     arm(std::chrono::seconds(2));
     for (std::uint64_t total = 0; total < 2 * shared_->options.body_bytes_max;) {
@@ -399,8 +427,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<Loop> loop_;
-  tcp::socket socket_;
-  asio::steady_timer deadline_;
+  ServerStream socket_;
+  asio::steady_timer deadline_, watching_{loop_->io};
   std::uint64_t armed_ = 0;
   bool timed_out_ = false;
   beast::flat_buffer buffer_{kReadBytes + shared_->options.header_bytes_max};
@@ -429,6 +457,63 @@ class BeastServer final : public HttpServer {
   }
 
   Status listen() {
+    TRY_STATUS(read_certificate());
+    return shared_->options.unix_path.empty() ? listen_on_port() : listen_on_path();
+  }
+
+  Status read_certificate() {
+    const HttpServerOptions& o = shared_->options;
+    if (o.tls_certificate.empty() && o.tls_key.empty()) return {};
+    asio::ssl::context tls(asio::ssl::context::tls_server);
+    error_code error;
+    tls.set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
+                        asio::ssl::context::no_tlsv1_1 | asio::ssl::context::no_compression,
+                    error);
+    if (!error) tls.use_certificate_chain_file(o.tls_certificate, error);
+    if (error)
+      return Error{Code::invalid, fmt::format("{}: is no certificate in PEM: {}", o.tls_certificate,
+                                              error.message())};
+    tls.use_private_key_file(o.tls_key, asio::ssl::context::pem, error);
+    if (error)
+      return Error{Code::invalid, fmt::format("{}: is not the key of {}, or no key in PEM: {}",
+                                              o.tls_key, o.tls_certificate, error.message())};
+    shared_->tls.emplace(std::move(tls));
+    return {};
+  }
+
+  // A socket that nobody listens on any more is replaced; anything else at its path is left alone.
+  Status listen_on_path() {
+    const HttpServerOptions& o = shared_->options;
+    const auto failed = [&](std::string_view why) {
+      return Error{Code::unavailable,
+                   fmt::format("cannot listen on {}: {}; choose another --unix", o.unix_path, why)};
+    };
+    if (o.unix_path.size() > 107) return failed("the path is longer than 107 bytes");
+    const asio::local::stream_protocol::endpoint endpoint(o.unix_path);
+    error_code error;
+    struct stat info {};
+    if (::lstat(o.unix_path.c_str(), &info) == 0) {
+      if (!S_ISSOCK(info.st_mode)) return failed("something else is there");
+      asio::local::stream_protocol::socket probe(loops_.front()->io);
+      probe.connect(endpoint, error);
+      if (!error) return failed("another server is there");
+      if (error != asio::error::connection_refused) return failed(error.message());
+      ::unlink(o.unix_path.c_str());
+    }
+    path_acceptor_.emplace(loops_.front()->io);
+    path_acceptor_->open(endpoint.protocol(), error);
+    if (error) return failed(error.message());
+    const mode_t before = ::umask(0777 & ~o.unix_mode);
+    path_acceptor_->bind(endpoint, error);
+    ::umask(before);
+    if (error) return failed(error.message());
+    path_acceptor_->listen(1024, error);
+    if (error) return failed(error.message());
+    asio::co_spawn(loops_.front()->io, accept(*path_acceptor_), asio::detached);
+    return {};
+  }
+
+  Status listen_on_port() {
     const HttpServerOptions& o = shared_->options;
     const auto failed = [&](const error_code& error) {
       return Error{Code::unavailable, fmt::format("cannot listen on {}:{}: {}; is another server "
@@ -448,7 +533,7 @@ class BeastServer final : public HttpServer {
     acceptor_->listen(1024, error);
     if (error) return failed(error);
     port_ = acceptor_->local_endpoint().port();
-    asio::co_spawn(loops_.front()->io, accept(), asio::detached);
+    asio::co_spawn(loops_.front()->io, accept(*acceptor_), asio::detached);
     return {};
   }
 
@@ -472,6 +557,7 @@ class BeastServer final : public HttpServer {
       asio::post(loops_.front()->io, [this] {
         error_code ignored;
         acceptor_->close(ignored);
+        if (path_acceptor_) path_acceptor_->close(ignored);
       });
     shared_->draining = true;
     for (const auto& loop : loops_) {
@@ -483,22 +569,39 @@ class BeastServer final : public HttpServer {
       });
       loop->thread.join();
     }
+    if (path_acceptor_) ::unlink(shared_->options.unix_path.c_str());
+    path_acceptor_.reset();
     acceptor_.reset();  // loops stay: what is posted from now on is never run
   }
 
  private:
-  asio::awaitable<void> accept() {
+  // Who is at the other end, for limits per address; all of a file system's are one.
+  template <class Socket>
+  static std::string name_of(Socket& socket) {
+    if constexpr (std::is_same_v<typename Socket::protocol_type, tcp>) {
+      error_code ignored;
+      socket.set_option(tcp::no_delay(true), ignored);
+      const auto remote = socket.remote_endpoint(ignored);
+      return ignored ? "" : remote.address().to_string();
+    }
+    return "unix";
+  }
+
+  template <class Acceptor>
+  asio::awaitable<void> accept(Acceptor& acceptor) {
     std::size_t next = 0;
-    while (acceptor_->is_open()) {
+    while (acceptor.is_open()) {
       const std::shared_ptr<Loop> loop = loops_[next++ % loops_.size()];
-      auto [error, socket] = co_await acceptor_->async_accept(loop->io, kAwait);
+      auto [error, socket] = co_await acceptor.async_accept(loop->io, kAwait);
       if (error == asio::error::operation_aborted) co_return;
       if (error) {  // out of descriptors: wait until some come back
         asio::steady_timer timer(loops_.front()->io, std::chrono::milliseconds(100));
         co_await timer.async_wait(kAwait);
         continue;
       }
-      auto connection = std::make_shared<Connection>(shared_, loop, std::move(socket));
+      std::string peer = name_of(socket);
+      auto connection =
+          std::make_shared<Connection>(shared_, loop, std::move(socket), std::move(peer));
       asio::co_spawn(
           loop->io, [connection] { return connection->run(); }, asio::detached);
     }
@@ -507,6 +610,7 @@ class BeastServer final : public HttpServer {
   std::shared_ptr<Shared> shared_;
   std::vector<std::shared_ptr<Loop>> loops_;
   std::optional<tcp::acceptor> acceptor_;
+  std::optional<asio::local::stream_protocol::acceptor> path_acceptor_;
   std::uint16_t port_ = 0;
 };
 

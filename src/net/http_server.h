@@ -9,6 +9,8 @@
 // Each connection lives on one I/O thread, where its handler and everything it posts run. A stream
 // whose client stops reading is dropped after `write_timeout`. The server notices at once when a
 // client goes away, because it watches the socket while an answer is made.
+//
+// With `unix_path` it listens on a socket in the file system instead, with a certificate it speaks TLS.
 #pragma once
 
 #include <chrono>
@@ -24,8 +26,12 @@ namespace quire {
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 0;  // 0: any
-  bool listen = true;      // false: there is no port; requests come from this process
+  std::uint16_t port = 0;     // 0: any
+  bool listen = true;         // false: there is no port; requests come from this process
+  std::string unix_path;      // a socket in the file system, instead of host and port
+  unsigned unix_mode = 0600;  // of it
+  // Files with a certificate (and those between it and a trusted one) and its key: then TLS is spoken.
+  std::string tls_certificate, tls_key;
   std::uint32_t threads = 1;
   std::uint32_t connections_max = 8192;
   std::uint32_t connections_per_address_max = 6144;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "net/http.h"
-
 namespace quire {
 namespace {
 
@@ -48,6 +46,7 @@ void ResponseReader::head_line(std::string_view line) {
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return give_up();
   const std::string_view name = line.substr(0, colon), value = trim(line.substr(colon + 1));
+  if (parts_.headers) parts_.headers->push_back({std::string(name), std::string(value)});
   if (same_word(name, "content-length")) {
     sized_ = read_number(value, left_);
     if (!sized_) give_up();
@@ -64,11 +63,15 @@ void ResponseReader::head_line(std::string_view line) {
 
 void ResponseReader::head_done() {
   if (status_ < 200) {  // 100 Continue: the real one follows
-    *this = ResponseReader();
+    if (parts_.headers) parts_.headers->clear();
+    *this = ResponseReader(parts_);
     return;
   }
   state_ = State::body;
-  if (chunked_) {
+  if (parts_.head_only) {
+    mode_ = Body::sized;
+    left_ = 0;
+  } else if (chunked_) {
     mode_ = Body::chunk_size;
   } else if (sized_ || status_ == 204 || status_ == 304) {
     mode_ = Body::sized;
@@ -107,6 +110,10 @@ void ResponseReader::event_line(std::string_view line, const OnEvent& on_event) 
 }
 
 void ResponseReader::take_body(std::string_view bytes, const OnEvent& on_event) {
+  if (parts_.body) {
+    if (!(*parts_.body)(bytes)) give_up();
+    return;
+  }
   if (!event_stream_) {
     body_.append(bytes);
     if (body_.size() > kBodyBytesMax) give_up();

@@ -2,7 +2,8 @@
 // connection.
 //
 // A body of type text/event-stream is handed out event by event (the joined `data:` lines), any
-// other is collected. How the bytes are cut into reads makes no difference.
+// other is collected, or goes to whoever asked for it (ResponseParts). How the bytes are cut into
+// reads makes no difference.
 //
 //   ResponseReader reader;
 //   reader.feed(bytes, [](std::string_view data) { ... });   // as often as bytes come
@@ -14,13 +15,28 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "net/http.h"
 
 namespace quire {
+
+// What the caller wants besides status and body. Everything must outlive the reader.
+struct ResponseParts {
+  std::vector<HttpHeader>* headers = nullptr;  // where they go
+  // Gets the bytes of every body, instead of body(). False: the rest is not wanted, which breaks the
+  // response.
+  const std::function<bool(std::string_view)>* body = nullptr;
+  bool head_only = false;  // the answer to HEAD: no body follows, whatever its length says
+};
 
 class ResponseReader {
  public:
   enum class State : std::uint8_t { head, body, done, broken };
   using OnEvent = std::function<void(std::string_view data)>;
+
+  ResponseReader() = default;
+  explicit ResponseReader(ResponseParts parts) : parts_(parts) {}
 
   State feed(std::string_view bytes, const OnEvent& on_event);
   // The peer closed the connection. This ends a body without a length; any other is incomplete.
@@ -43,6 +59,7 @@ class ResponseReader {
   void finish(const OnEvent& on_event);
   void give_up() { state_ = State::broken; }
 
+  ResponseParts parts_;
   State state_ = State::head;
   Body mode_ = Body::until_close;
   int status_ = 0;

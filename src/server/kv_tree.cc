@@ -47,6 +47,7 @@ Copy copy_tree(EngineView& e, const std::optional<std::string>& tenant, bool tex
       sessions[lease.node].push_back(lease.label.substr(kSessionLabel.size()));
   e.runtime.cache().tree([&](const NodeInfo& n) {
     if ((tenant && n.tenant != *tenant) || (wanted && n.key != *wanted)) return;
+    if (!e.runtime.made(n.root)) return;  // another model's
     if (out.blocks.size() >= kBlocksMax) {
       out.truncated = true;
       return;

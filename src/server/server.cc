@@ -51,7 +51,7 @@ std::vector<std::string> allowed_names(const ServerOptions& options) {
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
-                                              ServerOptions options, std::unique_ptr<Door> door) {
+                                              ServerOptions options, std::shared_ptr<Door> door) {
   CHECK(!options.models.empty());
   std::shared_ptr<const ApiKeys> keys = options.keys;
   if (!keys) {
@@ -62,7 +62,10 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   }
   std::unique_ptr<Server> server(new Server(std::move(service), std::move(options), keys->empty()));
   for (const Dialect* dialect : dialects())
-    if (dialect->open != nullptr) {
+    if (server->options_.first != nullptr) {
+      if (auto shared = server->options_.first->state_of(*dialect))
+        server->states_[dialect] = shared;
+    } else if (dialect->open != nullptr) {
       TRY(server->states_[dialect], dialect->open(server->options_));
     }
   TRY_STATUS(server->set_limits({}, *keys));
@@ -79,6 +82,7 @@ Result<std::unique_ptr<Server>> Server::start(std::unique_ptr<Service> service,
   Server* const self = server.get();
   server->events_ = std::make_unique<EventPump>(*self);
   server->jobs_ = std::make_unique<KvJobs>();
+  if (server->options_.catalog) return server;
   server->door_->open_for([self](std::shared_ptr<Exchange> x) { self->handle(std::move(x)); },
                           [self](const HttpRequest& head) {
                             Caller caller;
@@ -141,7 +145,7 @@ void Server::drain() {
   service_->drain();
   pool_.stop_all();  // the engine would refuse what comes of it
   events_->end_all();
-  door_->http().drain();
+  if (!options_.catalog) door_->http().drain();
 }
 
 bool Server::idle() const { return service_->idle() && under_way_ == 0; }
@@ -155,7 +159,7 @@ void Server::stop() {
   service_->stop();  // tells every stream that it is over
   for (int i = 0; i < 100 && under_way_ > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  door_->http().stop();
+  if (!options_.catalog) door_->http().stop();
   for (const auto& [dialect, state] : states_) state->flush();
 }
 
@@ -205,12 +209,18 @@ std::optional<std::string> Server::look_at_model_files() {
 }
 
 ApiError Server::no_model(const std::string& name) const {
-  return {.status = 404,
-          .message =
-              fmt::format("the model '{}' is not served here; this server has '{}'", name, model()),
-          .code = "model_not_found",
-          .param = "model",
-          .details = {{"model", name}}};
+  std::string all = "'" + model() + "'";
+  if (options_.catalog) {
+    all.clear();
+    for (const ServedModel& e : options_.catalog())
+      all += (all.empty() ? "'" : ", '") + e.name + "'";
+  }
+  return {
+      .status = 404,
+      .message = fmt::format("the model '{}' is not served here; this server has {}", name, all),
+      .code = "model_not_found",
+      .param = "model",
+      .details = {{"model", name}}};
 }
 
 std::uint32_t Server::cache_min_tokens() const {

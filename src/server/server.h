@@ -29,6 +29,7 @@
 #include "server/metrics.h"
 #include "server/report.h"
 #include "server/router.h"
+#include "server/served_models.h"
 #include "server/tracer.h"
 #include "server/work_pool.h"
 
@@ -60,6 +61,10 @@ struct ServerOptions {
   bool metrics = true, metrics_auth = false;
   std::optional<TracerOptions> traces = {};  // none: no traces
   KvEventsOptions kv_events = {};            // without an endpoint: no events over ZeroMQ
+  // Of several models behind one port; none: there is one. What dialects keep is then that of the
+  // first one's server.
+  ServedModels catalog = {};
+  const class Server* first = nullptr;
   std::string folder;  // what dialects keep is written to folders in it; empty: nowhere
   std::uint32_t responses_max = 1024;  // that are stored (/v1/responses)
   std::uint64_t responses_bytes_max = 64 << 20;
@@ -102,11 +107,19 @@ inline void post_answer(const std::shared_ptr<Call>& call, Json body) {
 
 class Server {
  public:
-  // `door`: the port where it is open already; otherwise it is opened now.
+  // `door`: the port where it is open already; otherwise it is opened now. With a catalog the door is
+  // somebody else's: it is neither opened for this server nor closed by it.
   static Result<std::unique_ptr<Server>> start(std::unique_ptr<Service> service,
                                                ServerOptions options,
-                                               std::unique_ptr<Door> door = nullptr);
+                                               std::shared_ptr<Door> door = nullptr);
   ~Server();
+
+  // Of a ModelHouse, whose door it is.
+  void handle(std::shared_ptr<Exchange> exchange);
+  // Why this request must not reach a route: its web page, its key or its path. None: it may, and
+  // both arguments are filled in.
+  std::optional<HttpResponse> refusal(const HttpRequest& request, std::string_view request_id,
+                                      Caller& caller, RouteMatch& match) const;
 
   std::uint16_t port() const { return door_->http().port(); }
   // Requests of this process (net/local_exchange.h). Any thread; `f` runs where requests are handled.
@@ -198,14 +211,9 @@ class Server {
 
  private:
   Server(std::unique_ptr<Service> service, ServerOptions options, bool keyless);
-  void handle(std::shared_ptr<Exchange> exchange);
   // Worker thread.
   void begin(std::shared_ptr<Call> call, GenerationStart start, std::unique_ptr<TokenMask> mask);
   void when_walk_is_due(const std::shared_ptr<Call>& call, std::function<void()> walk);
-  // Why this request must not reach a route: its web page, its key or its path. None: it may, and
-  // both arguments are filled in.
-  std::optional<HttpResponse> refusal(const HttpRequest& request, std::string_view request_id,
-                                      Caller& caller, RouteMatch& match) const;
   void begin_trace(Call& call) const;
   void report_plain(const Call& call, int status);
   void report_generation(const Call& call, const GenerationRequest& asked,
@@ -238,7 +246,7 @@ class Server {
   AnswerCounts answers_;
   std::unique_ptr<Doorbell> doorbell_;
   Gate gate_;
-  std::unique_ptr<Door> door_;
+  std::shared_ptr<Door> door_;
   std::unique_ptr<EventPump> events_;
   std::unique_ptr<KvJobs> jobs_;
   std::unique_ptr<KvPublisher> publisher_;

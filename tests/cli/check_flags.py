@@ -41,7 +41,7 @@ for path in sorted([*(root / "src").rglob("*.cc"), *(root / "src").rglob("*.h")]
                 if flag not in known:
                     problems.append(f"{path.relative_to(root)}:{number}: {flag}")
 for path in [root / "README.md", root / "docs/server.md", root / "docs/security.md", root / "docs/methods.md", root / "docs/formats.md",
-             root / "docs/tiers.md"]:
+             root / "docs/tiers.md", root / "docs/models.md", root / "docs/quickstart.md", *(root / "docs/guides").glob("*.md")]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if re.search(r"llama|vllm|ovms|cmake|ctest|git |pip |docker", line, re.I):
             continue  # of a peer, or of a tool

@@ -256,6 +256,85 @@ def check_widths(browser, page_file, shots):
             visit.leave()
 
 
+def check_sessions(browser, url, shots):
+    """Sessions as a tree: forks below what they came from, opened, forked and deleted, with the keyboard alone."""
+    visit = Visit(browser, url, DESKTOP, shots, "sessions")
+    page = visit.page
+    visit.until("document.querySelectorAll('#sessions [role=treeitem]').length >= 4")
+    names = page.locator("#sessions .name").all_inner_texts()
+    assert names.index("agent-7") < names.index("agent-7-plan") < names.index("agent-7-plan-b"), names
+    levels = [int(t.get_attribute("aria-level")) for t in page.locator("#sessions [role=treeitem]").all()]
+    assert levels[:3] == [1, 2, 3], levels
+    page.locator("#sessions [role=treeitem]").first.focus()
+    focused = "document.activeElement.dataset.session"
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(focused) == "agent-7-plan"
+    page.keyboard.press("ArrowRight")
+    visit.until("document.activeElement.getAttribute('aria-expanded') === 'true'")
+    assert "forked from agent-7" in page.locator(".session-detail").inner_text()
+    visit.shot("open")
+    page.wait_for_timeout(1500)  # the page is brought up to date, and the focus stays
+    assert page.evaluate(focused) == "agent-7-plan"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # Fork
+    visit.until("[...document.querySelectorAll('#sessions .name')].some((n) => n.textContent === 'agent-7-plan-fork1')")
+    page.click("[data-session=agent-7-plan-fork1]")
+    page.click(".session-detail >> text=Delete")
+    visit.until("![...document.querySelectorAll('#sessions .name')].some((n) => n.textContent === 'agent-7-plan-fork1')")
+    visit.leave()
+
+
+def check_what_if(browser, url, shots):
+    """One question with two caches, side by side with their bytes."""
+    visit = Visit(browser, url, DESKTOP, shots, "whatif")
+    page = visit.page
+    visit.until("document.getElementById('other-format').children.length > 2")
+    page.fill("#whatif-words", "Why is the sky blue?")
+    page.select_option("#other-format", "int8")
+    page.click("#whatif-run")
+    visit.until("document.querySelectorAll('.column').length === 2")
+    assert "50 % of the bytes" in page.locator("#whatif-note").inner_text(), page.locator("#whatif-note").inner_text()
+    assert [n for n in page.locator(".column h3").all_inner_texts()] == ["as served", "changed"]
+    page.select_option("#other-format", "")
+    page.select_option("#other-budget", index=1)
+    page.click("#whatif-run")
+    visit.until("document.querySelector('#whatif-note').textContent.includes('25 %')")
+    visit.shot("compared")
+    if MOCK:
+        asked = [b["kv"] for b in MOCK.bodies if "kv" in b]
+        assert asked and all(kv["reuse"] == "none" and kv["write"] == "none" for kv in asked), asked  # it leaves no trace in the cache
+    visit.leave()
+
+
+def check_access(browser, url, shots):
+    """axe-core finds nothing: names, roles, contrast, in three widths, by day and by night."""
+    try:
+        import axe_core_python
+    except ImportError:
+        print("check_access: skipped, axe-core-python is not installed")
+        return
+    axe = next(pathlib.Path(axe_core_python.__file__).parent.glob("axe*.js")).read_text()
+    for scheme in ("light", "dark"):
+        for width in (1200, 768, 375):
+            kind = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme, "reduced_motion": "reduce"}
+            visit = Visit(browser, url, kind, shots, f"access-{scheme}-{width}")
+            page = visit.page
+            visit.say("Name a colour.")
+            page.evaluate(axe)
+            for view in ("chat", "cache", "requests", "sessions") if width < 1020 else ("chat",):
+                if width < 1020:
+                    page.click(f"[data-show={view}]")
+                if view == "sessions" or width >= 1020:
+                    page.click("[data-session=agent-7]")
+                page.wait_for_timeout(200)
+                found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+                assert not found, [(scheme, width, view, v["id"], v["help"], [n["target"] for n in v["nodes"]][:5],
+                                    v["nodes"][0].get("failureSummary")) for v in found]
+                visit.fits()
+                visit.shot(view)
+            visit.leave()
+
+
 def check_tenant(browser, page_file, shots):
     """With a key that is no administrator's the chat works; only what is locked says so."""
     with mock(page_file, tenant_key="tenant-key") as url:
@@ -400,7 +479,7 @@ def main():
     if args.shots:
         args.shots.mkdir(parents=True, exist_ok=True)
     checks = [check_desktop, check_hostile_words, check_dark, check_phone]
-    checks += [check_trouble, check_cut, check_reload, check_words, check_places] if args.kind == "mock" else [check_real_stop]
+    checks += [check_trouble, check_cut, check_reload, check_words, check_places, check_sessions, check_what_if, check_access] if args.kind == "mock" else [check_real_stop]
     alone = [check_widths, check_tenant, check_dead_server] if args.kind == "mock" else [check_real_tenant, check_real_places]
     server = mock(pathlib.Path(args.of[0])) if args.kind == "mock" else quire(*args.of)
     with server as url, sync_playwright() as playwright:
@@ -414,4 +493,5 @@ def main():
         browser.close()
 
 
-main()
+if __name__ == "__main__":
+    main()

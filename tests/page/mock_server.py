@@ -32,7 +32,14 @@ class Cache:
         self.queried = self.hit = self.generated = self.firsts = 0
         self.first_seconds = 0.0
         self.running = 0
+        self.sessions = {}
+        for name, parent in (("agent-7", None), ("agent-7-plan", "agent-7"), ("agent-7-plan-b", "agent-7-plan"), ("support", None)):
+            self.add_session(name, parent)
         self.lock = threading.Lock()
+
+    def add_session(self, name, parent):
+        self.sessions[name] = {"id": name, "tokens": 640, "turns": 5, "bytes": 640 * TOKEN_BYTES, "parent": parent, "busy": False,
+                               "created": rfc3339(time.time() - 600), "last_used": rfc3339(time.time() - 60)}
 
     def chain(self, words):
         key, out = "0" * 64, []
@@ -117,7 +124,8 @@ class Cache:
             "hit_rate": {"1m": 0, "10m": 0, "total": self.hit / max(self.queried, 1), "token_weighted": True},
             "tokens": {"queried": self.queried, "hit": self.hit}, "evictions": {"total": 0, "by_cause": {}},
             "sharing": {"logical_tokens": 0, "physical_tokens": 0, "dedup_ratio": (self.hit + 1 + used * BLOCK) / (1 + used * BLOCK)},
-            "sessions": 0, "pins": 1}
+            "sessions": len(self.sessions), "pins": 1,
+            "tenants": [{"id": "acme", "used_bytes": 40 << 20, "quota_bytes": 64 << 20}, {"id": "zenith", "used_bytes": 9 << 20, "quota_bytes": None}]}
 
     def below(self, used):
         """A disk that has all of it, and a shared store that others fill as well and that was down at times."""
@@ -197,7 +205,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif path == "/metrics":
             self.answer(cache.metrics(), "text/plain")
         elif path == "/v1/models":
-            self.answer({"object": "list", "data": [{"id": self.server.model, "object": "model"}]})
+            self.answer({"object": "list", "data": [{"id": self.server.model, "object": "model", "kv": {"formats": ["f16", "int8", "hadamard-int4"]}}]})
+        elif path == "/v1/kv/sessions":
+            self.answer({"data": list(cache.sessions.values()), "has_more": False})
         elif path == "/v1/kv/stats":
             self.answer(cache.stats())
         elif path == "/v1/kv/tree":
@@ -211,16 +221,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.answer({"error": {"message": f"no route {path}"}}, status=404)
 
+    def do_DELETE(self):
+        if self.allowed(self.path):
+            name = self.path.rsplit("/", 1)[1]
+            self.answer({"id": name, "deleted": self.server.cache.sessions.pop(name, None) is not None})
+
     def do_POST(self):
         cache = self.server.cache
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(body)
         if not self.allowed(self.path):
             return
+        if self.path.endswith("/fork"):
+            cache.add_session(body["id"], self.path.split("/")[-2])
+            return self.answer(cache.sessions[body["id"]])
         if body.get("model", self.server.model) != self.server.model:
             return self.answer({"error": {"message": f"the model '{body['model']}' is not served here"}}, status=404)
         if any("fail" in m["content"] for m in body["messages"][-1:]):
             return self.answer({"error": {"message": "the queue is full; try again in a second", "code": "queue_full"}}, status=429)
+        if not body.get("stream"):  # as the comparison asks
+            kept = 0.25 if body["kv"].get("budget") else 1
+            form = body["kv"].get("format", "f16")
+            whole = 4_000_000 * {"f16": 16, "int8": 8, "hadamard-int4": 4}[form] // 16
+            kv = {"bytes": int(whole * kept), "format": {"k": form, "v": form}, "timing": {"ttft_ms": 20}}
+            if kept < 1:
+                kv["budget"] = {"policy": "snapkv", "bytes_whole": whole}
+            return self.answer({"choices": [{"message": {"role": "assistant", "content": ANSWER[:120 if form == "f16" else 90]}}], "kv": kv})
         request_id = "req_" + hashlib.sha256(json.dumps(body).encode() + str(time.time()).encode()).hexdigest()[:24]
         names = {"system": 0, "messages": 0}
         segments = []

@@ -8,6 +8,7 @@ function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (name === "style" || name === "dataset") Object.assign(made[name], value);
+    else if (name === "role") made.setAttribute(name, value);
     else if (name.startsWith("aria")) made.setAttribute(name.replace("aria", "aria-").toLowerCase(), value);
     else made[name] = value;
   }

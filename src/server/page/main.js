@@ -20,6 +20,7 @@ async function learnModel() {
   if (chat.model) return;
   const [models, props] = await Promise.all([get("/v1/models"), get("/props").catch(() => null)]);
   chat.model = models.data?.[0]?.id || "";
+  whatif.learn(models.data?.[0]?.kv?.formats);
   $("model").textContent = $("model").title = chat.model;
   document.title = `${chat.model} · Quire`;
   const settings = props?.default_generation_settings;
@@ -42,8 +43,10 @@ async function refresh(force) {
     : String(Math.floor(Date.now() / 4000));
   if (!force && cache === seen.cache) return;
   seen.cache = cache;
-  const [nodes, requests] = await Promise.all([
-    getFor("tree", "/v1/kv/tree?depth=64&limit=400&sort=recent"), getFor("requests", "/v1/kv/requests?limit=50")]);
+  const [nodes, requests, sessions] = await Promise.all([
+    getFor("tree", "/v1/kv/tree?depth=64&limit=400&sort=recent"), getFor("requests", "/v1/kv/requests?limit=50"),
+    getFor("sessions", "/v1/kv/sessions?limit=200")]);
+  if (sessions) sessionsView.show(sessions.data || []);
   if (nodes) tree.show(nodes);
   if (requests) requestsView.show(requests.data || []);
 }

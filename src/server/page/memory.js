@@ -81,4 +81,20 @@ function showMemory(stats) {
     fact(tokens(hit), `of ${tokens(queried)} prompt tokens not computed again`),
     stats.sharing?.dedup_ratio ? fact(`${stats.sharing.dedup_ratio.toFixed(1)}×`, "shared") : "",
     fact(tokens(stats.evictions?.total || 0), "evictions")));
+  showTenants(stats.tenants || []);
+}
+
+// Who has how much, where there is more than one.
+function showTenants(list) {
+  const named = list.filter((t) => t.id !== "").sort((a, b) => b.used_bytes - a.used_bytes).slice(0, 12);
+  if (!named.length) return $("tenants").replaceChildren();
+  const most = Math.max(...named.map((t) => t.quota_bytes || t.used_bytes), 1);
+  $("tenants").replaceChildren(element("table", {className: "tenants"},
+    element("caption", {}, "Tenants"),
+    element("thead", {}, element("tr", {}, ...["who", "has", "may have"].map((name) => element("th", {scope: "col"}, name)))),
+    element("tbody", {}, ...named.map((t) => element("tr", {},
+      element("th", {scope: "row"}, t.id),
+      element("td", {}, element("span", {className: "share", ariaHidden: "true"}, element("i", {style: {width: `${100 * t.used_bytes / most}%`}})),
+              bytes(t.used_bytes)),
+      element("td", {}, t.quota_bytes ? bytes(t.quota_bytes) : "its share"))))));
 }

@@ -69,6 +69,13 @@ ApiError no_model(const std::string& name) {
 void get_tags(Server& server, std::shared_ptr<Call> call) {
   Json models = Json::array();
   for (const std::string& name : server.options().models) models.push_back(entry(server, name));
+  if (server.options().catalog)
+    for (const ServedModel& e : server.options().catalog())
+      if (!server.serves(e.name))
+        models.push_back({{"name", e.name},
+                          {"model", e.name},
+                          {"modified_at", rfc3339(e.created * 1'000'000'000)},
+                          {"size", e.bytes}});
   call->respond({{"models", std::move(models)}});
 }
 
