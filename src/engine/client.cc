@@ -24,6 +24,7 @@ Error error_of(const Failure& failure) {
       return {Code::cancelled, failure.message};
     case FailureKind::device:
     case FailureKind::model_file:
+    case FailureKind::tier:
       return {Code::unavailable, failure.message};
     case FailureKind::numeric:
       return {Code::corrupt, failure.message};
