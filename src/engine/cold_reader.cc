@@ -119,7 +119,7 @@ bool ColdReader::kept_for(std::uint32_t layer) const {
          blocks_ <= ring_->slots.size();
 }
 bool ColdReader::next_is_kept() const {
-  return kept_for(next_layer_) && !queue_.empty() && queue_.front().layer + 1 == next_layer_;
+  return kept_for(next_layer_) && !queue_.empty() && queue_.front().layer < next_layer_;
 }
 
 void ColdReader::ask() {
@@ -166,16 +166,22 @@ ArenaOffset ColdReader::entry(const Item& item) const {
                                   slot.at / kArenaUnit - segment_at / kArenaUnit);
 }
 
+// Whether what is asked for comes next.
+bool ColdReader::wants(std::uint32_t layer, std::uint32_t block) const {
+  return queue_.empty() ? next_layer_ == layer && next_block_ == block
+                        : queue_.front().layer == layer && queue_.front().block == block;
+}
+
 ColdBlocks::Came ColdReader::bring(std::uint32_t layer, std::uint32_t first, std::uint32_t end,
                                    ArenaOffset* table) {
   CHECK(ring_ && brought_ == 0 && end <= blocks_ && end - first <= ring_->slots.size());
-  if (!queue_.empty() ? queue_.front().layer != layer || queue_.front().block != first
-                      : next_layer_ != layer || next_block_ != first)
-    restart(layer, first);
+  if (!wants(layer, first)) restart(layer, first);
   ask();
   link_.drain([this](const BlockKey& key, std::uint32_t g) { cache_.not_below(key, g); });
   const std::uint32_t count = end - first;
   const auto here = std::min<std::size_t>(count, queue_.size());
+  for (std::size_t i = 0; i < here; ++i)
+    CHECK(queue_[i].layer == layer && queue_[i].block == first + i);
   bool all = here == count;  // slots that an earlier step gave up may still be written to
   std::uint64_t late = 0;
   for (std::size_t i = 0; i < here; ++i) {

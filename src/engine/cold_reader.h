@@ -76,6 +76,7 @@ class ColdReader final : public ColdBlocks {
   void restart(std::uint32_t layer, std::uint32_t block);
   void ask();
   bool next_is_kept() const;
+  bool wants(std::uint32_t layer, std::uint32_t block) const;
   bool kept_for(std::uint32_t layer) const;
   ArenaOffset entry(const Item& item) const;
   Came stall(std::uint32_t block);

@@ -22,10 +22,12 @@ std::uint64_t slabs(std::uint64_t block_bytes, std::uint64_t blocks, const Spill
   return (blocks + slab.capacity - 1) / slab.capacity * slab.bytes;
 }
 
-// What the groups whose blocks do not become cold need for a chunk.
-std::uint64_t beside(const Geometry& g, std::uint32_t group, std::uint32_t chunk,
-                     const SpillMemory& m) {
-  std::uint64_t bytes = 0;
+// Of the groups whose blocks do not become cold, for a chunk.
+struct Beside {
+  std::uint64_t blocks = 0, slabs = 0;  // bytes
+};
+Beside beside(const Geometry& g, std::uint32_t group, std::uint32_t chunk, const SpillMemory& m) {
+  Beside all;
   for (std::uint32_t i = 0; i < g.groups.size(); ++i) {
     const LayerGroup& other = g.groups[i];
     if (i == group) continue;
@@ -34,9 +36,10 @@ std::uint64_t beside(const Geometry& g, std::uint32_t group, std::uint32_t chunk
         : other.kind == GroupKind::recent
             ? other.recent_blocks + other.sink_blocks + chunk + 3
             : round_up(other.window, g.tokens_per_block) / g.tokens_per_block + chunk + 3;
-    bytes += slabs(g.block_bytes(other), blocks, m);
+    all.blocks += g.block_bytes(other) * blocks;
+    all.slabs += slabs(g.block_bytes(other), blocks, m);
   }
-  return bytes;
+  return all;
 }
 
 }  // namespace
@@ -71,12 +74,17 @@ Result<SpillShape> spill_shape(const Geometry& geometry, const SpillMemory& memo
   const std::uint32_t split = std::max(1u, memory.window_tokens / geometry.tokens_per_block);
   const std::uint32_t ring_least = (split + slots.per_block - 1) / slots.per_block;
   const std::uint32_t chunk_most = std::max(1u, memory.step_tokens / geometry.tokens_per_block);
-  const std::uint64_t bytes = std::min(memory.resident_bytes, memory.cache_bytes);
   const SlabShape slab = slab_shape(block_bytes, memory.cache_bytes, memory.memory_page);
   for (std::uint32_t chunk = chunk_most; chunk > 0; chunk /= 2) {
-    const std::uint64_t other = beside(geometry, shape.group, chunk, memory);
-    const auto blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        bytes > other ? (bytes - other) / slab.bytes * slab.capacity : 0, 1u << 30));
+    // What the request may hold counts in blocks; the cache gives whole slabs.
+    const Beside other = beside(geometry, shape.group, chunk, memory);
+    const auto fit = [](std::uint64_t all, std::uint64_t used, std::uint64_t unit) {
+      return all > used ? (all - used) / unit : 0;
+    };
+    const auto blocks = static_cast<std::uint32_t>(
+        std::min({fit(memory.resident_bytes, other.blocks, block_bytes),
+                  fit(memory.cache_bytes, other.slabs, slab.bytes) * slab.capacity,
+                  std::uint64_t{1} << 30}));
     if (blocks < ring_least + kHeldLeast) continue;
     const auto ring_most = static_cast<std::uint32_t>(kRingBytesMax / block_bytes);
     shape.ring_blocks = std::max(ring_least, std::min(blocks / 3, ring_most));
@@ -85,14 +93,16 @@ Result<SpillShape> spill_shape(const Geometry& geometry, const SpillMemory& memo
     shape.chunk_blocks = chunk;
     const std::uint32_t windows = shape.ring_blocks * slots.per_block / split;
     shape.window_blocks = std::clamp(windows / 4, 1u, kWindowSplitsMax) * split;
-    shape.bytes = bytes;
+    shape.bytes = std::min(memory.resident_bytes, memory.cache_bytes);
     return shape;
   }
-  const std::uint64_t least = slabs(block_bytes, ring_least + kHeldLeast, memory) +
-                              beside(geometry, shape.group, 1, memory);
-  return Error{Code::exhausted,
-               fmt::format("kv.resident: {} bytes are too few, {} would do; the cache has {} bytes",
-                           memory.resident_bytes, least, memory.cache_bytes)};
+  const Beside other = beside(geometry, shape.group, 1, memory);
+  const std::uint64_t blocks = ring_least + kHeldLeast;
+  return Error{
+      Code::exhausted,
+      fmt::format("kv.resident: {} bytes of a cache of {} are too few; {} of {} would do",
+                  memory.resident_bytes, memory.cache_bytes, blocks * block_bytes + other.blocks,
+                  slabs(block_bytes, blocks, memory) + other.slabs)};
 }
 
 }  // namespace quire

@@ -1,10 +1,23 @@
 #include "kernels/streamed.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/ref/partial.h"
 
 namespace quire {
+namespace {
+
+// Of the reference's merge; the same loop twice, so that one of them has fused products in hardware.
+void merge_plain(const float* from, float keep, float take, std::uint32_t dim, float* out) {
+  for (std::uint32_t d = 0; d < dim; ++d) out[d] = std::fma(from[d], take, out[d] * keep);
+}
+[[gnu::target("avx2,fma")]] void merge_fused(const float* from, float keep, float take,
+                                             std::uint32_t dim, float* out) {
+  for (std::uint32_t d = 0; d < dim; ++d) out[d] = std::fma(from[d], take, out[d] * keep);
+}
+
+}  // namespace
 
 void plan_streamed(const AttendShape& shape, const StreamedShape& how,
                    std::span<const StreamedRow> rows, StreamedPlan& plan) {
@@ -61,6 +74,7 @@ void fold_window(const AttendShape& shape, const StreamedPlan& plan, std::size_t
   const std::size_t floats = partial_floats(shape);
   float* const into = partials + plan.partial_of(sum.row, sum.kv_head) * floats;
   const std::uint32_t at = w.first_split / (plan.stride - 1) * (plan.stride - 1);
+  static const auto merge = best_isa() == Isa::scalar ? merge_plain : merge_fused;
   for (std::uint32_t h = 0; h < heads; ++h) {
     ref::Partial whole{.out = into + 2 * heads + h * dim};
     if (window == 0)
@@ -71,7 +85,9 @@ void fold_window(const AttendShape& shape, const StreamedPlan& plan, std::size_t
          split < std::min(w.end_split, sum.end_split); ++split) {
       float* const from = into + (1 + split - at) * floats;
       if (from[heads + h] == 0) continue;
-      whole.merge({from[h], from[heads + h], from + 2 * heads + h * dim}, dim);
+      float keep, take;
+      whole.merge_sum(from[h], from[heads + h], keep, take);
+      merge(from + 2 * heads + h * dim, keep, take, dim, whole.out);
     }
     into[h] = whole.max;
     into[heads + h] = whole.sum;
