@@ -40,7 +40,9 @@ class ToyMask final : public TokenMask {
 }  // namespace
 
 Asks::Asks(std::uint64_t seed, const Runtime& runtime)
-    : seed_(seed), random_(mix64(seed ^ 0x61736b73)), pins_(random_.chance(0.3)),
+    : seed_(seed),
+      random_(mix64(seed ^ 0x61736b73)),
+      pins_(random_.chance(0.3)),
       tiers_(runtime.tiers() != nullptr),
       cache_bytes_(runtime.kv_cache_bytes()) {
   const double theme = random_.unit();

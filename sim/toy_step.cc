@@ -96,8 +96,7 @@ void ToyStep::open_gates(std::uint32_t layer) {
 }
 
 std::uint32_t ToyStep::attended_layers(const StepPlan& plan) const {
-  const std::uint32_t end =
-      plan.last_layer + 1 < config_.layers ? plan.last_layer : config_.layers;
+  const std::uint32_t end = plan.last_layer + 1 < config_.layers ? plan.last_layer : config_.layers;
   return static_cast<std::uint32_t>(
       std::ranges::count_if(geometry_->groups[plan.cold->group()].layers,
                             [&](std::uint32_t layer) { return layer < end; }));

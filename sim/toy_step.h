@@ -27,7 +27,9 @@ class ToyStep {
 
   std::span<const std::uint64_t> run(const StepPlan& plan);
   std::span<const std::uint8_t> dropped() const { return dropped_; }
-  void on_nap(std::function<void()> nap) { nap_ = std::move(nap); }  // while it waits for cold blocks
+  void on_nap(std::function<void()> nap) {
+    nap_ = std::move(nap);
+  }  // while it waits for cold blocks
 
  private:
   // A layer and the groups that it reads from and writes to.
