@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/plan.h"
 #include "sim/toy_engine.h"
 
 namespace quire {
@@ -44,7 +45,7 @@ Asks::Asks(std::uint64_t seed, const Runtime& runtime)
       random_(mix64(seed ^ 0x61736b73)),
       pins_(random_.chance(0.3)),
       tiers_(runtime.tiers() != nullptr),
-      cache_bytes_(runtime.kv_cache_bytes()) {
+      block_bytes_(sequence_bytes(runtime.geometry(), kToyBlock)) {
   const double theme = random_.unit();
   theme_ = theme < 0.15   ? Theme::greedy
            : theme < 0.25 ? Theme::reading
@@ -193,7 +194,8 @@ void Asks::draw_resident(Random& random, Request& r) const {
   const bool plain = !kv.retain && !kv.select && !kv.blend && !kv.convert && r.choices == 1 &&
                      r.beams == 0 && r.pooling == Pooling::none;
   if (!tiers_ || !plain || kv.write != KvWrite::all || !kv.disk || !random.chance(0.4)) return;
-  r.kv.resident = cache_bytes_ * (30 + random.below(60)) / 100;
+  r.kv.resident = block_bytes_ * (5 + random.below(6));
+  if (kv.storage && kv.storage->lossy()) r.kv.resident /= 2;
 }
 
 Request Asks::make(std::uint64_t ask) const {

@@ -64,7 +64,7 @@ class Asks {
   std::vector<Policy> policies_;
   std::vector<std::string> tenants_, salts_;
   bool pins_, tiers_;
-  std::uint64_t cache_bytes_;
+  std::uint64_t block_bytes_;
 };
 
 }  // namespace quire

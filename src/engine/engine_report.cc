@@ -120,9 +120,11 @@ void Engine::complete(Job& job) {
 // Measures the cost of a prompt token. The cache is told only when the cost has changed noticeably:
 // jitter would only shuffle the order of eviction.
 void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
-  // Blocks that are brought take time that computing does not.
-  if (std::ranges::any_of(items_, [](const StepItem& i) { return i.program && i.program->cold(); }))
-    return;
+  // Blocks that are brought take time that computing does not. Rows that were dropped wanted some.
+  const auto is_other = [](const StepItem& i) {
+    return i.sequence == nullptr || (i.program && i.program->cold());
+  };
+  if (std::ranges::any_of(items_, is_other)) return;
   double positions = 0;
   std::size_t reading = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
