@@ -56,6 +56,7 @@ class Asks {
   void draw_answers(Random& random, Request& r) const;
   void draw_pooling(Random& random, Request& r) const;
   void draw_adapters(Random& random, Request& r) const;
+  void draw_resident(Random& random, Request& r) const;
 
   std::uint64_t seed_;
   Random random_;  // of what the world has
@@ -64,7 +65,8 @@ class Asks {
   std::vector<Policy> policies_;
   std::vector<std::string> tenants_, salts_;
   std::vector<std::shared_ptr<const AdapterSet>> adapters_;
-  bool pins_;
+  bool pins_, tiers_;
+  std::uint64_t block_bytes_;
 };
 
 }  // namespace quire

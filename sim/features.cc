@@ -22,7 +22,7 @@ constexpr std::string_view kFeatures[] = {
     "stop tokens", "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt",
     "no reuse", "write none", "write prompt", "memory only", "ttl", "lease", "pin", "breakpoint",
     "model with windows", "model with latent attention", "drawn by the executor", "adapter",
-    "adapter that begins late",
+    "adapter that begins late", "resident",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",
@@ -32,7 +32,7 @@ constexpr std::string_view kFeatures[] = {
     "over quota", "written to a tier", "loaded from a tier", "load failed", "load too slow",
     "read in vain", "tier down", "gate in time", "gate too late", "sealed notices", "guest's draft",
     "guest's draft rejected", "drafts", "guesses accepted", "guesses rejected", "drafts by lookup",
-    "endless", "converted", "blended"};
+    "endless", "converted", "blended", "cold blocks", "cold blocks lost"};
 
 }  // namespace
 
@@ -108,6 +108,7 @@ void Asks::count(const Request& r, Features& features) {
   note(kv.write == KvWrite::prompt, "write prompt");
   note(!kv.disk, "memory only");
   note(kv.ttl > 0, "ttl");
+  note(kv.resident > 0, "resident");
   for (const LeaseRequest& lease : kv.leases)
     note(true, !lease.pin ? "lease" : lease.breakpoint && lease.ttl > 0 ? "breakpoint" : "pin");
 }

@@ -29,7 +29,8 @@ ToyExecutor::ToyExecutor(const ModelConfig& config, ManualClock& clock,
               .draws = draws,
               .page_work = true,
               .gates = true,
-              .adapters = true},
+              .adapters = true,
+              .cold_tokens = 1},
       rope_(config.ropes[0]),
       step_(config_, clock, *pages_) {}
 

@@ -46,6 +46,7 @@ class ToyExecutor final : public Executor, public PageWork {
   ToyTrouble& trouble() { return trouble_; }
   // What a step and a row of it take, by the clock.
   void set_speed(Nanoseconds step, Nanoseconds row) { step_time_ = step, row_time_ = row; }
+  void on_nap(std::function<void()> nap) { step_.on_nap(std::move(nap)); }
   // Whether somebody may hold room for a step: one is queued, or the last one was refused.
   bool busy() const { return submitted_ != completed_ || refused_; }
 

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "base/byte_size.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/calibrations.h"

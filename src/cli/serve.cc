@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/byte_size.h"
 #include "cli/command.h"
 #include "cli/serve_options.h"
 #include "cli/serve_several.h"

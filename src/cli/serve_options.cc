@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "base/byte_size.h"
 #include "cli/help.h"
 #include "hub/hub_cache.h"
 #include "tensor/gguf_parts.h"

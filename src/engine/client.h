@@ -35,6 +35,7 @@ struct GenerateOptions {
   std::shared_ptr<const SelectPolicy> select = {};  // of answers; null: the runtime's, if any
   std::shared_ptr<SessionTurn> session = {};        // that it goes on with
   std::shared_ptr<const AdapterSet> adapters = {};  // null: the model as it is
+  std::uint64_t resident = 0;                       // KvPolicy::resident
 };
 
 struct Generated {
@@ -52,6 +53,7 @@ struct GenerateTimings {
   std::uint32_t decoded_tokens = 0;
   std::uint64_t kv_bytes = 0;                              // that the first answer held at its end
   std::uint64_t kv_bytes_read = 0, kv_bytes_readable = 0;  // by answers that select
+  std::uint64_t cold_bytes = 0, cold_hidden_bytes = 0;     // kv.resident: read from tiers
 };
 
 struct GenerateEvents {

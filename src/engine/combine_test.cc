@@ -82,7 +82,7 @@ TEST(Combine, AdaptersGoWithAllButThoseThatBeginLate) {
 
 TEST(Combine, EveryPartHasRules) {
   for (const Part part : {Part::budget, Part::select, Part::approximate, Part::convert, Part::draft,
-                          Part::pooling, Part::adapter}) {
+                          Part::pooling, Part::adapter, Part::resident}) {
     bool found = false;
     for (const CombineRule& rule : combine_rules()) found |= rule.part == part;
     EXPECT_TRUE(found) << field_of(part);

@@ -47,8 +47,8 @@ Status selftest_adapters(Runtime& runtime, std::span<const TokenId> prompt,
 // The answers to a prompt with these adapters, as one number.
 Result<std::uint64_t> adapters_fingerprint(Runtime& runtime, std::span<const TokenId> prompt);
 
-// Blocks in a folder, in a shared store and in both: restored, damaged, restored again
-// (selftest_tier.cc). Opens the model three times more.
+// Blocks in a folder, in a shared store and in both: restored, damaged, restored again; and a prompt most
+// of whose blocks stay in the folder (selftest_tier.cc). Opens the model three times more.
 Status selftest_tier(const std::string& path, const RuntimeOptions& base,
                      std::span<const TokenId> prompt, const std::string& prefix,
                      const std::function<void(const SelftestCheck&)>& report);

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "engine/client.h"
+#include "engine/plan.h"
 #include "engine/selftest.h"
 #include "engine/session_store.h"
 #include "engine/sessions.h"
@@ -147,6 +148,35 @@ Result<SelftestCheck> check_session(Runtime& runtime, std::span<const TokenId> p
   return check;
 }
 
+// A prompt that may hold a part of what it needs: the rest is read from the folder for every step.
+Result<SelftestCheck> check_resident(Runtime& runtime, std::span<const TokenId> prompt) {
+  SelftestCheck check{.name = "a context larger than memory"};
+  std::vector<TokenId> longer;
+  const std::uint32_t tokens =
+      std::min(40 * runtime.geometry().tokens_per_block, runtime.context() - kRestoredAnswer);
+  while (longer.size() < tokens) longer.push_back(prompt[longer.size() % prompt.size()]);
+  const auto ask = [&](std::uint64_t resident) {
+    runtime.cache().clear(true);
+    runtime.tiers()->clear();
+    Client client(runtime);
+    return client.generate(
+        longer, {.tokens_max = kRestoredAnswer, .ignore_end = true, .resident = resident});
+  };
+  TRY(const GenerateResult whole, ask(0));
+  const auto small = ask(sequence_bytes(runtime.geometry(), tokens) * 3 / 5);
+  if (!small.ok()) {
+    check.tried = false;
+    check.detail = small.error().message;
+    return check;
+  }
+  const Generated &a = whole.answers[0], &b = small.value().answers[0];
+  check.compared = a.tokens.size();
+  check.ok = a.tokens == b.tokens && small.value().timings.cold_bytes > 0;
+  for (std::size_t i = 0; check.ok && i < a.choices.size(); ++i)
+    check.ok = a.choices[i].logprob == b.choices[i].logprob;
+  return check;
+}
+
 }  // namespace
 
 Status selftest_tier(const std::string& path, const RuntimeOptions& base,
@@ -193,8 +223,11 @@ Status selftest_tier(const std::string& path, const RuntimeOptions& base,
     say(std::move(damaged), fmt::format("{} damaged: {} refused", where, blocks(trial.corrupt(0))));
     if (shared) continue;
     TRY(SelftestCheck session, check_session(trial.runtime(), prompt));
-    const std::string name = session.name;
+    std::string name = session.name;
     say(std::move(session), name);
+    TRY(SelftestCheck resident, check_resident(trial.runtime(), prompt));
+    name = resident.name;
+    say(std::move(resident), name);
     trial.forget();
     trial.runtime().tiers()->clear();
     TRY([[maybe_unused]] const GenerateResult first, trial.ask(prompt.first(prompt.size() / 2)));

@@ -26,7 +26,8 @@ CpuExecutor::CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool)
               .in_flight = 2,
               .page_work = true,
               .gates = true,
-              .adapters = true} {}
+              .adapters = true,
+              .cold_tokens = kAttendSplit} {}
 
 namespace {
 
@@ -71,7 +72,7 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
   }
   const std::size_t vocabulary = config().vocabulary, wanted = plan.wanted.size();
   float* const logits = logits_.cover(wanted * vocabulary);
-  dropped_.assign(plan.gates.size(), 0);
+  dropped_.assign(plan.cold ? 1 : plan.gates.size(), 0);
   broken_.clear();
   const auto forward = [&](const StepPlan& p, float* to) {
     broken_rows_.assign(p.tokens.size(), 0);
@@ -84,6 +85,7 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
                      .taps = p.taps,
                      .reads = p.reads,
                      .gates = p.gates,
+                     .cold = p.cold,
                      .sealed = p.sealed,
                      .adapters = p.adapters,
                      .adapter_sets = p.adapter_sets,
