@@ -25,16 +25,16 @@ struct Combination {
   const SelectPolicy* select = nullptr;  // kv.select, of answers or of prompts
   bool blends = false, converts = false;
   std::uint32_t choices = 1, beams = 0;
-  bool scores = false;                // prompt_logprobs
-  bool pools = false;                 // an embedding is wanted
-  bool adapted = false;               // rows have adapters
-  bool adapted_late = false;          // from the invocation tokens on
-  bool in_session = false;            // kv.session
-  bool spills = false;                // kv.resident: it is larger than what it may hold
-  bool stored = true;                 // its blocks may go to all tiers there are
-  bool page_work = true;              // what the executor can do: ExecutorTraits
-  bool adapters = true, cold = true;  // the same
-  bool tiers = true;                  // there are some
+  bool scores = false;                  // prompt_logprobs
+  bool pools = false;                   // an embedding is wanted
+  bool adapted = false;                 // rows have adapters
+  bool adapted_late = false;            // from the invocation tokens on
+  bool in_session = false;              // kv.session
+  bool spills = false;                  // kv.resident: it is larger than what it may hold
+  bool stored = true;                   // its blocks may go to all tiers there are
+  bool page_work = true;                // what the executor can do: ExecutorTraits
+  bool adapters = true, cold = true;    // the same
+  bool tiers = true;                    // there are some
   std::uint32_t context = 0xffffffffu;  // positions that the model knows
 };
 

@@ -168,7 +168,7 @@ class Runtime {
                       const RetainPolicy* retain = nullptr, std::uint32_t beams = 0) const;
   Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
-  Adapters& adapters() const { return *adapters_; }  // for all threads
+  Adapters& adapters() const { return *adapters_; }      // for all threads
   SharedCache* shared() const { return shared_.get(); }  // null: the cache is this model's alone
   std::shared_ptr<SharedCache> share() const { return shared_; }
 

@@ -71,14 +71,13 @@ Json other_entry(const ServedModel& e) {
 }
 
 Json other_gemini_entry(const ServedModel& e) {
-  return {
-      {"name", "models/" + e.name},
-      {"version", "1"},
-      {"displayName", e.name},
-      {"inputTokenLimit", e.context},
-      {"outputTokenLimit", e.context},
-      {"supportedGenerationMethods",
-       {"generateContent", "countTokens", "createCachedContent", "embedContent"}}};
+  return {{"name", "models/" + e.name},
+          {"version", "1"},
+          {"displayName", e.name},
+          {"inputTokenLimit", e.context},
+          {"outputTokenLimit", e.context},
+          {"supportedGenerationMethods",
+           {"generateContent", "countTokens", "createCachedContent", "embedContent"}}};
 }
 
 // Where there are several models: whether its weights are in memory, how far loading is, why it failed.
