@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "model/adapter/adapter.h"
 #include "engine/plan.h"
+#include "model/adapter/adapter.h"
 #include "sim/toy_engine.h"
 
 namespace quire {

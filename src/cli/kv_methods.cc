@@ -116,8 +116,8 @@ int run_kv_methods(const DescribeCli& o) {
                 {"convert_composition", convert_with},
                 {"draft_composition", draft_with},
                 {"pooling_composition", pool_with},
-                 {"adapter_composition", adapter_with},
-                 {"resident_composition", spill_with}});
+                {"adapter_composition", adapter_with},
+                {"resident_composition", spill_with}});
     return kOk;
   }
   fmt::print("  {:<15}{:<16}{}\n", "method", "acts at", "keeps");
