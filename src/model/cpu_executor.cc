@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/attend.h"
 #include "model/block_passes.h"
 #include "model/broken_rows.h"
 #include "model/packed_weights.h"
