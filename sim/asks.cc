@@ -39,13 +39,19 @@ class ToyMask final : public TokenMask {
 
 }  // namespace
 
+Asks::Theme Asks::theme_of(std::uint64_t seed) {
+  const double theme = Random(mix64(seed ^ 0x7468656d65)).unit();
+  return theme < 0.15   ? Theme::greedy
+         : theme < 0.25 ? Theme::reading
+         : theme < 0.4  ? Theme::cuts
+                        : Theme::mixed;
+}
+
 Asks::Asks(std::uint64_t seed, const Runtime& runtime)
-    : seed_(seed), random_(mix64(seed ^ 0x61736b73)), pins_(random_.chance(0.3)) {
-  const double theme = random_.unit();
-  theme_ = theme < 0.15   ? Theme::greedy
-           : theme < 0.25 ? Theme::reading
-           : theme < 0.4  ? Theme::cuts
-                          : Theme::mixed;
+    : seed_(seed),
+      theme_(theme_of(seed)),
+      random_(mix64(seed ^ 0x61736b73)),
+      pins_(random_.chance(0.3)) {
   const bool cuts = theme_ == Theme::cuts;
   for (int i = 0; i < (cuts ? 1 : 3); ++i) {
     std::vector<TokenId>& text = texts_.emplace_back();

@@ -38,7 +38,8 @@ class Asks {
 
   const std::vector<std::vector<TokenId>>& texts() const { return texts_; }
   const std::vector<Policy>& policies() const { return policies_; }
-  bool are_greedy() const { return theme_ == Theme::greedy; }
+  // Whether its world asks for the most likely tokens only, so that steps are submitted ahead.
+  static bool are_greedy(std::uint64_t seed) { return theme_of(seed) == Theme::greedy; }
 
  private:
   // Most worlds mix everything. Some have more of what happens rarely in a mix.
@@ -48,6 +49,7 @@ class Asks {
     reading,  // methods that read the prompt again, with several answers
     cuts,     // texts that end before and behind the cuts of their budgets
   };
+  static Theme theme_of(std::uint64_t seed);
   Policy draw_policy(const Runtime& runtime);
   std::shared_ptr<const StoragePolicy> draw_storage();
   std::string draw_retain();
@@ -57,8 +59,8 @@ class Asks {
   void draw_pooling(Random& random, Request& r) const;
 
   std::uint64_t seed_;
-  Random random_;  // of what the world has
   Theme theme_;
+  Random random_;  // of what the world has
   std::vector<std::vector<TokenId>> texts_;
   std::vector<Policy> policies_;
   std::vector<std::string> tenants_, salts_;

@@ -10,7 +10,8 @@ namespace quire {
 ServiceOptions EngineWorld::with_drafts(ServiceOptions service) {
   DraftOptions& drafts = service.drafts;
   const double kind = draft_random_.unit();
-  if (kind < 0.4) return service;
+  // No step is submitted ahead of one with drafts.
+  if (kind < 0.3 || Asks::are_greedy(options_.seed)) return service;
   drafts.tokens_max = 1 + static_cast<std::uint32_t>(draft_random_.below(40));
   drafts.adaptive = draft_random_.chance(0.2);
   if (kind < 0.5) {

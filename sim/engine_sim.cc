@@ -12,13 +12,14 @@ namespace {
 
 EngineSimPlace place;
 
-// From one that answers at once to one that takes longer than computing.
+// From one that answers at once to one that takes longer than computing. Most are a little faster: what
+// they load is on its way for several steps.
 void draw_tier(Random& random, ToyEngineOptions& o) {
   MemoryTierOptions& tier = o.tier.emplace();
-  constexpr double kRates[] = {1e5, 1e7, 1e8, 1e9, 1e10};
+  constexpr double kRates[] = {1e5, 1e7, 2e7, 4e7, 1e8, 1e10};
   tier.bytes_per_s = kRates[random.below(std::size(kRates))];
   if (random.chance(0.5)) tier.first_byte_ns = static_cast<Nanoseconds>(random.below(100'000));
-  if (random.chance(0.1)) tier.first_byte_ns = static_cast<Nanoseconds>(random.below(5'000'000));
+  if (random.chance(0.3)) tier.first_byte_ns = static_cast<Nanoseconds>(random.below(5'000'000));
   if (random.chance(0.3)) tier.fail_chance = 0.05;
   if (random.chance(0.3)) tier.corrupt_chance = 0.05;
   if (random.chance(0.3)) tier.lose_chance = 0.1;
@@ -27,26 +28,28 @@ void draw_tier(Random& random, ToyEngineOptions& o) {
   o.tier_write = static_cast<TierWrite>(random.below(4));
 }
 
-ToyEngineOptions draw_opened(Random& random) {
+ToyEngineOptions draw_opened(Random& random, bool greedy) {
   ToyEngineOptions o;
   o.model = random.chance(0.2) ? ToyModel::windows : ToyModel::full;
   constexpr const char* kEvictors[] = {"odds", "cost", "lru"};
   o.evictor = kEvictors[random.below(3)];
   o.cache_bytes = (random.chance(0.25) ? 1500 : 220 + random.below(300)) * 1024;
-  if (random.chance(0.4)) {  // slabs of several blocks, which must be emptied by moving some
-    o.page_bytes = 16384;
-    o.cache_bytes = o.cache_bytes * 3 / 2;
-  }
   o.draws = random.chance(0.3);
   if (random.chance(0.15)) o.nodes = 64;
   if (random.chance(0.15)) o.key_bits = 2;
   if (o.model == ToyModel::windows) o.cache_bytes *= 2;
   // Names of records are made of keys: where these are equal by design, there is no tier.
   if (random.chance(0.4) && o.key_bits == 256) draw_tier(random, o);
+  // Slabs of several blocks, which must be emptied by moving some: while steps run ahead, or while
+  // others arrive.
+  if (random.chance(greedy || o.tier ? 0.7 : 0.3)) {
+    o.page_bytes = 16384;
+    o.cache_bytes = o.cache_bytes * 3 / 2;
+  }
   return o;
 }
 
-ServiceOptions draw_service(Random& random) {
+ServiceOptions draw_service(Random& random, bool greedy) {
   ServiceOptions o;
   o.step_tokens = 16 + static_cast<std::uint32_t>(random.below(100));
   if (random.chance(0.5)) o.prompt_tokens = 8 + static_cast<std::uint32_t>(random.below(40));
@@ -54,7 +57,7 @@ ServiceOptions draw_service(Random& random) {
   o.preemptions_max = static_cast<std::uint32_t>(random.below(6));
   if (random.chance(0.5)) o.preempt = random.chance(0.5) ? Preempt::park : Preempt::recompute;
   o.requests_kept = 16;
-  o.ahead = random.chance(0.7);
+  o.ahead = random.chance(greedy ? 0.9 : 0.6);
   o.follow_max = 1'000'000 * static_cast<Nanoseconds>(random.below(200));
   return o;
 }
@@ -76,13 +79,13 @@ void EngineSimReport::add(const EngineSimReport& o) {
 EngineWorld::EngineWorld(const EngineSimOptions& options)
     : options_(options),
       random_(mix64(options.seed ^ 0x656e67696e65)),
-      opened_(draw_opened(random_)),
+      opened_(draw_opened(random_, Asks::are_greedy(options.seed))),
       crowded_(random_.chance(0.25)),
       memory_fails_(!crowded_ && random_.chance(0.2)),
-      resizes_(!crowded_ && random_.chance(0.5)),
+      resizes_(!crowded_ && random_.chance(opened_.tier ? 0.8 : 0.5)),
       limits_(!crowded_ && random_.chance(0.35)),
       draft_random_(mix64(options.seed ^ 0x647261667473)),
-      crowd_(opened_, with_drafts(draw_service(random_))),
+      crowd_(opened_, with_drafts(draw_service(random_, Asks::are_greedy(options.seed)))),
       asks_(options.seed, crowd_.runtime()),
       alone_(opened_) {
   if (!crowded_ && random_.chance(0.4)) {
@@ -145,6 +148,21 @@ void EngineWorld::trouble() {
   }
 }
 
+void EngineWorld::tell_unfinished() {
+  const CacheStats c = crowd_.cache().stats();
+  fmt::print(stderr,
+             "{} requests do not finish; {} steps; of {} bytes {} are referenced, {} cached, {} "
+             "fenced, {} free, {} slack, {} pinned; {} sequences, {} parked, {} landings\n",
+             live_.size(), crowd_.engine().stats().steps, c.budget_bytes, c.referenced_bytes,
+             c.cached_bytes, c.fenced_bytes, c.free_bytes, c.slack_bytes, c.pinned_bytes,
+             c.sequences, c.parked, crowd_.cache().landings());
+  constexpr const char* kStates[] = {"waits", "is read", "answers"};
+  for (const ActiveRequest& a : crowd_.engine().active())
+    fmt::print(stderr, "ask {} {}: {} of {} tokens computed, {} made, preempted {} times\n", a.id,
+               kStates[static_cast<int>(a.state)], a.computed_tokens, a.prompt_tokens,
+               a.generated_tokens, a.preemptions);
+}
+
 // Trouble stops. Whoever is here finishes, and nothing is left behind.
 void EngineWorld::finish_all() {
   crowd_.trouble().lost = crowd_.trouble().nan = 0;
@@ -156,7 +174,7 @@ void EngineWorld::finish_all() {
     step();
     crowd_.clock().advance(1'000'000);
     if (turns < 20'000) continue;
-    fmt::print(stderr, "{} requests do not finish\n", live_.size());
+    tell_unfinished();
     std::abort();
   }
   CHECK(live_.empty());
@@ -202,10 +220,11 @@ void EngineWorld::count_events() {
 
 EngineSimReport EngineWorld::run() {
   place = {options_.seed, 0};
+  const bool greedy = Asks::are_greedy(options_.seed);
   while (place.step < options_.steps) {
     // Steps are submitted ahead while nobody arrives.
     const double often = live_.size() < 4 ? 0.5 : 0.1;
-    if (random_.chance(asks_.are_greedy() ? often / 8 : often)) arrive();
+    if (random_.chance(greedy ? often / 8 : often)) arrive();
     trouble();
     step();
   }

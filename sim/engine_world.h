@@ -43,6 +43,7 @@ class EngineWorld {
   void step();
   void trouble();
   void finish_all();
+  void tell_unfinished();
   void count_events();
 
   // engine_drafts.cc

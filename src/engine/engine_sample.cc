@@ -75,6 +75,7 @@ void Engine::score_prompt(const Row& row, std::span<const float> logits) {
 // The prompt has been read: its last logits begin every choice.
 void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits) {
   prompt_read(job);
+  job.prompt_over = true;
   Request& r = job.request;
   if (r.tokens_max == 0) {
     const Answer& a = job.answers[0];
