@@ -25,10 +25,7 @@ void Engine::use_logits(std::span<float> logits) {
     const bool reading = job.state == Job::State::reading;
     if (reading && job.request.prompt_logprobs >= 0 && row.past >= unscored(job))
       score_prompt(row, logits);
-    if (b.unread() > 0) {
-      ++job.read_steps;
-      continue;
-    }
+    if (b.unread() > 0) continue;
     const std::uint32_t last = row.first_logit + row.logit_count - 1;
     if (reading) {
       begin_answers(job, last, logits);
