@@ -38,18 +38,17 @@ class Asks {
 
   const std::vector<std::vector<TokenId>>& texts() const { return texts_; }
   const std::vector<Policy>& policies() const { return policies_; }
-  // Whether its world asks for the most likely tokens only, so that steps are submitted ahead.
-  static bool are_greedy(std::uint64_t seed) { return theme_of(seed) == Theme::greedy; }
-
- private:
   // Most worlds mix everything. Some have more of what happens rarely in a mix.
   enum class Theme : std::uint8_t {
     mixed,
-    greedy,   // most likely tokens in two formats: steps are submitted ahead
-    reading,  // methods that read the prompt again, with several answers
-    cuts,     // texts that end before and behind the cuts of their budgets
+    greedy,    // most likely tokens in two formats: steps are submitted ahead
+    reading,   // methods that read the prompt again, with several answers
+    cuts,      // texts that end before and behind the cuts of their budgets
+    arriving,  // plain prompts that are loaded again and again, while slabs are emptied
   };
   static Theme theme_of(std::uint64_t seed);
+
+ private:
   Policy draw_policy(const Runtime& runtime);
   std::shared_ptr<const StoragePolicy> draw_storage();
   std::string draw_retain();

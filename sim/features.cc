@@ -19,18 +19,19 @@ constexpr std::string_view kFeatures[] = {
     "sampled", "penalties", "logit bias", "logprobs", "prompt_logprobs",
     "prompt_logprobs of a part", "pooling last", "pooling mean", "pooling cls", "mask",
     "stop tokens", "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt",
-    "no reuse", "write none", "write prompt", "memory only", "ttl", "lease", "pin", "breakpoint",
-    "model with windows", "drawn by the executor",
+    "no reuse", "write none", "write prompt", "memory only", "not in stores", "only in stores",
+    "ttl", "lease", "pin", "breakpoint", "model with windows", "drawn by the executor",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",
     "step ahead", "cancelled", "client finished it", "deadline passed", "device lost", "not finite",
     "refused", "too large", "cut to what fits", "cache cleared", "cache resized", "memory failed",
     "snapshots dropped", "clock jumped", "began with a snapshot", "pin checked", "limits changed",
-    "over quota", "written to a tier", "loaded from a tier", "load failed", "load too slow",
-    "read in vain", "tier down", "gate in time", "gate too late", "sealed notices", "guest's draft",
-    "guest's draft rejected", "drafts", "guesses accepted", "guesses rejected", "drafts by lookup",
-    "endless", "converted", "blended"};
+    "over quota", "written to a tier", "loaded from a tier", "two tiers", "loaded from a store",
+    "moved while blocks arrived", "load failed", "load too slow", "read in vain", "tier down",
+    "gate in time", "gate too late", "sealed notices", "guest's draft", "guest's draft rejected",
+    "drafts", "guesses accepted", "guesses rejected", "drafts by lookup", "endless", "converted",
+    "blended"};
 
 }  // namespace
 
@@ -102,7 +103,9 @@ void Asks::count(const Request& r, Features& features) {
   note(!kv.reuse, "no reuse");
   note(kv.write == KvWrite::none, "write none");
   note(kv.write == KvWrite::prompt, "write prompt");
-  note(!kv.disk, "memory only");
+  note(!kv.disk && !kv.remote, "memory only");
+  note(kv.disk && !kv.remote, "not in stores");
+  note(!kv.disk && kv.remote, "only in stores");
   note(kv.ttl > 0, "ttl");
   for (const LeaseRequest& lease : kv.leases)
     note(true, !lease.pin ? "lease" : lease.breakpoint && lease.ttl > 0 ? "breakpoint" : "pin");

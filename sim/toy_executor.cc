@@ -13,16 +13,18 @@
 namespace quire {
 namespace {
 
-constexpr Nanoseconds kStepTime = 1'000'000, kRowTime = 20'000;
+constexpr Nanoseconds kStepTime = 1'000'000;
 
 Error lost() { return {Code::unavailable, "the toy device does not answer"}; }
 
 }  // namespace
 
 ToyExecutor::ToyExecutor(const ModelConfig& config, ManualClock& clock,
-                         std::shared_ptr<PageNumbers> pages, bool draws, std::uint32_t rows_max)
+                         std::shared_ptr<PageNumbers> pages, bool draws, Nanoseconds row_time,
+                         std::uint32_t rows_max)
     : config_(config),
       clock_(clock),
+      row_time_(row_time),
       pages_(std::move(pages)),
       vector_(vector_kernels(best_isa())),
       traits_{.numerics = 0x706f79,
@@ -104,7 +106,7 @@ Result<StepResult> ToyExecutor::complete(StepTicket ticket) {
   for (TokenId& t : tokens_)
     if ((t & kBestOfRow) != 0) t = best_[t & ~kBestOfRow].token;
   plan.tokens = tokens_;
-  clock_.advance(kStepTime + kRowTime * static_cast<Nanoseconds>(tokens_.size()));
+  clock_.advance(kStepTime + row_time_ * static_cast<Nanoseconds>(tokens_.size()));
   find_logits(plan, step_.run(plan));
   if (plan.want == StepWant::drawn) draw(plan.draws);
   if (plan.want != StepWant::best)
