@@ -424,6 +424,10 @@ class BeastServer final : public HttpServer {
   }
   ~BeastServer() override { stop(); }
 
+  void run() {
+    for (const auto& loop : loops_) loop->thread = std::thread([loop] { loop->io.run(); });
+  }
+
   Status listen() {
     const HttpServerOptions& o = shared_->options;
     const auto failed = [&](const error_code& error) {
@@ -445,7 +449,6 @@ class BeastServer final : public HttpServer {
     if (error) return failed(error);
     port_ = acceptor_->local_endpoint().port();
     asio::co_spawn(loops_.front()->io, accept(), asio::detached);
-    for (const auto& loop : loops_) loop->thread = std::thread([loop] { loop->io.run(); });
     return {};
   }
 
@@ -464,7 +467,7 @@ class BeastServer final : public HttpServer {
       });
   }
   void stop() override {
-    if (loops_.empty()) return;
+    if (!acceptor_) return;
     if (loops_.front()->thread.joinable())
       asio::post(loops_.front()->io, [this] {
         error_code ignored;
@@ -480,8 +483,7 @@ class BeastServer final : public HttpServer {
       });
       loop->thread.join();
     }
-    acceptor_.reset();
-    loops_.clear();
+    acceptor_.reset();  // loops stay: what is posted from now on is never run
   }
 
  private:
@@ -513,7 +515,8 @@ class BeastServer final : public HttpServer {
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& options,
                                                       Handler handler) {
   auto server = std::make_unique<BeastServer>(options, std::move(handler));
-  TRY_STATUS(server->listen());
+  if (options.listen) TRY_STATUS(server->listen());
+  server->run();
   return std::unique_ptr<HttpServer>(std::move(server));
 }
 

@@ -25,6 +25,7 @@ namespace quire {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;  // 0: any
+  bool listen = true;      // false: there is no port; requests come from this process
   std::uint32_t threads = 1;
   std::uint32_t connections_max = 8192;
   std::uint32_t connections_per_address_max = 6144;

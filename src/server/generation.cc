@@ -339,6 +339,8 @@ void Generation::emit(Part& part, ChoiceState& c, std::string text, bool last) {
     c.shown.insert(c.shown.end(), std::make_move_iterator(c.unshown.begin()),
                    std::make_move_iterator(end));
     c.unshown.erase(c.unshown.begin(), end);
+    for (const Choice& rest : c.unshown)
+      if (last) piece.silent.push_back(rest.token);
   }
   if (last) piece.finish = c.finish;
   if (last && c.answer.stopped()) piece.stop = *c.answer.stopped_by();
@@ -354,7 +356,8 @@ void Generation::emit(Part& part, ChoiceState& c, std::string text, bool last) {
     return;
   }
   const bool news = !c.piece_sent || last || !piece.reasoning.empty() || !piece.text.empty() ||
-                    !piece.tools.empty() || (asked.logprobs && !piece.tokens.empty());
+                    !piece.tools.empty() ||
+                    ((asked.logprobs || asked.return_token_ids) && !piece.tokens.empty());
   if (!news) return;
   c.piece_sent = true;
   if (!streaming_) begin_stream();

@@ -150,6 +150,7 @@ void show_session(Server& server, std::shared_ptr<Call> call, const std::string&
         Json shown = session_json(s, s.tokens.size(), seen.leased,
                                   server.runtime().geometry().tokens_per_block);
         shown["children"] = server.service().sessions().children(tenant, id);
+        if (call->request().parameter("tokens") == "true") shown["token_ids"] = s.tokens;
         shown.update(more);
         call->respond(shown);
       });

@@ -109,6 +109,11 @@ class Server {
   ~Server();
 
   std::uint16_t port() const { return door_->http().port(); }
+  // Requests of this process (net/local_exchange.h). Any thread; `f` runs where requests are handled.
+  void take(std::shared_ptr<Exchange> exchange) {
+    post([this, x = std::move(exchange)]() mutable { handle(std::move(x)); });
+  }
+  void post(std::function<void()> f) { door_->http().post(std::move(f)); }
   void drain();       // new work is refused, what is here goes on
   bool idle() const;  // no request is being answered
   std::uint64_t requests_seen() const { return door_->http().counters().requests_total; }

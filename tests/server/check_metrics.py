@@ -2,6 +2,8 @@
 
     scripts/python tests/server/check_metrics.py QUIRE WRITE_TINY
 """
+import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -96,6 +98,23 @@ class Metrics(unittest.TestCase):
         more = {"kv_nodes", "kv_shared_in_flight_tokens", "kv_requests_failed", "engine_seconds", "engine_steps", "engine_steps_ahead",
                 "trace_spans", "trace_spans_dropped", "process_resident_memory_bytes", "process_cpu_seconds"}
         self.assertEqual(set(families()) - {f"vllm:{n}" for n in GAUGES + COUNTERS + HISTOGRAMS} - set(OURS), more)
+
+    def test_the_dashboard_asks_for_what_is_there(self):
+        SERVER.post("/v1/completions", ask(6) | {"kv": {"tenant": "acme"}})
+        wait_for(lambda: families()["kv_tenant_bytes"].samples)
+        labels = {}
+        for family in families().values():
+            for sample in family.samples:
+                labels.setdefault(sample.name, set()).update(sample.labels)
+        panels = json.loads((pathlib.Path(__file__).parents[2] / "deploy" / "grafana.json").read_text())["panels"]
+        self.assertGreater(len(panels), 10)
+        for target in (t for panel in panels for t in panel["targets"]):
+            names = re.findall(r"(?:vllm:|kv_)\w+", target["expr"])
+            self.assertTrue(names, target)
+            for name in names:
+                self.assertIn(name, labels, target["expr"])
+            asked = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            self.assertLessEqual(asked, set.intersection(*(labels[n] for n in names)), target)
 
     def test_lookups_reuse_and_evictions_are_timed(self):
         before = families()

@@ -51,6 +51,7 @@ struct AnswerPiece {
   std::string text = {};                    // content
   std::vector<ToolPiece> tools = {};        // in order with each other; content is in `text`
   std::vector<Choice> tokens = {};          // whose text is shown by now; log-probabilities inside
+  std::vector<TokenId> silent = {};         // after these, in the last piece: they leave no text
   std::optional<FinishReason> finish = {};  // the last piece of the choice
   std::string stop = {};                    // the stop string that ended it, in the last piece
 };

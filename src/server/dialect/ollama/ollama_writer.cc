@@ -83,6 +83,7 @@ std::string OllamaWriter::piece(const AnswerPiece& piece, const std::vector<Prom
   if (context_ && tokens_.empty()) tokens_ = prompts[piece.prompt].tokens;
   if (context_)
     for (const Choice& c : piece.tokens) tokens_.push_back(c.token);
+  tokens_.insert(tokens_.end(), piece.silent.begin(), piece.silent.end());
   if (piece.finish) finish_ = *piece.finish;
   Json calls = calls_json(calls_.add(piece.tools, piece.finish.has_value()));
   const bool logprobs = logprobs_ && !piece.tokens.empty();

@@ -24,6 +24,13 @@ Json reasoning_fields(const std::string& text) {
   return {{"reasoning_content", text}, {"reasoning", text}};
 }
 
+Json token_ids(const AnswerPiece& piece) {
+  Json ids = Json::array();
+  for (const Choice& c : piece.tokens) ids.push_back(c.token);
+  for (const TokenId t : piece.silent) ids.push_back(t);
+  return ids;
+}
+
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 }  // namespace
@@ -115,8 +122,7 @@ std::string OpenAiWriter::piece(const AnswerPiece& piece, const std::vector<Prom
   choice["finish_reason"] = piece.finish ? Json(finish_name(*piece.finish)) : Json();
   if (asked_.return_token_ids) {
     if (!state.begun) choice["prompt_token_ids"] = prompt.tokens;
-    choice["token_ids"] = Json::array();
-    for (const Choice& c : piece.tokens) choice["token_ids"].push_back(c.token);
+    choice["token_ids"] = token_ids(piece);
   }
   if (!state.begun && asked_.prompt_logprobs >= 0 && !asked_.echo)
     choice["prompt_logprobs"] = prompt_logprobs(prompt);
@@ -128,10 +134,14 @@ std::string OpenAiWriter::chat_piece(const AnswerPiece& piece, ChoiceState& stat
                                      const Usage& so_far) {
   const Usage* usage = asked_.continuous_usage ? &so_far : nullptr;
   std::string out;
+  std::string ids;  // those of the piece, in the first chunk that has text, or else the last one
+  if (asked_.return_token_ids) ids = ",\"token_ids\":" + dump(token_ids(piece));
   const auto send = [&](Json delta, const Json& logprobs, const char* finish) {
-    out += chunk(fmt::format(R"({{"index":{},"delta":{},"logprobs":{},"finish_reason":{}}})",
-                             piece.index, dump(delta), dump(logprobs), finish),
+    const bool begins = delta.contains("role");
+    out += chunk(fmt::format(R"({{"index":{},"delta":{},"logprobs":{},"finish_reason":{}{}}})",
+                             piece.index, dump(delta), dump(logprobs), finish, begins ? "" : ids),
                  usage);
+    if (!begins) ids.clear();
   };
   Json logprobs = asked_.logprobs && !piece.tokens.empty() ? chat_logprobs(piece.tokens) : Json();
   if (!state.begun) {
@@ -166,8 +176,9 @@ std::string OpenAiWriter::chat_piece(const AnswerPiece& piece, ChoiceState& stat
     send(std::move(delta), logprobs, "null");
     logprobs = nullptr;
   }
-  if (piece.finish)
-    send(Json::object(), nullptr, fmt::format("\"{}\"", finish_name(*piece.finish)).c_str());
+  if (piece.finish || (piece.tokens.size() > 0 && !ids.empty()))
+    send(Json::object(), nullptr,
+         piece.finish ? fmt::format("\"{}\"", finish_name(*piece.finish)).c_str() : "null");
   return out;
 }
 
