@@ -19,7 +19,7 @@ Alone::Alone(const ToyEngineOptions& opened) : opened_(opened) {
   opened_.draws = false;
   opened_.nodes = ToyEngineOptions{}.nodes;
   opened_.key_bits = ToyEngineOptions{}.key_bits;
-  opened_.tier.reset();
+  opened_.tiers.clear();
 }
 
 void Alone::empty() {

@@ -41,28 +41,34 @@ class ToyMask final : public TokenMask {
 
 }  // namespace
 
+Asks::Theme Asks::theme_of(std::uint64_t seed) {
+  const double theme = Random(mix64(seed ^ 0x7468656d65)).unit();
+  return theme < 0.15   ? Theme::greedy
+         : theme < 0.25 ? Theme::reading
+         : theme < 0.4  ? Theme::cuts
+         : theme < 0.48 ? Theme::arriving
+                        : Theme::mixed;
+}
+
 Asks::Asks(std::uint64_t seed, const Runtime& runtime)
     : seed_(seed),
+      theme_(theme_of(seed)),
       random_(mix64(seed ^ 0x61736b73)),
       pins_(random_.chance(0.3)),
       tiers_(runtime.tiers() != nullptr),
       block_bytes_(sequence_bytes(runtime.geometry(), kToyBlock)) {
-  const double theme = random_.unit();
-  theme_ = theme < 0.15   ? Theme::greedy
-           : theme < 0.25 ? Theme::reading
-           : theme < 0.4  ? Theme::cuts
-                          : Theme::mixed;
-  const bool cuts = theme_ == Theme::cuts;
-  for (int i = 0; i < (cuts ? 1 : 3); ++i) {
+  const bool cuts = theme_ == Theme::cuts, arriving = theme_ == Theme::arriving;
+  for (int i = 0; i < (cuts ? 1 : arriving ? 8 : 3); ++i) {
     std::vector<TokenId>& text = texts_.emplace_back();
     while (text.size() < kTextMax) text.push_back(static_cast<TokenId>('a' + random_.below(26)));
   }
-  tenants_ = {"", cuts ? "" : "red", ""};
-  salts_ = {"", cuts ? "" : "salt", "", ""};
+  tenants_ = {"", cuts || arriving ? "" : "red", ""};
+  salts_ = {"", cuts || arriving ? "" : "salt", "", ""};
   adapters_ = {AdapterSet::named("red"), AdapterSet::named("blue"),
                AdapterSet::named("late", {'e'}), AdapterSet::named("late", {'e'})};
   if (theme_ == Theme::mixed) policies_.resize(2);  // plain
-  for (int i = 0; i < (theme_ == Theme::greedy || cuts ? 2 : 5); ++i)
+  if (arriving) policies_.resize(2);
+  for (int i = 0; i < (arriving ? 1 : theme_ == Theme::greedy || cuts ? 2 : 5); ++i)
     policies_.push_back(draw_policy(runtime));
 }
 
@@ -108,7 +114,8 @@ Asks::Policy Asks::draw_policy(const Runtime& runtime) {
     Policy p;
     if (random_.chance(0.5)) p.storage = draw_storage();
     if (p.storage && !runtime.check_storage(*p.storage).ok()) continue;
-    const double kind = theme_ == Theme::greedy ? 1 : theme_ != Theme::mixed ? 0 : random_.unit();
+    const bool plain = theme_ == Theme::greedy || theme_ == Theme::arriving;
+    const double kind = plain ? 1 : theme_ != Theme::mixed ? 0 : random_.unit();
     if (kind < 0.6) {
       auto policy = parse_retain_policy(draw_retain());
       if (!policy.ok() || !runtime.check_retain(policy.value(), p.storage.get()).ok()) continue;
@@ -132,9 +139,9 @@ std::vector<TokenId> Asks::draw_prompt(Random& random) const {
   const std::size_t length =
       random.chance(0.4) ? one_of(random, {32u, 64u, 96u, 128u}) : 1 + random.below(kTextMax);
   std::vector<TokenId> prompt(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length));
-  if (random.chance(0.15)) {  // a text behind another prefix
+  if (random.chance(0.15)) {  // a text behind another prefix: in blocks of its own, or equal ones
     const std::vector<TokenId>& other = texts_[random.below(texts_.size())];
-    prompt.resize(std::min<std::size_t>(prompt.size(), 20));
+    prompt.resize(std::min<std::size_t>(prompt.size(), random.chance(0.5) ? 20 : kToyBlock));
     prompt.insert(prompt.end(), other.begin(), other.begin() + 70);
   }
   for (std::size_t own = random.chance(theme_ == Theme::cuts ? 0.1 : 0.6) ? random.below(8) : 0;
@@ -193,7 +200,7 @@ void Asks::draw_pooling(Random& random, Request& r) const {
 
 // Worlds of cuts have few policies, so that equal requests meet.
 void Asks::draw_adapters(Random& random, Request& r) const {
-  if (theme_ == Theme::cuts || !random.chance(0.3)) return;
+  if (theme_ == Theme::cuts || theme_ == Theme::arriving || !random.chance(0.3)) return;
   const auto& set = adapters_[random.below(adapters_.size())];
   const bool sparse = r.kv.storage && r.kv.storage->prefill.way != SparsePrefill::Way::none;
   const bool plain = !r.kv.retain && !r.kv.select && !r.kv.blend && !r.kv.convert && !sparse;
@@ -238,7 +245,8 @@ Request Asks::make(std::uint64_t ask) const {
                                     : KvWrite::all;
   r.kv.priority = static_cast<std::uint8_t>(random.below(101));
   if (random.chance(0.1)) r.kv.ttl = 1'000'000 * static_cast<Nanoseconds>(1 + random.below(100));
-  if (random.chance(0.1)) r.kv.disk = r.kv.remote = false;
+  if (random.chance(0.1)) r.kv.disk = false;
+  if (random.chance(r.kv.disk ? 0.1 : 0.6)) r.kv.remote = false;
   if (pins_ && random.chance(0.3))
     r.kv.leases.push_back({.ttl = random.chance(0.5) ? 50'000'000 : 0,
                            .pin = random.chance(0.7),

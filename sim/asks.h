@@ -38,16 +38,17 @@ class Asks {
 
   const std::vector<std::vector<TokenId>>& texts() const { return texts_; }
   const std::vector<Policy>& policies() const { return policies_; }
-  bool are_greedy() const { return theme_ == Theme::greedy; }
-
- private:
   // Most worlds mix everything. Some have more of what happens rarely in a mix.
   enum class Theme : std::uint8_t {
     mixed,
-    greedy,   // most likely tokens in two formats: steps are submitted ahead
-    reading,  // methods that read the prompt again, with several answers
-    cuts,     // texts that end before and behind the cuts of their budgets
+    greedy,    // most likely tokens in two formats: steps are submitted ahead
+    reading,   // methods that read the prompt again, with several answers
+    cuts,      // texts that end before and behind the cuts of their budgets
+    arriving,  // plain prompts that are loaded again and again, while slabs are emptied
   };
+  static Theme theme_of(std::uint64_t seed);
+
+ private:
   Policy draw_policy(const Runtime& runtime);
   std::shared_ptr<const StoragePolicy> draw_storage();
   std::string draw_retain();
@@ -59,8 +60,8 @@ class Asks {
   void draw_resident(Random& random, Request& r) const;
 
   std::uint64_t seed_;
-  Random random_;  // of what the world has
   Theme theme_;
+  Random random_;  // of what the world has
   std::vector<std::vector<TokenId>> texts_;
   std::vector<Policy> policies_;
   std::vector<std::string> tenants_, salts_;

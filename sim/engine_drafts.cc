@@ -10,7 +10,8 @@ namespace quire {
 ServiceOptions EngineWorld::with_drafts(ServiceOptions service) {
   DraftOptions& drafts = service.drafts;
   const double kind = draft_random_.unit();
-  if (kind < 0.4) return service;
+  // No step is submitted ahead of one with drafts.
+  if (kind < 0.3 || theme_ == Asks::Theme::greedy) return service;
   drafts.tokens_max = 1 + static_cast<std::uint32_t>(draft_random_.below(40));
   drafts.adaptive = draft_random_.chance(0.2);
   if (kind < 0.5) {
@@ -46,7 +47,7 @@ void EngineWorld::count_drafts(const DraftTallies& drafts) {
     report_.features["guesses accepted"] += tally.accepted;
     report_.features["guesses rejected"] += tally.tokens - tally.accepted;
   }
-  if (!crowd_.drafts().source) report_.features["drafts by lookup"] += drafts[0].drafts;
+  if (!crowd_.service().drafts.source) report_.features["drafts by lookup"] += drafts[0].drafts;
 }
 
 }  // namespace quire

@@ -147,11 +147,14 @@ void EngineWorld::judge(const Live& l) {
     report_.features["resumed"] += l.log->result->preemptions > 0;
     report_.features["cold blocks"] += l.log->result->cold_blocks > 0;
     report_.features["cold blocks lost"] += l.log->result->lost_blocks > 0;
+    if (l.log->result->preemptions > crowd_.service().preemptions_max)
+      wrong(l, fmt::format("it gave way {} times", l.log->result->preemptions));
   }
   if (l.log->admission) {
     report_.features["cached tokens"] += l.log->admission->cached_tokens > 0;
     report_.features["waited for a prefix"] += l.log->admission->waited_tokens > 0;
     report_.features["loaded from a tier"] += l.log->admission->loaded_tokens > 0;
+    report_.features["loaded from a store"] += l.log->admission->remote_tokens > 0;
     report_.features["load failed"] += l.log->admission->reason == Reason::load_failed;
     report_.features["load too slow"] += l.log->admission->reason == Reason::load_too_slow;
     const auto retain = asks_.make(l.ask).kv.retain;

@@ -42,7 +42,10 @@ class EngineWorld {
   // engine_sim.cc
   void step();
   void trouble();
+  void resize();
   void finish_all();
+  void tell_unfinished();
+  void count_moves();
   void count_events();
 
   // engine_drafts.cc
@@ -70,6 +73,7 @@ class EngineWorld {
   Request make(std::uint64_t ask, std::uint32_t tokens_max) const;
 
   EngineSimOptions options_;
+  const Asks::Theme theme_;
   Random random_;
   ToyEngineOptions opened_;
   bool crowded_;  // memory is short, and nothing else goes wrong: whatever fits alone must finish
@@ -78,8 +82,8 @@ class EngineWorld {
   ToyEngine crowd_;
   Asks asks_;
   std::map<JobId, Live> live_;
-  std::uint64_t jobs_ = 0;
-  std::deque<std::uint64_t> recent_;  // asks
+  std::uint64_t jobs_ = 0, moved_ = 0;  // moved_: blocks, when it was last counted
+  std::deque<std::uint64_t> recent_;    // asks
   Alone alone_;
   std::optional<Guest> guest_;
   struct Lease {

@@ -20,19 +20,20 @@ constexpr std::string_view kFeatures[] = {
     "sampled", "penalties", "logit bias", "logprobs", "prompt_logprobs",
     "prompt_logprobs of a part", "pooling last", "pooling mean", "pooling cls", "mask",
     "stop tokens", "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt",
-    "no reuse", "write none", "write prompt", "memory only", "ttl", "lease", "pin", "breakpoint",
-    "model with windows", "model with latent attention", "drawn by the executor", "adapter",
-    "adapter that begins late", "resident",
+    "no reuse", "write none", "write prompt", "memory only", "not in stores", "only in stores",
+    "ttl", "lease", "pin", "breakpoint", "model with windows", "model with latent attention",
+    "drawn by the executor", "adapter", "adapter that begins late", "resident",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",
     "step ahead", "cancelled", "client finished it", "deadline passed", "device lost", "not finite",
     "refused", "too large", "cut to what fits", "cache cleared", "cache resized", "memory failed",
     "snapshots dropped", "clock jumped", "began with a snapshot", "pin checked", "limits changed",
-    "over quota", "written to a tier", "loaded from a tier", "load failed", "load too slow",
-    "read in vain", "tier down", "gate in time", "gate too late", "sealed notices", "guest's draft",
-    "guest's draft rejected", "drafts", "guesses accepted", "guesses rejected", "drafts by lookup",
-    "endless", "converted", "blended", "cold blocks", "cold blocks lost"};
+    "over quota", "written to a tier", "loaded from a tier", "two tiers", "loaded from a store",
+    "moved while blocks arrived", "load failed", "load too slow", "read in vain", "tier down",
+    "gate in time", "gate too late", "sealed notices", "guest's draft", "guest's draft rejected",
+    "drafts", "guesses accepted", "guesses rejected", "drafts by lookup", "endless", "converted",
+    "blended", "cold blocks", "cold blocks lost"};
 
 }  // namespace
 
@@ -106,7 +107,9 @@ void Asks::count(const Request& r, Features& features) {
   note(!kv.reuse, "no reuse");
   note(kv.write == KvWrite::none, "write none");
   note(kv.write == KvWrite::prompt, "write prompt");
-  note(!kv.disk, "memory only");
+  note(!kv.disk && !kv.remote, "memory only");
+  note(kv.disk && !kv.remote, "not in stores");
+  note(!kv.disk && kv.remote, "only in stores");
   note(kv.ttl > 0, "ttl");
   note(kv.resident > 0, "resident");
   for (const LeaseRequest& lease : kv.leases)

@@ -91,21 +91,26 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
   CHECK(real.ok());
   auto memory = std::make_unique<FailingMemory>(std::move(real.value()));
   memory_ = memory.get();
-  auto executor =
-      std::make_unique<ToyExecutor>(files.source->config(), clock_, files.pages, options.draws);
+  auto executor = std::make_unique<ToyExecutor>(files.source->config(), clock_, files.pages,
+                                                options.draws, options.row_time);
   executor_ = executor.get();
   clock_.advance(1'000'000'000);
   std::unique_ptr<TierLink> tiers;
-  if (options.tier) {
-    const TierLinkOptions way{.write = options.tier_write,
-                              .queue_bytes = options.cache_bytes / 4,
-                              .way = Courier::Way::at_once,
-                              .clock = &clock_};
-    tiers = std::move(TierLink::open(way, [&](Mailbox& mailbox) {
-                        auto tier = std::make_unique<MemoryTier>(*options.tier, clock_, mailbox);
-                        tier_ = tier.get();
-                        return Result<std::unique_ptr<Tier>>(std::move(tier));
-                      }).value());
+  for (const MemoryTierOptions& place : options.tiers) {
+    const auto opener = [&](Mailbox& mailbox) {
+      auto tier = std::make_unique<MemoryTier>(place, clock_, mailbox);
+      tiers_.push_back(tier.get());
+      return Result<std::unique_ptr<Tier>>(std::move(tier));
+    };
+    if (tiers)
+      CHECK(tiers->add(opener).ok());
+    else
+      tiers = std::move(TierLink::open({.write = options.tier_write,
+                                        .queue_bytes = options.cache_bytes / 4,
+                                        .way = Courier::Way::at_once,
+                                        .clock = &clock_},
+                                       opener)
+                            .value());
   }
   auto made = Runtime::assemble({.source = files.source,
                                  .pool = std::make_unique<ThreadPool>(1),
@@ -143,7 +148,7 @@ ToyEngine::Submitted ToyEngine::submit(Request request, std::shared_ptr<AnswerLo
 }
 
 bool ToyEngine::step() {
-  if (tier_) tier_->poll();
+  for (MemoryTier* const tier : tiers_) tier->poll();
   return engine_->step();
 }
 

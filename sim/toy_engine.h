@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,8 +55,9 @@ struct ToyEngineOptions {
   std::size_t page_bytes = 4096;  // of memory: slabs are whole pages
   std::uint32_t nodes = 2048;     // of the prefix index
   std::uint32_t key_bits = 256;   // fewer: keys of different blocks are equal
-  // Blocks are kept in a tier besides, which takes time and makes mistakes as these say.
-  std::optional<MemoryTierOptions> tier = {};
+  Nanoseconds row_time = kToyRowTime;
+  // Blocks are kept in tiers besides, the fastest first, which take time and make mistakes as these say.
+  std::vector<MemoryTierOptions> tiers = {};
   TierWrite tier_write = TierWrite::automatic;
 };
 
@@ -72,9 +74,9 @@ class ToyEngine {
   ToyExecutor& executor() { return *executor_; }
   ToyTrouble& trouble() { return executor_->trouble(); }
   FailingMemory& memory() { return *memory_; }
-  MemoryTier* tier() { return tier_; }  // null: there is none
+  std::span<MemoryTier* const> tiers() { return tiers_; }
   const ToyEngineOptions& opened() const { return opened_; }
-  const DraftOptions& drafts() const { return service_.drafts; }
+  const ServiceOptions& service() const { return service_; }
 
   struct Submitted {
     Failure failure;           // kind none: it runs
@@ -92,7 +94,7 @@ class ToyEngine {
   RequestLog log_{16};
   ToyExecutor* executor_ = nullptr;
   FailingMemory* memory_ = nullptr;
-  MemoryTier* tier_ = nullptr;
+  std::vector<MemoryTier*> tiers_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Engine> engine_;
 };

@@ -18,9 +18,11 @@ Error lost() { return {Code::unavailable, "the toy device does not answer"}; }
 }  // namespace
 
 ToyExecutor::ToyExecutor(const ModelConfig& config, ManualClock& clock,
-                         std::shared_ptr<PageNumbers> pages, bool draws, std::uint32_t rows_max)
+                         std::shared_ptr<PageNumbers> pages, bool draws, Nanoseconds row_time,
+                         std::uint32_t rows_max)
     : config_(config),
       clock_(clock),
+      row_time_(row_time),
       pages_(std::move(pages)),
       vector_(vector_kernels(best_isa())),
       traits_{.numerics = 0x706f79,

@@ -30,6 +30,8 @@
 
 namespace quire {
 
+inline constexpr Nanoseconds kToyRowTime = 20'000;
+
 // What goes wrong, by chance.
 struct ToyTrouble {
   Random random{0};
@@ -41,7 +43,7 @@ struct ToyTrouble {
 class ToyExecutor final : public Executor, public PageWork {
  public:
   ToyExecutor(const ModelConfig& config, ManualClock& clock, std::shared_ptr<PageNumbers> pages,
-              bool draws = false, std::uint32_t rows_max = 512);
+              bool draws = false, Nanoseconds row_time = kToyRowTime, std::uint32_t rows_max = 512);
 
   ToyTrouble& trouble() { return trouble_; }
   // What a step and a row of it take, by the clock.
@@ -78,7 +80,7 @@ class ToyExecutor final : public Executor, public PageWork {
 
   const ModelConfig config_;
   ManualClock& clock_;
-  Nanoseconds step_time_ = 1'000'000, row_time_ = 20'000;
+  Nanoseconds step_time_ = 1'000'000, row_time_;
   std::shared_ptr<PageNumbers> pages_;
   const VectorKernels& vector_;
   ExecutorTraits traits_;

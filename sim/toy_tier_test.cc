@@ -18,7 +18,7 @@ Request request(std::uint32_t seed, const std::string& tenant = {}) {
 
 ToyEngineOptions with_tier(const MemoryTierOptions& tier, TierWrite write = TierWrite::automatic) {
   ToyEngineOptions o{.cache_bytes = 2 << 20};
-  o.tier = tier;
+  o.tiers = {tier};
   o.tier_write = write;
   return o;
 }
@@ -132,7 +132,7 @@ TEST(ToyTier, ATierThatIsDownIsNotWaitedFor) {
   Toys toys(with_tier({}));
   const auto first = toys.ask(request(5));
   toys.forget();
-  toys.toy.tier()->set_down(true);
+  toys.toy.tiers()[0]->set_down(true);
   EXPECT_EQ(Toys::tokens(*toys.ask(request(5))), Toys::tokens(*first));
 }
 
@@ -178,7 +178,7 @@ TEST(ToyTier, EachPolicyWritesWhatItSays) {
     toys.toy.step();
     toys.toy.clock().advance(1'000'000'000);
     toys.toy.step();
-    return toys.toy.tier()->stats().records;
+    return toys.toy.tiers()[0]->stats().records;
   };
   EXPECT_GE(written(TierWrite::automatic, false, false), kPrompt / kToyBlock);
   EXPECT_GE(written(TierWrite::always, false, false), kPrompt / kToyBlock);
@@ -189,19 +189,43 @@ TEST(ToyTier, EachPolicyWritesWhatItSays) {
   EXPECT_GT(written(TierWrite::evicted, false, true), 0u);
 }
 
+// A slower tier that machines share stands behind the first. It has what the first one lost, and what a
+// request may not keep on the disk.
+TEST(ToyTier, AStoreBehindTheDiskHasWhatTheDiskLost) {
+  ToyEngineOptions o = with_tier({.bytes_per_s = 1e9}, TierWrite::always);
+  o.tiers.push_back({.traits = {.name = "remote", .shared = true, .durable = true},
+                     .bytes_per_s = 1e8,
+                     .secret = DeploymentSecret::random()});
+  Toys toys(o);
+  const auto first = toys.ask(request(10));
+  toys.forget();
+  const auto near = toys.ask(request(10));
+  EXPECT_EQ(near->admission->loaded_tokens, kWhole);
+  EXPECT_EQ(near->admission->remote_tokens, 0u);
+  toys.toy.tiers()[0]->clear();
+  toys.forget();
+  Request local = request(10);
+  local.kv.remote = false;
+  EXPECT_EQ(toys.ask(std::move(local))->admission->loaded_tokens, 0u);
+  toys.forget();
+  const auto far = toys.ask(request(10));
+  EXPECT_EQ(far->admission->remote_tokens, kWhole);
+  EXPECT_EQ(Toys::tokens(*far), Toys::tokens(*first));
+}
+
 // Blocks that could not be written are offered again.
 TEST(ToyTier, WhatWasLostIsWrittenLater) {
   Toys toys(with_tier({}));
-  toys.toy.tier()->set_down(true);
+  toys.toy.tiers()[0]->set_down(true);
   toys.ask(request(9));
   toys.toy.clock().advance(1'000'000'000);
   toys.toy.step();
-  EXPECT_EQ(toys.toy.tier()->stats().records, 0u);
-  toys.toy.tier()->set_down(false);
+  EXPECT_EQ(toys.toy.tiers()[0]->stats().records, 0u);
+  toys.toy.tiers()[0]->set_down(false);
   toys.ask(request(9));  // a hit
   toys.toy.clock().advance(1'000'000'000);
   toys.toy.step();
-  EXPECT_GE(toys.toy.tier()->stats().records, kPrompt / kToyBlock);
+  EXPECT_GE(toys.toy.tiers()[0]->stats().records, kPrompt / kToyBlock);
 }
 
 }  // namespace

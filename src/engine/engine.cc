@@ -155,7 +155,7 @@ void Engine::admit(Job& job) {
   job.placed = false;
   --placed_;
   job.attached = at + 1;
-  job.state = job.beams || job.first_token > 0 ? Job::State::answering : Job::State::reading;
+  job.state = job.prompt_over ? Job::State::answering : Job::State::reading;
   job.read_steps = 0;
   job.follow_since = 0;
   running_.push_back(&job);

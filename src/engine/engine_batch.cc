@@ -188,6 +188,7 @@ void Engine::choose_rows(bool admitting) {
   const auto share = [&] {
     share_rows(left, readings_, order_);
     for (const std::uint32_t i : order_) {
+      ++reading_of_[i].first->read_steps;  // also of those that get none: their turn must come
       if (readings_[i].rows == 0) continue;
       add_row(*reading_of_[i].first, reading_of_[i].second, readings_[i].rows);
       left -= readings_[i].rows;

@@ -25,10 +25,7 @@ void Engine::use_logits(std::span<float> logits) {
     const bool reading = job.state == Job::State::reading;
     if (reading && job.request.prompt_logprobs >= 0 && row.past >= unscored(job))
       score_prompt(row, logits);
-    if (b.unread() > 0) {
-      ++job.read_steps;
-      continue;
-    }
+    if (b.unread() > 0) continue;
     const std::uint32_t last = row.first_logit + row.logit_count - 1;
     if (reading) {
       begin_answers(job, last, logits);
@@ -75,6 +72,7 @@ void Engine::score_prompt(const Row& row, std::span<const float> logits) {
 // The prompt has been read: its last logits begin every choice.
 void Engine::begin_answers(Job& job, std::uint32_t logit_row, std::span<const float> logits) {
   prompt_read(job);
+  job.prompt_over = true;
   Request& r = job.request;
   if (r.tokens_max == 0) {
     const Answer& a = job.answers[0];

@@ -84,6 +84,7 @@ struct Job {
   std::shared_ptr<Stored> stored;    // what tiers have of `records`, as they answer
   std::unique_ptr<Loading> loading;  // of branch 0, while the prompt is read
   bool told_admission = false;
+  bool prompt_over = false;      // was read to its end, even if it must be computed again
   bool snapshot_kept = false;    // what its programs left at their cut was offered to others
   bool reserved = false;         // holds all the memory it may ever need
   std::uint32_t read_steps = 0;  // steps since its reading began

@@ -151,5 +151,37 @@ TEST(Preempt, AnswersThatCannotShareFinishOneByOne) {
       std::make_shared<const RetainPolicy>(parse_retain_policy("snapkv:3200").value()), 0);
 }
 
+// A prompt without an answer is over when its budget has looked at it. It gives way before that, and all
+// of it is cached when it comes back: there is nothing left to read.
+TEST(Preempt, APromptWithoutAnAnswerEndsThoughItGaveWay) {
+  TinyEngine e(tiny(), {}, {.sequences_max = 4, .preempt = Preempt::recompute});
+  std::vector<std::shared_ptr<MemorySink>> others;
+  for (std::uint32_t i = 0; i < 3; ++i) others.push_back(e.submit(request(text_of(40, i), 200)));
+  Request warm = request(text_of(640, 7), 0);
+  warm.kv.retain = std::make_shared<const RetainPolicy>(parse_retain_policy("kvzip:100").value());
+  warm.kv.leases.push_back({.pin = true});
+  warm.prompt_logprobs = 0;
+  warm.prompt_logprobs_from = 600;
+  const auto sink = e.submit(std::move(warm));
+  const auto is_looked_at = [&] {
+    const std::vector<ActiveRequest> all = e.engine->active();
+    return all.size() == 4 && all[3].state == ActiveRequest::State::answering;
+  };
+  for (int i = 0; i < 60 && !is_looked_at(); ++i) EXPECT_TRUE(e.engine->step());
+  ASSERT_TRUE(is_looked_at()) << "its budget was done at once";
+  Request other = request(text_of(40, 9), 4);
+  other.kv.tenant = "other";  // has no place, and takes one
+  others.push_back(e.submit(std::move(other)));
+  e.run();
+  ASSERT_TRUE(sink->result) << "it never ended";
+  EXPECT_EQ(sink->result->leases.size(), 1u);
+  EXPECT_EQ(sink->scores.size(), 640u);
+  for (const auto& s : others) EXPECT_TRUE(s->result);
+  for (const LeaseId lease : sink->result->leases)
+    EXPECT_TRUE(e.runtime->cache().release(lease).ok());
+  EXPECT_EQ(e.runtime->cache().stats().leases, 0u);  // it was taken once
+  e.expect_empty();
+}
+
 }  // namespace
 }  // namespace quire

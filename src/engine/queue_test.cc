@@ -88,6 +88,24 @@ TEST_F(QueueTest, HitsGoFirstAndNobodyIsPassedForEver) {
   EXPECT_GT(hits, kMany / 3 - kMany / 50);  // and they are had
 }
 
+// Prompts that are shorter than the rest of a long one come without end, more than are read. They go first,
+// but not for ever.
+TEST(Queue, ALongPromptIsReadThoughShorterOnesKeepComing) {
+  TinyEngine e(tiny(), {}, {.step_tokens = 128, .sequences_max = 8});
+  const auto sink = e.submit(request(text_of(1000, 1), 1));
+  std::vector<std::shared_ptr<MemorySink>> others;
+  int steps = 0;
+  for (; !sink->over() && steps < 300; ++steps) {
+    std::erase_if(others, [](const auto& other) { return other->over(); });
+    while (others.size() < 12) others.push_back(e.submit(request(text_of(300, 2 + e.jobs), 1)));
+    EXPECT_TRUE(e.engine->step());
+  }
+  EXPECT_TRUE(sink->result) << "it is never read";
+  EXPECT_LT(steps, 100);
+  e.run();
+  e.expect_empty();
+}
+
 TEST_F(QueueTest, AStepCostsHardlyMoreWhenTenThousandWait) {
   // What a step takes besides computing, while sixteen decode and the rest wait for room.
   const auto other_us = [&](std::uint32_t steps) {
