@@ -180,8 +180,8 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   r->kv_format_ = options.kv_format;
   if (on_device && r->kv_format_ == "auto") r->kv_format_ = "bf16";
   if (r->kv_format_ == "auto") {
-    TRY(const TensorView q, r->source_->tensor("blk.0.attn_q.weight"));
-    r->kv_format_ = q.type == DType::f32 ? "f32" : "f16";
+    TRY(const TensorView out, r->source_->tensor("blk.0.attn_output.weight"));
+    r->kv_format_ = out.type == DType::f32 ? "f32" : "f16";
   }
   if (!options.kv_plan.empty() && options.kv_plan.size() == r->config().layers) {
     r->plan_.emplace(options.kv_plan[0]);
