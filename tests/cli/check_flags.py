@@ -11,7 +11,7 @@ quire, root = sys.argv[1], pathlib.Path(sys.argv[2])
 # Flags of other programs that our pages speak of.
 OTHERS = {
     "--preset", "--build", "--target", "--test-dir", "--output-on-failure", "--long", "--help", "--version", "--clients",
-    "--generators", "--events", "--folder", "--fetch", "--recursive", "--only", "--benchmark"}
+    "--generators", "--events", "--s3", "--folder", "--fetch", "--recursive", "--only", "--benchmark"}
 
 
 def help_of(*words):

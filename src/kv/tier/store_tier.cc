@@ -105,8 +105,10 @@ StoreTier::~StoreTier() {
   }
   const std::lock_guard lock(in.mail_gate);
   in.left_behind = true;
-  static std::vector<Inside*> orphans;  // a thread still uses each
-  orphans.push_back(inside_.release());
+  static std::mutex gate;
+  static auto* const orphans = new std::vector<Inside*>;  // a thread still uses each, for ever
+  const std::lock_guard one_at_a_time(gate);
+  orphans->push_back(inside_.release());
 }
 
 bool StoreTier::Inside::ask(StoreLine& line, const std::function<Status(ValueStore&)>& call) {
