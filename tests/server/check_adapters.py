@@ -37,12 +37,20 @@ def cached(answer):
     return answer["kv"]["cached_tokens"]
 
 
+def make_broken(path):
+    """An adapter whose configuration says another rank than its matrices have."""
+    shutil.copytree(ADAPTERS / "llama-qv", path)
+    config = path / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "r": 5}))
+
+
 class Adapters(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.top = tempfile.TemporaryDirectory()
         cls.dir = pathlib.Path(cls.top.name) / "adapters"
         shutil.copytree(ADAPTERS, cls.dir)
+        make_broken(cls.dir / "broken")
         (pathlib.Path(cls.top.name) / "outside").mkdir()
         keys = pathlib.Path(cls.top.name) / "keys"
         keys.write_text(KEYS)
@@ -74,16 +82,16 @@ class Adapters(unittest.TestCase):
         self.assertEqual(self.server.call("GET", "/v1/models/none", headers=PLAIN)[0], 404)
 
     def test_answers_differ_and_share_nothing(self):
-        s = self.server
-        base = ask(s, prompt=PROMPT[5:])
-        with_it = ask(s, "qv", prompt=PROMPT[5:])
+        s, text = self.server, PROMPT[::-1]
+        base = ask(s, prompt=text)
+        with_it = ask(s, "qv", prompt=text)
         self.assertNotEqual(told(base), told(with_it))
         self.assertEqual(cached(with_it), 0)
         self.assertEqual(with_it["kv"]["explain"]["reason"], "adapter_mismatch")
-        again = ask(s, "qv", prompt=PROMPT[5:])
+        again = ask(s, "qv", prompt=text)
         self.assertEqual(told(again), told(with_it))
         self.assertGreaterEqual(cached(again), 64)
-        self.assertEqual(told(ask(s, kv={"adapter": "qv"}, prompt=PROMPT[5:])), told(with_it))
+        self.assertEqual(told(ask(s, kv={"adapter": "qv"}, prompt=text)), told(with_it))
         self.assertEqual(again["model"], "qv")
         ask(s, "nobody", status=404)
         ask(s, kv={"adapter": "nobody"}, status=404)
@@ -138,10 +146,11 @@ class Adapters(unittest.TestCase):
             message = self.load("x", path, 400)["error"]["message"]
             self.assertIn("not in the folder", message)
         self.load("x", "nothing", 404)
-        self.load("x", "qwen2-all", 400)
         self.load("m", "llama-all", 400)
         self.load("", "llama-all", 400)
-        self.assertNotIn(self.top.name, json.dumps(self.load("x", "qwen2-all", 400)))
+        message = self.load("x", "broken", 400)["error"]["message"]
+        self.assertIn("has rank 5", message)
+        self.assertNotIn(self.top.name, message)
         ask(self.server, "x", status=404)
 
     def test_a_changed_file_never_hits(self):
@@ -230,7 +239,7 @@ class Adapters(unittest.TestCase):
         _, _, metrics = s.call("GET", "/metrics", headers=ADMIN, raw=True)
         self.assertIn(b"vllm:lora_requests_info", metrics)
         self.assertRegex(metrics.decode(), r'lora_adapters\{[^}]*\} [1-9]')
-        lines = [json.loads(line) for line in open(self.top.name + "/log")]
+        lines = [json.loads(line) for line in pathlib.Path(self.top.name + "/log").read_text().splitlines()]
         self.assertTrue({"qv", None} <= {line.get("adapter") for line in lines if "model" in line})
 
     def test_without_a_folder_clients_load_nothing(self):
@@ -255,7 +264,10 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(len(set(answers)), 4)
 
     def test_what_cannot_be_read_is_told(self):
-        self.assertIn("another model", self.run_quire("--lora", f"a={ADAPTERS}/qwen2-all", fails=True))
+        broken = tempfile.TemporaryDirectory()
+        make_broken(pathlib.Path(broken.name) / "it")
+        self.assertIn("has rank 5", self.run_quire("--lora", f"a={broken.name}/it", fails=True))
+        broken.cleanup()
         self.assertIn("not there", self.run_quire("--lora", "a=/nowhere", fails=True))
         self.assertIn("--lora-memory", self.run_quire("--lora", f"a={ADAPTERS}/llama-qv", "--lora-memory", "1K", fails=True))
 
