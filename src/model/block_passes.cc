@@ -15,6 +15,7 @@ bool BlockPasses::next() {
   const KvView& first = whole_.groups[0];
   tokens_.clear();
   positions_.clear();
+  adapters_.clear();
   wanted_.clear();
   wanted_from_.clear();
   for (auto& list : sequences_) list.clear();
@@ -36,6 +37,7 @@ bool BlockPasses::next() {
     for (std::uint32_t i = from; i < from + count; ++i) {
       tokens_.push_back(whole_.tokens[i]);
       positions_.push_back(whole_.positions[i]);
+      if (!whole_.adapters.empty()) adapters_.push_back(whole_.adapters[i]);
     }
     const auto begin = std::ranges::lower_bound(whole_.wanted, from);
     for (auto it = begin; it != whole_.wanted.end() && *it < from + count; ++it) {
@@ -49,6 +51,7 @@ bool BlockPasses::next() {
   for (std::size_t g = 0; g < views_.size(); ++g) views_[g].sequences = sequences_[g].data();
   part_.tokens = tokens_;
   part_.positions = positions_;
+  part_.adapters = adapters_;
   part_.groups = views_;
   part_.wanted = wanted_;
   return true;

@@ -29,7 +29,7 @@ class BlockPasses {
   StepPlan part_;
   std::vector<std::uint32_t> done_;  // rows of each sequence that were in earlier passes
   std::vector<TokenId> tokens_;
-  std::vector<std::uint32_t> positions_, wanted_, wanted_from_;
+  std::vector<std::uint32_t> positions_, adapters_, wanted_, wanted_from_;
   std::vector<std::vector<KvSequenceView>> sequences_;  // by group
   std::vector<KvView> views_;
 };

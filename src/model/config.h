@@ -41,6 +41,8 @@ struct ModelConfig {
   float logit_softcap = 0;         // 0: none
   bool learned_positions = false;  // the embedding of a position is added to that of its token
   bool tied_head = false;
+  // GGUF files have rows of q and k in pairs (2i, 2i + 1), Hugging Face's have not.
+  bool paired_in_gguf = false;
   Norm output_norm;
   std::vector<RopeConfig> ropes;
   std::vector<LayerSpec> per_layer;

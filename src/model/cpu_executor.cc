@@ -24,7 +24,8 @@ CpuExecutor::CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool)
               .rows_max = model_->options().rows_max,
               .in_flight = 2,
               .page_work = true,
-              .gates = true} {}
+              .gates = true,
+              .adapters = true} {}
 
 Geometry CpuExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   return model_->geometry(tokens_per_block, policy);
@@ -62,6 +63,8 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
                      .reads = p.reads,
                      .gates = p.gates,
                      .sealed = p.sealed,
+                     .adapters = p.adapters,
+                     .adapter_sets = p.adapter_sets,
                      .dropped = dropped_,
                      .broken = broken_rows_},
                     to);

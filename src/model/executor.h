@@ -30,6 +30,8 @@
 
 namespace quire {
 
+class AdapterSet;  // model/adapter/adapter.h
+
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 // What an executor can do. A request that asks for more is refused when it is prepared.
@@ -42,6 +44,7 @@ struct ExecutorTraits {
   bool draws = false;            // tokens are drawn where the logits are
   bool page_work = false;        // taps, compacted sequences, chosen pages and PageWork
   bool gates = false;            // waits for layers, and says when layers are sealed
+  bool adapters = false;         // rows may have adapters
 };
 
 // What is wanted of the rows that StepPlan::wanted lists.
@@ -79,6 +82,9 @@ struct StepPlan {
   std::span<const PageReads* const> reads = {};  // by sequence, null: reads everything; or empty
   // By sequence, null: everything is there; or empty.
   std::span<LayerGate* const> gates = {};
+  // By row: 0, or 1 + the index of the adapters that it has; or empty.
+  std::span<const std::uint32_t> adapters = {};
+  std::span<const AdapterSet* const> adapter_sets = {};
   // Called on a compute thread when the blocks that a step fills are encoded in one more layer.
   const std::function<void(std::uint32_t layer)>* sealed = nullptr;
 };

@@ -65,4 +65,18 @@ Result<Digest> digest_of_files(std::span<const std::string> paths) {
   return all.finish();
 }
 
+Digest digest_of(ByteParts parts) {
+  Sha256 all;
+  for (const std::span<const std::byte> part : parts) {
+    if (parts.size() == 1) {
+      all.add(part);
+      continue;
+    }
+    Sha256 one;
+    one.add(part);
+    all.add(one.finish());
+  }
+  return all.finish();
+}
+
 }  // namespace quire

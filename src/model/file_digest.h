@@ -15,4 +15,8 @@ namespace quire {
 // order.
 Result<std::array<std::byte, 32>> digest_of_files(std::span<const std::string> paths);
 
+// The same of bytes in memory.
+using ByteParts = std::span<const std::span<const std::byte>>;
+std::array<std::byte, 32> digest_of(ByteParts parts);
+
 }  // namespace quire

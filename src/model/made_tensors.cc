@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <functional>
 #include <utility>
 
 namespace quire {
@@ -88,6 +89,14 @@ Result<TensorView> MadeTensors::piece(const TensorView& whole, const std::string
   return view;
 }
 
+TensorView MadeTensors::keep(TensorView view, std::vector<std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  Bytes& kept = copies_[view.name];
+  if (kept.empty()) kept = std::move(bytes);
+  view.data = kept;
+  return view;
+}
+
 void MadeTensors::detach() {
   const std::lock_guard lock(mutex_);
   detached_ = true;
@@ -97,8 +106,13 @@ void MadeTensors::detach() {
 bool MadeTensors::drop(const TensorView& tensor) {
   const std::lock_guard lock(mutex_);
   const auto found = copies_.find(tensor.name);
-  if (found == copies_.end() || found->second.data() != tensor.data.data()) return false;
-  copies_.erase(found);
+  if (found == copies_.end()) return false;
+  const Bytes& copy = found->second;
+  const std::less_equal<const std::byte*> not_after;
+  const std::byte* const end = copy.data() + copy.size();
+  if (!not_after(copy.data(), tensor.data.data()) || !not_after(tensor.data.data(), end))
+    return false;
+  if (tensor.data.size() == copy.size()) copies_.erase(found);
   return true;
 }
 

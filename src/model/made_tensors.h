@@ -32,7 +32,9 @@ class MadeTensors {
   Result<TensorView> piece(const TensorView& whole, const std::string& file, std::string_view name,
                            const std::vector<std::uint64_t>& shape, const TensorPiece& piece,
                            const ModelConfig& config, NamedTensor named);
-  // Frees the copy that this is a view of; false: it is none.
+  // Keeps bytes that were made of a tensor; the view is of them then.
+  TensorView keep(TensorView view, std::vector<std::byte> bytes);
+  // Frees the copy that this is a view of, if it is of all of it; false: it is of none.
   bool drop(const TensorView& tensor);
   // The file can no longer be read: what would be copied has no bytes from here on.
   void detach();

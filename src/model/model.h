@@ -71,6 +71,9 @@ struct StepRows {
   // By sequence, null: everything is there; or empty. Not on a device.
   std::span<LayerGate* const> gates = {};
   const std::function<void(std::uint32_t layer)>* sealed = nullptr;
+  // By row: 0, or 1 + the index of the adapters that it has; or empty. Not on a device.
+  std::span<const std::uint32_t> adapters = {};
+  std::span<const AdapterSet* const> adapter_sets = {};
   // Set to 1 for sequences whose gate did not open in time; as long as `gates`.
   std::span<std::uint8_t> dropped = {};
   // Set to 1 for rows with keys or values that are not finite or too large; as long as `tokens`, or

@@ -31,7 +31,9 @@ Pass::Pass(Model::State& state, const Geometry& geometry, const StepRows& step, 
       sharing_(sharing_for(row_count_, worker.count)),
       row_phase_(sharing_ == Sharing::few ? Range{0, row_count_}
                                           : share(row_count_, sharing_ == Sharing::rows ? 8 : 1)),
-      matrix_rows_(sharing_ == Sharing::rows ? row_phase_ : Range{0, row_count_}) {}
+      matrix_rows_(sharing_ == Sharing::rows ? row_phase_ : Range{0, row_count_}) {
+  find_adapted();
+}
 
 Pass::Range Pass::share(std::uint32_t count, std::uint32_t multiple) const {
   const std::uint64_t units = (count + multiple - 1) / multiple;
@@ -129,6 +131,7 @@ void Pass::enter(std::uint32_t row, std::uint32_t to_row, const Norm& pre,
                  const std::vector<float>& weight, const ActivationRows& to) {
   const float* h = normed(pre, weight, x_row(row), c_.hidden, own_.row.data());
   encode(h, to_row, 0, c_.hidden, to);
+  if (!own_.adapted.empty()) keep(row, h, c_.hidden);
 }
 
 void Pass::encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
@@ -140,18 +143,20 @@ void Pass::encode(const float* from, std::uint32_t row, std::uint32_t first, std
 
 // A projection back to the width of the residual stream, into y.
 void Pass::project(const Layer& l, const PackedMatrix& w, const std::vector<float>& bias,
-                   const ActivationRows& in) {
+                   const ActivationRows& in, Adapted linear) {
   const Range mine = unit_share(w.padded_outputs(), kPanelOutputs);
   if (mine.begin == mine.end) return;
   s_.linear.multiply(w, in, matrix_rows_.begin, matrix_rows_.end, mine.begin, mine.end,
                      floats(scratch_.y), c_.hidden, &fetch_);
-  if (bias.empty() && l.spec.residual == 1) return;
   const std::uint32_t count = std::min(mine.end, c_.hidden) - mine.begin;
-  for (std::uint32_t r = matrix_rows_.begin; r < matrix_rows_.end; ++r) {
-    float* y = floats(scratch_.y) + std::size_t{r} * c_.hidden + mine.begin;
-    if (!bias.empty()) s_.vector.add(y, bias.data() + mine.begin, count);
-    if (l.spec.residual != 1) s_.vector.scale(y, l.spec.residual, count);
-  }
+  const auto y = [&](std::uint32_t r) {
+    return floats(scratch_.y) + std::size_t{r} * c_.hidden + mine.begin;
+  };
+  for (std::uint32_t r = matrix_rows_.begin; !bias.empty() && r < matrix_rows_.end; ++r)
+    s_.vector.add(y(r), bias.data() + mine.begin, count);
+  expand(l, {&linear, 1}, linear, mine.begin, count, y(matrix_rows_.begin), c_.hidden);
+  for (std::uint32_t r = matrix_rows_.begin; l.spec.residual != 1 && r < matrix_rows_.end; ++r)
+    s_.vector.scale(y(r), l.spec.residual, count);
 }
 
 // The last feed-forward goes straight into the logits, so its activations have 16 bits. On SmolLM2
@@ -168,21 +173,24 @@ void Pass::feed_forward(const Layer& l) {
     if (!l.spec.parallel) enter(r, r, l.spec.pre_f, l.w.pre_f, in);
   }
   meet_after_rows();
+  shrink(l, kGateUp, adapter_inputs());
   const float* bias = l.spec.ffn.bias ? l.w.gate_up_bias.data() : nullptr;
   const Range mine = unit_share(l.spec.ffn.width, kGateUpUnit);
   for (std::uint32_t u = mine.begin; u < mine.end; u += kGateUpUnit)
     multiply_units(l.spec.ffn, l.w.gate_up, bias, matrix_rows_,
-                   {u, std::min(mine.end, u + kGateUpUnit)}, in, inner);
+                   {u, std::min(mine.end, u + kGateUpUnit)}, in, inner, &l);
   meet_after_columns();
-  project(l, l.w.down, l.w.down_bias, inner);
+  shrink(l, kDown, s_.adapters.inner.data());
+  project(l, l.w.down, l.w.down_bias, inner, Adapted::down);
   meet_after_columns();
 }
 
 // Gate and up of a few inner units, their product, and its encoding for the down projection. `bias`
-// (may be null) has those of gate, then those of up.
+// (may be null) has those of gate, then those of up. `adapted`: the layer whose rows these are, where
+// adapters may change them.
 void Pass::multiply_units(const FeedForward& ffn, const PackedPair& w, const float* bias,
                           Range rows, Range units, const ActivationRows& in,
-                          const ActivationRows& inner) {
+                          const ActivationRows& inner, const Layer* adapted) {
   constexpr std::uint32_t kStride = 2 * kGateUpUnit;
   const std::uint32_t count = units.end - units.begin;
   const std::size_t skipped_rows = std::size_t{rows.begin} * kStride;
@@ -197,15 +205,24 @@ void Pass::multiply_units(const FeedForward& ffn, const PackedPair& w, const flo
     if (ffn.gated) multiply(w.gate, units.begin, units.end, 0);
     multiply(w.up, units.begin, units.end, ffn.gated ? kGateUpUnit : 0);
   }
+  const bool has_adapters = adapted != nullptr && !own_.adapted.empty();
+  for (std::uint32_t r = rows.begin; bias && r < rows.end; ++r) {
+    float* at = floats(own_.unit) + std::size_t{r - rows.begin} * kStride;
+    if (ffn.gated) s_.vector.add(at, bias + units.begin, count);
+    s_.vector.add(ffn.gated ? at + kGateUpUnit : at,
+                  bias + (ffn.gated ? inner.inputs : 0) + units.begin, count);
+  }
+  if (has_adapters) {
+    float* const at = floats(own_.unit);
+    if (ffn.gated) expand(*adapted, kGateUp, Adapted::gate, units.begin, count, at, kStride);
+    expand(*adapted, kGateUp, Adapted::up, units.begin, count, ffn.gated ? at + kGateUpUnit : at,
+           kStride);
+  }
   const auto product = ffn.activation == Activation::silu ? s_.vector.silu_mul : s_.vector.gelu_mul;
   const auto alone = ffn.activation == Activation::gelu ? s_.vector.gelu : s_.vector.gelu_erf;
   for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
     float* at = floats(own_.unit) + std::size_t{r - rows.begin} * kStride;
     float* up = ffn.gated ? at + kGateUpUnit : at;
-    if (bias) {
-      if (ffn.gated) s_.vector.add(at, bias + units.begin, count);
-      s_.vector.add(up, bias + (ffn.gated ? inner.inputs : 0) + units.begin, count);
-    }
     if (!ffn.gated)
       alone(at, count, at);
     else if (ffn.activation == Activation::clamped)
@@ -213,6 +230,7 @@ void Pass::multiply_units(const FeedForward& ffn, const PackedPair& w, const flo
     else
       product(at, up, count, at);
     encode(at, r, units.begin, count, inner);
+    if (has_adapters) keep_inner(r, units.begin, at, count, inner.inputs);
   }
 }
 

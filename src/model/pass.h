@@ -11,6 +11,8 @@
 // in a second Pass.
 #pragma once
 
+#include <span>
+
 #include "model/state.h"
 
 namespace quire {
@@ -56,13 +58,26 @@ class Pass {
   void encode(const float* from, std::uint32_t row, std::uint32_t first, std::uint32_t count,
               const ActivationRows& to) const;
   void project(const Layer& l, const PackedMatrix& w, const std::vector<float>& bias,
-               const ActivationRows& in);
+               const ActivationRows& in, Adapted linear);
   void feed_forward(const Layer& l);
   void multiply_units(const FeedForward& ffn, const PackedPair& w, const float* bias, Range rows,
-                      Range units, const ActivationRows& in, const ActivationRows& inner);
+                      Range units, const ActivationRows& in, const ActivationRows& inner,
+                      const Layer* adapted = nullptr);
   void finish(const Layer& last);       // attention and feed-forward of the last layer, logits
   void finish_tail(const Layer& last);  // finish(), where not all rows are finished
   void logits();
+
+  // pass_adapters.cc
+  void find_adapted();
+  float* adapter_inputs() const;
+  void keep(std::uint32_t row, const float* from, std::uint32_t count) const;
+  void keep_inner(std::uint32_t row, std::uint32_t first, const float* from, std::uint32_t count,
+                  std::uint32_t width) const;
+  template <class F>
+  void each_pair(const Layer& l, std::span<const Adapted> linears, F f) const;
+  void shrink(const Layer& l, std::span<const Adapted> linears, float* from);
+  void expand(const Layer& l, std::span<const Adapted> linears, Adapted which, std::uint32_t first,
+              std::uint32_t count, float* out, std::size_t stride);
 
   // pass_experts.cc
   void mix_experts(const Layer& l);
@@ -72,6 +87,10 @@ class Pass {
   void multiply_experts(const Layer& l);
   void add_experts(const Layer& l);
   float shared_weight(const Layer& l, std::uint32_t row) const;
+
+  // Linear layers that have the same input.
+  static constexpr Adapted kQkv[] = {Adapted::q, Adapted::k, Adapted::v}, kOut[] = {Adapted::out},
+                           kGateUp[] = {Adapted::gate, Adapted::up}, kDown[] = {Adapted::down};
 
   // pass_attention.cc
   void keys_and_values(const Layer& l);

@@ -35,6 +35,7 @@ void Pass::keys_and_values(const Layer& l) {
     enter(r, r, l.spec.pre_a, l.w.pre_a, in);
   }
   meet_after_rows();
+  shrink(l, kQkv, adapter_inputs());
   project_qkv(l, in);
   if (worker_.index == 0 && !step_.gates.empty()) wait_for_gates(l.index);
   // From here on all queries, keys and values of this step are there, and blocks that tiers bring.
@@ -92,7 +93,6 @@ void Pass::project_then_norm(const Layer& l, const ActivationRows& in) {
   for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
     float* q = floats(scratch_.qkv) + r * width;
     float* k = q + a.queries();
-    if (a.qkv_bias) s_.vector.add(q, l.w.qkv_bias.data(), a.qkv());
     normed(a.head_norm, l.w.q_norm, q, a.queries(), q);
     normed(a.head_norm, l.w.k_norm, k, a.keys(), k);
     for (std::uint32_t head = 0; head < heads; ++head)
@@ -100,7 +100,7 @@ void Pass::project_then_norm(const Layer& l, const ActivationRows& in) {
   }
 }
 
-// One head of all rows, into out[row * stride].
+// One head of all rows, with bias and adapters, into out[row * stride].
 void Pass::multiply_head(const Layer& l, std::uint32_t head, const ActivationRows& in, float* out,
                          std::size_t stride) {
   const std::uint32_t d = l.attn.key_dim;
@@ -109,6 +109,15 @@ void Pass::multiply_head(const Layer& l, std::uint32_t head, const ActivationRow
   const std::uint32_t first = head * d - part->first;
   s_.linear.multiply(part->matrix, in, matrix_rows_.begin, matrix_rows_.end, first, first + d,
                      out - first, stride, &fetch_);
+  const Attention& a = l.attn;
+  float* const mine = out + std::size_t{matrix_rows_.begin} * stride;
+  for (std::uint32_t r = 0; a.qkv_bias && r < matrix_rows_.end - matrix_rows_.begin; ++r)
+    s_.vector.add(mine + r * stride, l.w.qkv_bias.data() + std::size_t{head} * d, d);
+  if (own_.adapted.empty()) return;
+  const bool is_query = head < a.query_heads, is_key = head < a.query_heads + a.kv_heads;
+  const Adapted linear = is_query ? Adapted::q : is_key ? Adapted::k : Adapted::v;
+  const std::uint32_t before = is_query ? 0 : is_key ? a.query_heads : a.query_heads + a.kv_heads;
+  expand(l, kQkv, linear, (head - before) * d, d, mine, stride);
 }
 
 // What becomes of a head that has been multiplied: row `rows.begin` is at `first`.
@@ -132,8 +141,6 @@ void Pass::finish_head(const Layer& l, std::uint32_t head, Range rows, float* fi
 
   for (std::uint32_t r = rows.begin; r < rows.end; ++r) {
     float* at = first + (r - rows.begin) * stride;
-    if (a.qkv_bias && !a.norm_of_all)
-      s_.vector.add(at, l.w.qkv_bias.data() + std::size_t{head} * d, d);
     const RowPlace& row = group.places[r];
     std::byte* const page = row.block + (row.passing ? passing_page : kept_page);
     // A row that is not finite here stays so: rotation does not change that.
@@ -260,10 +267,14 @@ void Pass::attention(const Layer& l) {
   const std::uint32_t width = l.attn.attended();
   const ActivationRows out =
       (sharing_ == Sharing::few ? own_.attended : scratch_.attended).of(width);
-  for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r)
-    encode(floats(scratch_.attended_rows) + std::size_t{step_row(r)} * width, r, 0, width, out);
+  for (std::uint32_t r = row_phase_.begin; r < row_phase_.end; ++r) {
+    const float* const row = floats(scratch_.attended_rows) + std::size_t{step_row(r)} * width;
+    encode(row, r, 0, width, out);
+    if (!own_.adapted.empty()) keep(r, row, width);
+  }
   meet_after_rows();
-  project(l, l.w.out, l.w.out_bias, out);
+  shrink(l, kOut, adapter_inputs());
+  project(l, l.w.out, l.w.out_bias, out, Adapted::out);
   meet_after_columns();
 }
 

@@ -138,6 +138,14 @@ void Model::State::prepare(const Geometry& geometry, const StepRows& step) {
   std::uint32_t end = 0;
   for (const std::uint32_t p : step.positions) end = std::max(end, p + 1);
   for (RopeTable& rope : ropes) rope.cover(end);
+  if (!step.adapter_sets.empty()) {
+    const auto rows = static_cast<std::uint32_t>(step.tokens.size());
+    adapters.size(config, rows, step.adapter_sets);
+    for (WorkerScratch& worker : scratch.workers) {
+      worker.adapter_inputs.resize(std::size_t{kFewRows} * adapters.input_width);
+      worker.adapter_sums.resize(std::size_t{kAdapterRowsAtOnce} * kAdapterColumnsAtOnce);
+    }
+  }
   groups.prepare(geometry, step);
   grow(scratch.partials, groups.partial_bytes);
   for (WorkerScratch& worker : scratch.workers) grow(worker.attend, groups.scratch_bytes);

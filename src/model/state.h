@@ -7,6 +7,7 @@
 #include "kernels/linear.h"
 #include "kernels/select.h"
 #include "kernels/vector.h"
+#include "model/adapter/adapted_rows.h"
 #include "model/group_steps.h"
 #include "model/packed_weights.h"
 #include "model/rope.h"
@@ -38,6 +39,9 @@ struct ActivationBuffer {
 // barrier.
 inline constexpr std::uint32_t kFewRows = 4;
 
+// Of what adapters add, in the first cache.
+inline constexpr std::uint32_t kAdapterRowsAtOnce = 32, kAdapterColumnsAtOnce = 64;
+
 // Scratch of one thread.
 struct WorkerScratch {
   ActivationBuffer hidden, attended;  // inputs of few rows
@@ -49,6 +53,8 @@ struct WorkerScratch {
   std::vector<float> scores;         // of a row's experts
   std::vector<ExpertChoice> choices;
   ExpertLists lists;
+  AdaptedRows adapted;
+  std::vector<float> adapter_inputs, adapter_sums;  // of few rows; of some columns and rows
   SelectScratch select;
 };
 
@@ -105,6 +111,7 @@ struct Model::State {
   std::vector<Finish> finishes;
 
   Scratch scratch;
+  AdapterScratch adapters;
   GroupSteps groups;
   std::vector<std::atomic<std::uint32_t>> next_task, next_seal;  // by layer
   std::uint64_t steps = 0;

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "model/adapter/merged_adapter.h"
 #include "model/arch/arch.h"
 #include "model/file_digest.h"
 #include "model/made_tensors.h"
@@ -156,6 +157,18 @@ Result<TensorView> ModelSource::random_tensor(std::string_view name) const {
 }
 
 Result<TensorView> ModelSource::tensor(std::string_view name) const {
+  TRY(TensorView view, stored_tensor(name));
+  if (!merged_ || !merged_->changes(name)) return view;
+  const TensorView stored = view;
+  view.type = MergedAdapter::type_of(stored.type);
+  view.data = {};
+  if (detached_) return view;
+  std::vector<std::byte> merged = merged_->merge(stored);
+  drop_pages(stored);  // a copy of it would have the same name
+  return made_->keep(view, std::move(merged));
+}
+
+Result<TensorView> ModelSource::stored_tensor(std::string_view name) const {
   if (random_) return random_tensor(name);
   TRY(const std::vector<std::uint64_t> wanted, shape(name));
   const NamedTensor named = *find_tensor(config_, name);
@@ -342,11 +355,20 @@ Status ModelSource::detach() {
   if (folder_) folder_->detach();
   if (random_) random_->tensors.clear();
   made_->detach();
+  detached_ = true;
   if (!changed) return {};
   return Error{Code::unavailable, *changed + " while it was being loaded; start again"};
 }
 
 Result<std::vector<std::byte>> ModelSource::read_tensor(const TensorView& tensor) const {
+  if (!merged_ || !merged_->changes(tensor.name)) return read_stored(tensor);
+  TRY(TensorView stored, stored_tensor(tensor.name));
+  TRY(const std::vector<std::byte> bytes, read_stored(stored));
+  stored.data = bytes;
+  return merged_->merge(stored);
+}
+
+Result<std::vector<std::byte>> ModelSource::read_stored(const TensorView& tensor) const {
   if (random_) return std::vector<std::byte>(tensor.data.begin(), tensor.data.end());
   if (tensor.data.empty()) return read_made(tensor.name);
   if (gguf_) return gguf_->file().read(tensor.data);
@@ -361,7 +383,7 @@ Result<std::vector<std::byte>> ModelSource::read_made(std::string_view name) con
   const NamedTensor named = *find_tensor(config_, name);
   for (const NamedPiece& part : find_pieces(config_, named, is_gguf()))
     if (const TensorView* found = find(with_prefix(part.whole))) {
-      TRY(const std::vector<std::byte> bytes, read_tensor(*found));
+      TRY(const std::vector<std::byte> bytes, read_stored(*found));
       TensorView whole = *found;
       whole.data = bytes;
       std::vector<std::byte> copy;

@@ -32,6 +32,7 @@
 namespace quire {
 
 class MadeTensors;
+class MergedAdapter;  // model/adapter/merged_adapter.h
 
 // What a GGUF file says of its tokenizer. Arrays are views of the file; an absent one is empty.
 struct GgufTokenizer {
@@ -62,6 +63,9 @@ class ModelSource {
   // near Gaussian with a deviation of kRandomSpread; norms are 1; there is no tokenizer.
   static Result<ModelSource> open_random(const std::string& config_path);
   bool is_random() const { return random_ != nullptr; }
+
+  // Before anything is loaded: from now on tensors have this adapter in them.
+  void merge(std::shared_ptr<const MergedAdapter> adapter) { merged_ = std::move(adapter); }
 
   const ModelConfig& config() const { return config_; }
   void serve_context(std::uint32_t context) { quire::serve_context(config_, context); }
@@ -114,6 +118,8 @@ class ModelSource {
   const TensorView* find(
       const std::string& stored) const;  // as the file spells it; null: not there
 
+  Result<TensorView> stored_tensor(std::string_view name) const;  // without what is merged
+  Result<std::vector<std::byte>> read_stored(const TensorView& tensor) const;
   Result<TensorView> random_tensor(std::string_view name) const;
 
   std::string path_;
@@ -122,6 +128,8 @@ class ModelSource {
   struct Random;
   std::shared_ptr<Random> random_;     // what was made so far
   std::shared_ptr<MadeTensors> made_;  // out of what the file has
+  std::shared_ptr<const MergedAdapter> merged_;
+  bool detached_ = false;
   struct Watched;
   std::shared_ptr<Watched> watched_;  // none: nobody asks
   std::optional<GgufFile> gguf_;      // one of these two

@@ -122,6 +122,11 @@ Result<const TensorView*> SafetensorsFile::tensor(std::string_view name) const {
   return Error{Code::not_found, fmt::format("{}: tensor '{}' is missing", name_, name)};
 }
 
+Status SafetensorsFile::check_types() const {
+  if (foreign_.empty()) return {};
+  return tensor(foreign_.front().name).error();
+}
+
 bool SafetensorsFile::holds(std::span<const std::byte> part) const {
   const auto all = file_.bytes();
   const std::less_equal<const std::byte*> not_after;

@@ -30,6 +30,7 @@ class SafetensorsFile {
   bool has(std::string_view tensor) const;
   Result<const TensorView*> tensor(std::string_view name) const;
   std::span<const TensorView> tensors() const { return tensors_; }  // of the types we read
+  Status check_types() const;  // an error that names a tensor of another type
 
   const std::string& name() const { return name_; }
   bool holds(std::span<const std::byte> part) const;  // whether it is of this file

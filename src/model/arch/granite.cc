@@ -13,6 +13,7 @@ Status fill(const Hyperparameters& from, ModelConfig& c) {
   TRY_STATUS(refuse_if_true(from, {"", "attention_bias"}));
   TRY_STATUS(refuse_if_true(from, {"", "mlp_bias"}));
   layer.attn.interleaved = from.is_gguf() ? layer.attn.key_dim : 0;
+  c.paired_in_gguf = true;
   TRY(c.embedding_scale, from.f32_above_or({"embedding_scale", "embedding_multiplier"}, 0, 1));
   TRY(layer.attn.scale, from.f32_above_or({"attention.scale", "attention_multiplier"}, 0,
                                           from.is_gguf() ? layer.attn.scale : 1));

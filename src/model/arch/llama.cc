@@ -32,6 +32,7 @@ Status fill(const Hyperparameters& from, ModelConfig& c) {
     layer.ffn.experts.renormalize = true;
   }
   layer.attn.interleaved = from.is_gguf() ? layer.attn.key_dim : 0;
+  c.paired_in_gguf = true;
   TRY(layer.attn.window, window_of(from));
   TRY_STATUS(fill_alike(from, layer, c));
   TRY_STATUS(fill_layer_types(from, layer.attn.window, c));

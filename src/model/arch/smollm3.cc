@@ -31,6 +31,7 @@ Status fill(const Hyperparameters& from, ModelConfig& c) {
   TRY_STATUS(refuse_if_true(from, {"", "attention_bias"}));
   TRY_STATUS(refuse_if_true(from, {"", "mlp_bias"}));
   layer.attn.interleaved = from.is_gguf() ? layer.attn.key_dim : 0;
+  c.paired_in_gguf = true;
   const Attention still = layer.attn;
   TRY_STATUS(fill_alike(from, layer, c));
   for (std::uint32_t i = 0; i < c.layers; ++i) {
