@@ -132,6 +132,7 @@ Result<GenerateResult> Client::generate(std::span<const TokenId> prompt,
                   .chunk = options.chunk};
   request.kv.retain = options.retain ? options.retain : s.runtime.retain();
   request.kv.select = options.select ? options.select : s.runtime.select();
+  request.kv.adapters = options.adapters;
   request.session = options.session;
   if (options.session) request.kv.producer = options.session->producer();
   auto sink = std::make_shared<TextSink>(s.runtime, options, events, stops);

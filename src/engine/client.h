@@ -34,6 +34,7 @@ struct GenerateOptions {
   std::shared_ptr<const RetainPolicy> retain = {};  // null: the runtime's, if it has one
   std::shared_ptr<const SelectPolicy> select = {};  // of answers; null: the runtime's, if any
   std::shared_ptr<SessionTurn> session = {};        // that it goes on with
+  std::shared_ptr<const AdapterSet> adapters = {};  // null: the model as it is
 };
 
 struct Generated {

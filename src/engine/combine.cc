@@ -31,6 +31,13 @@ bool outgrows(const Combination& c) {
              c.context;
 }
 
+bool no_adapters(const Combination& c) { return !c.adapters; }
+bool late_and_drops(const Combination& c) { return c.adapted_late && c.retain; }
+bool late_and_selects(const Combination& c) { return c.adapted_late && c.select; }
+bool late_and_blends(const Combination& c) { return c.adapted_late && c.blends; }
+bool late_and_converts(const Combination& c) { return c.adapted_late && c.converts; }
+bool late_and_goes_on(const Combination& c) { return c.adapted_late && c.in_session; }
+
 bool blends_texts(const Combination& c) { return c.blends; }
 bool converts_blocks(const Combination& c) { return c.converts; }
 
@@ -171,6 +178,29 @@ constexpr CombineRule kRules[] = {
      blends_texts},
     {Part::pooling, "kv.convert", "encoding blocks computes no states: refused", converts_blocks},
     {Part::pooling, "GPU", "states are kept on the CPU only: refused", no_page_work},
+
+    {Part::adapter, "formats", "any"},
+    {Part::adapter, "prefix sharing",
+     "only requests with equal adapters and scales share blocks; an adapter that begins at its "
+     "invocation tokens shares those before them with the model"},
+    {Part::adapter, "others in a batch", "rows with any adapters, or none, share a step"},
+    {Part::adapter, "kv.budget",
+     "any; an adapter that begins at its invocation tokens changes within the prompt: refused",
+     late_and_drops},
+    {Part::adapter, "kv.select", "any; an adapter that begins at its invocation tokens is refused",
+     late_and_selects},
+    {Part::adapter, "approximate reuse",
+     "texts that were read with the same adapters; an adapter that begins at its invocation tokens "
+     "is refused",
+     late_and_blends},
+    {Part::adapter, "kv.convert",
+     "blocks with the same adapters; an adapter that begins at its invocation tokens is refused",
+     late_and_converts},
+    {Part::adapter, "kv.session",
+     "goes on with the same adapters; an adapter that begins at its invocation tokens begins "
+     "anew with each prompt: refused",
+     late_and_goes_on},
+    {Part::adapter, "GPU", "adapters are computed on the CPU only: refused", no_adapters},
 };
 
 std::string text_of(const Combination& c, Part part) {
@@ -187,6 +217,8 @@ std::string text_of(const Combination& c, Part part) {
       return "drafts";
     case Part::pooling:
       return "an embedding";
+    case Part::adapter:
+      return "an adapter";
   }
   return {};
 }
@@ -209,13 +241,15 @@ bool asks_for(const Combination& c, Part part) {
       return false;
     case Part::pooling:
       return c.pools;
+    case Part::adapter:
+      return c.adapted;
   }
   return false;
 }
 
 std::string_view field_of(Part part) {
-  constexpr std::string_view kFields[] = {"kv.budget",  "kv.select",          "kv.reuse",
-                                          "kv.convert", "speculative_config", "pooling"};
+  constexpr std::string_view kFields[] = {
+      "kv.budget", "kv.select", "kv.reuse", "kv.convert", "speculative_config", "pooling", "model"};
   return kFields[static_cast<std::size_t>(part)];
 }
 

@@ -25,14 +25,18 @@ struct Combination {
   const SelectPolicy* select = nullptr;  // kv.select, of answers or of prompts
   bool blends = false, converts = false;
   std::uint32_t choices = 1, beams = 0;
-  bool scores = false;                  // prompt_logprobs
-  bool pools = false;                   // an embedding is wanted
-  bool page_work = true;                // what the executor can do: ExecutorTraits
+  bool scores = false;        // prompt_logprobs
+  bool pools = false;         // an embedding is wanted
+  bool adapted = false;       // rows have adapters
+  bool adapted_late = false;  // from the invocation tokens on
+  bool in_session = false;    // kv.session
+  bool page_work = true;      // these two: what the executor can do, ExecutorTraits
+  bool adapters = true;
   std::uint32_t context = 0xffffffffu;  // positions that the model knows
 };
 
 // A part of a request that has rules.
-enum class Part : std::uint8_t { budget, select, approximate, convert, draft, pooling };
+enum class Part : std::uint8_t { budget, select, approximate, convert, draft, pooling, adapter };
 
 struct CombineRule {
   Part part;

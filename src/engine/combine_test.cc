@@ -49,9 +49,40 @@ TEST(Combine, ARefusalNamesTheFieldAndTheReason) {
   EXPECT_NE(refused->message.find("kv.budget"), std::string::npos);
 }
 
+TEST(Combine, AdaptersGoWithAllButThoseThatBeginLate) {
+  const Geometry f16 = stored("f16"), int4 = stored("hadamard-int4");
+  const RetainPolicy plain = keeping("snapkv:20%");
+  const SelectPolicy quest = parse_select_policy("quest:32").value();
+  const auto legal = [](const Combination& c) { return check_combination(c).ok(); };
+  for (const bool late : {false, true}) {
+    const Combination asked{.geometry = &f16, .adapted = true, .adapted_late = late};
+    EXPECT_TRUE(legal(asked));
+    EXPECT_TRUE(legal({.geometry = &int4, .choices = 3, .adapted = true, .adapted_late = late}));
+    Combination with = asked;
+    with.retain = &plain;
+    EXPECT_EQ(legal(with), !late);
+    with = asked;
+    with.select = &quest;
+    EXPECT_EQ(legal(with), !late);
+    with = asked;
+    with.blends = true;
+    EXPECT_EQ(legal(with), !late);
+    with = asked;
+    with.in_session = true;
+    EXPECT_EQ(legal(with), !late);
+    with = asked;
+    with.adapters = false;
+    const auto refused = refusal(with);
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(field_of(refused->part), "model");
+    EXPECT_NE(refused->message.find("CPU only"), std::string::npos);
+  }
+  EXPECT_TRUE(legal({.geometry = &f16, .adapters = false}));
+}
+
 TEST(Combine, EveryPartHasRules) {
-  for (const Part part :
-       {Part::budget, Part::select, Part::approximate, Part::convert, Part::draft, Part::pooling}) {
+  for (const Part part : {Part::budget, Part::select, Part::approximate, Part::convert, Part::draft,
+                          Part::pooling, Part::adapter}) {
     bool found = false;
     for (const CombineRule& rule : combine_rules()) found |= rule.part == part;
     EXPECT_TRUE(found) << field_of(part);

@@ -11,7 +11,7 @@ std::optional<Attached> Converting::attach(Stepper& stepper, Sequence& s,
   const StoragePolicy& storage = storage_ ? *storage_ : runtime.storage();
   if (!storage.lossy() || !options.reuse) return {};
   const StoragePolicy rows = storage.rows();
-  const auto root = runtime.find_root(tenant_, &rows);
+  const auto root = runtime.find_root(tenant_, &rows, adapter_);
   if (!root) return {};
   const std::vector<TokenId> prompt(s.tokens().begin(), s.tokens().end());
   std::vector<KeyChange> changes;

@@ -16,7 +16,10 @@ namespace quire {
 class Converting final : public Program {
  public:
   explicit Converting(const KvPolicy& policy)
-      : tenant_(policy.tenant), salt_(policy.salt), storage_(policy.storage) {}
+      : tenant_(policy.tenant),
+        salt_(policy.salt),
+        adapter_(policy.root_adapter()),
+        storage_(policy.storage) {}
 
   std::unique_ptr<Program> fork() const override { return std::make_unique<Converting>(*this); }
   // The converted blocks that the sequence begins with. Nothing if blocks of its own chain serve as
@@ -34,7 +37,7 @@ class Converting final : public Program {
   void report(ProgramReport& report) const override { report.converted |= converted_; }
 
  private:
-  std::string tenant_, salt_;
+  std::string tenant_, salt_, adapter_;
   std::shared_ptr<const StoragePolicy> storage_;
   bool converted_ = false;
 };

@@ -49,9 +49,10 @@ Result<RootId> Engine::root_of(const Job& job) {
   const KvPolicy& kv = job.request.kv;
   std::string name = kv.tenant;
   if (kv.storage) name += '\0' + kv.storage->name();
+  if (!kv.root_adapter().empty()) name.append(1, '\1').append(kv.root_adapter());
   const auto it = roots_.find(name);
   if (it != roots_.end() && runtime_.cache().alive(it->second)) return it->second;
-  TRY(const RootId root, runtime_.tenant_root(kv.tenant, kv.storage.get()));
+  TRY(const RootId root, runtime_.tenant_root(kv.tenant, kv.storage.get(), kv.root_adapter()));
   if (roots_.size() >= kRootNamesMax) roots_.clear();
   roots_.insert_or_assign(std::move(name), root);
   if (std::ranges::find(*stats_.tenants, kv.tenant) == stats_.tenants->end() &&
@@ -82,6 +83,7 @@ void Engine::submit(std::unique_ptr<Job> owned) {
     deadlines_.emplace(job.deadline, job.id);
   }
   line_.add(job.id, job.entry);
+  adapters_moved_ |= job.request.kv.adapters != nullptr;
   look_below(job);
   ++stats_.requests_submitted;
   stats_.request_choices.add(job.request.choices);
@@ -152,6 +154,7 @@ void Engine::admit(Job& job) {
   job.read_steps = 0;
   job.follow_since = 0;
   running_.push_back(&job);
+  adapters_moved_ |= job.request.kv.adapters != nullptr;
   branches_ += job.width();
   if (job.preemptions >= options_.preemptions_max && !job.reserved) {
     job.reserved = true;
@@ -285,6 +288,7 @@ void Engine::end(Job& job, Reason reason) {
   if (job.reserved) reserved_bytes_ -= full_bytes(job);
   if (job.deadline > 0) deadlines_.erase({job.deadline, job.id});
   job.state = Job::State::over;
+  adapters_moved_ |= job.request.kv.adapters != nullptr;
   job.loading.reset();
   job.beams.reset();
   job.answers.clear();

@@ -111,6 +111,7 @@ class Engine {
   void fail(Job& job, FailureKind kind, std::string message);
   void end(Job& job, Reason reason);
   void sweep();  // forgets the jobs that are over
+  void name_adapters();
   void measure(std::uint32_t rows, Nanoseconds forward);
   void expire();
   void note(const Job& job, Reason reason, std::uint32_t tokens = 0, std::uint64_t bytes = 0);
@@ -206,6 +207,7 @@ class Engine {
   bool worked_ = false;        // for a job that has no rows in the step yet
   double work_rows_ = 0;       // what programs may still do before this step's rows
   ServiceStats stats_;
+  bool adapters_moved_ = true;  // requests with adapters came, began or ended since stats()
   PrefillCost prefill_cost_;
   double cost_reported_ = 0;  // to the cache, of a token
 

@@ -8,6 +8,7 @@
 #include "engine/plan.h"
 #include "engine/programs.h"
 #include "kernels/attend.h"
+#include "model/adapter/adapter.h"
 
 namespace quire {
 namespace {
@@ -268,7 +269,9 @@ SequenceOptions Engine::sequence_options(const Job& job) const {
           .priority = r.kv.priority,
           .ttl = r.kv.ttl,
           .changes = job.changes,
-          .request = static_cast<std::uint64_t>(job.id)};
+          .request = static_cast<std::uint64_t>(job.id),
+          .adapters = job.adapted_from == AdapterSet::kNever ? nullptr : r.kv.adapters,
+          .adapted_from = job.adapted_from};
 }
 
 // Gives a waiting job its cursor in the prefix index.

@@ -128,7 +128,20 @@ void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
   }
 }
 
+void Engine::name_adapters() {
+  if (!std::exchange(adapters_moved_, false)) return;
+  std::set<std::string_view> running, waiting;
+  for (const auto& [id, job] : jobs_)
+    if (const KvPolicy& kv = job->request.kv; kv.adapters)
+      (job->state == Job::State::waiting ? waiting : running).insert(kv.adapter_names);
+  const auto names = std::make_shared<ServiceStats::AdapterNames>();
+  for (const auto& [of, to] : {std::pair(&running, &names->running), {&waiting, &names->waiting}})
+    for (const std::string_view name : *of) (*to += to->empty() ? "" : ",") += name;
+  stats_.adapters = names;
+}
+
 const ServiceStats& Engine::stats() {
+  name_adapters();
   stats_.requests_running = static_cast<std::uint32_t>(running_.size());
   stats_.requests_waiting = static_cast<std::uint32_t>(line_.size());
   stats_.sequences_running = branches_;

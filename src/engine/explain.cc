@@ -1,5 +1,7 @@
 #include "engine/explain.h"
 
+#include "model/adapter/adapter.h"
+
 namespace quire {
 namespace {
 
@@ -66,6 +68,7 @@ RequestRecord make_record(const Request& r) {
   record.model = r.model;
   record.tenant = r.kv.tenant;
   record.salt = r.kv.salt;
+  if (r.kv.adapters) record.adapter = r.kv.adapters->digest();
   if (r.kv.storage) record.format = r.kv.storage->name();
   record.prompt = r.prompt;
   record.prompt_tokens = static_cast<std::uint32_t>(r.prompt.size());
@@ -152,6 +155,7 @@ void RequestLog::compare(const RequestRecord& record, const RequestRecord& other
   e.other_model = other.model != record.model;
   e.other_family = other.family != record.family;
   e.other_salt = other.salt != record.salt;
+  e.other_adapter = other.adapter != record.adapter;
   if (record.prompt.empty() || other.prompt.empty()) return;
   const std::uint32_t prompt = record.prompt_tokens, cached = record.cached_tokens;
   const std::uint32_t shared = e.shared_prefix_tokens = shared_prefix(record.prompt, other.prompt);
@@ -168,6 +172,8 @@ void RequestLog::compare(const RequestRecord& record, const RequestRecord& other
   if (more && e.other_salt && !about_residency(e.reason)) {
     e.reason = Reason::salt_mismatch;
     e.alternatives.push_back({Kind::same_salt, 0, whole});
+  } else if (more && e.other_adapter && !about_residency(e.reason)) {
+    e.reason = Reason::adapter_mismatch;
   } else if (more && other.format != record.format && !about_residency(e.reason)) {
     e.reason = Reason::format_mismatch;
     e.alternatives.push_back({Kind::same_format, 0, whole});

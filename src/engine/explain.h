@@ -32,7 +32,7 @@ std::string_view outcome_name(Outcome outcome);
 // What is remembered of a request. Times are those of the engine's clock.
 struct RequestRecord {
   std::uint64_t number = 0;  // in the cache's journal, too: JournalRecord::request
-  std::string id, family, model, tenant, salt;
+  std::string id, family, model, tenant, salt, adapter;  // the adapters' digest
   std::string format;           // of its blocks, where it is not the server's
   std::vector<TokenId> prompt;  // empty where the log had to forget it: old, and very long
   std::uint32_t prompt_tokens = 0;
@@ -69,7 +69,7 @@ struct Explanation {
 
   // What else differs from `compared_to`.
   bool compare_missing = false;  // none of the requests to compare with is remembered
-  bool other_model = false, other_family = false, other_salt = false;
+  bool other_model = false, other_family = false, other_salt = false, other_adapter = false;
   // The part of the prompt in which they part; empty: all that the other one had is there.
   std::string changed_segment;
   // These parts differ, wherever in the prompt the template shows them.

@@ -6,6 +6,8 @@
 
 #include "engine/combine.h"
 #include "engine/plan.h"
+#include "kv/planted.h"
+#include "model/adapter/adapter.h"
 
 namespace quire {
 namespace {
@@ -57,7 +59,11 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
                     .beams = r.beams,
                     .scores = r.prompt_logprobs >= 0,
                     .pools = r.pooling != Pooling::none,
+                    .adapted = r.kv.adapters != nullptr,
+                    .adapted_late = r.kv.adapters && r.kv.adapters->begins_late(),
+                    .in_session = r.session != nullptr,
                     .page_work = runtime.executor().traits().page_work,
+                    .adapters = runtime.executor().traits().adapters,
                     .context = runtime.context()};
   std::optional<Refusal> refused = refusal(asked);
   drafts = options.drafts.on() && may_draft(asked);
@@ -136,11 +142,16 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
 
 }  // namespace
 
-std::vector<KeyChange> key_changes(const KvPolicy& policy) {
+std::vector<KeyChange> key_changes(const KvPolicy& policy, std::span<const TokenId> prompt) {
   std::vector<KeyChange> changes;
   if (!policy.salt.empty()) changes.push_back({.kind = ChangeKind::salt, .value = policy.salt});
   if (!policy.producer.empty())
     changes.push_back({.kind = ChangeKind::producer, .value = policy.producer});
+  if (!policy.adapters || !policy.adapters->begins_late() || planted(Bug::drop_adapter))
+    return changes;
+  if (const std::uint32_t at = policy.adapters->begins_at(prompt); at != AdapterSet::kNever)
+    changes.push_back(
+        {.position = at, .kind = ChangeKind::adapter, .value = policy.adapters->digest()});
   return changes;
 }
 
@@ -153,9 +164,10 @@ bool goes_below(const Runtime& runtime, const KvPolicy& policy) {
 
 std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
                                   const KvPolicy& policy) {
-  KeyChain chain(runtime.secret(), runtime.tenant_key(policy.tenant, policy.storage.get()),
+  KeyChain chain(runtime.secret(),
+                 runtime.tenant_key(policy.tenant, policy.storage.get(), policy.root_adapter()),
                  runtime.geometry().tokens_per_block);
-  for (KeyChange& change : key_changes(policy)) chain.change(std::move(change));
+  for (KeyChange& change : key_changes(policy, prompt)) chain.change(std::move(change));
   chain.extend(prompt);
   return {chain.keys().begin(), chain.keys().end()};
 }
@@ -185,7 +197,8 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
   job->drafts = drafts;
   job->record = make_record(request);
   for (const BlockKey& key : job->keys) job->record.keys.push_back(key.prefix());
-  job->changes = key_changes(request.kv);
+  job->changes = key_changes(request.kv, request.prompt);
+  if (kv.adapters) job->adapted_from = kv.adapters->begins_at(request.prompt);
   job->request = std::move(request);
   job->sink = std::move(sink);
   return {std::move(job), {}};

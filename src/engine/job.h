@@ -73,7 +73,8 @@ struct Job {
   WaitingLine::Entry entry;
   RootId root{};
   RootHold root_hold;
-  std::vector<KeyChange> changes;  // of its whole text: a salt, a producer
+  std::vector<KeyChange> changes;  // of its whole text: a salt, a producer, where an adapter begins
+  std::uint32_t adapted_from = 0;  // AdapterSet::begins_at
   std::vector<Answer> answers;
   std::optional<BeamSearch> beams;
   std::uint32_t attached = 0;  // branches before it hold blocks; those after are placed or parked
@@ -145,8 +146,8 @@ struct PreparedJob {
 PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, Request request,
                         std::shared_ptr<RequestSink> sink);
 
-// What sets the keys of a policy's blocks apart.
-std::vector<KeyChange> key_changes(const KvPolicy& policy);
+// What sets the keys of a policy's blocks apart, for this prompt.
+std::vector<KeyChange> key_changes(const KvPolicy& policy, std::span<const TokenId> prompt);
 // Keys of the prompt's whole blocks under a policy.
 std::vector<BlockKey> prompt_keys(const Runtime& runtime, std::span<const TokenId> prompt,
                                   const KvPolicy& policy);

@@ -13,9 +13,11 @@
 
 #include "engine/answer_text.h"
 #include "engine/beams.h"
+#include "engine/job.h"
 #include "engine/retain.h"
 #include "engine/selecting.h"
 #include "engine/stepper.h"
+#include "model/adapter/adapter.h"
 
 namespace quire {
 
@@ -102,15 +104,22 @@ class NaiveGenerator {
   Status read_prompt() {
     const Nanoseconds started = SteadyClock().now();
     const auto length = static_cast<std::uint32_t>(prompt_.size());
-    TRY(const RootId root, runtime_.tenant_root(""));
+    KvPolicy kv;
+    kv.adapters = options_.adapters;
+    const std::uint32_t adapted_from = kv.adapters ? kv.adapters->begins_at(prompt_) : 0;
+    const std::vector<KeyChange> changes = key_changes(kv, prompt_);
+    TRY(const RootId root, runtime_.tenant_root("", nullptr, kv.root_adapter()));
     if (policy_) retain_.emplace(runtime_, policy_, length, root);
-    TRY(root_,
-        runtime_.cache().open({.root = root,
-                               .token_capacity = length + options_.tokens_max +
-                                                 (retain_ ? retain_->more_tokens() : 0),
-                               .publish_generated = !selects_ && !runtime_.geometry().sparse(),
-                               .serve_max = retain_ ? retain_->serve_max() : 0xffffffffu,
-                               .recomputable = !retain_ && !selects_}));
+    TRY(root_, runtime_.cache().open(
+                   {.root = root,
+                    .token_capacity =
+                        length + options_.tokens_max + (retain_ ? retain_->more_tokens() : 0),
+                    .publish_generated = !selects_ && !runtime_.geometry().sparse(),
+                    .serve_max = retain_ ? retain_->serve_max() : 0xffffffffu,
+                    .recomputable = !retain_ && !selects_,
+                    .changes = changes,
+                    .adapters = adapted_from == AdapterSet::kNever ? nullptr : kv.adapters,
+                    .adapted_from = adapted_from}));
     if (selects_) select_.emplace(runtime_, *selects_, length, root);
     result_.timings.prompt_tokens = length;
     result_.timings.cached_tokens = runtime_.cache().attach(root_, prompt_).tokens;

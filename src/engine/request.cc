@@ -1,5 +1,7 @@
 #include "engine/request.h"
 
+#include "model/adapter/adapter.h"
+
 namespace quire {
 
 std::string_view failure_name(FailureKind kind) {
@@ -22,6 +24,11 @@ std::string_view failure_name(FailureKind kind) {
 std::string_view finish_name(Finish finish) {
   constexpr std::string_view names[] = {"length", "stop", "stop", "stop", "cancelled"};
   return names[static_cast<std::size_t>(finish)];
+}
+
+std::string_view KvPolicy::root_adapter() const {
+  return adapters && !adapters->begins_late() ? std::string_view(adapters->digest())
+                                              : std::string_view();
 }
 
 std::optional<Pooling> find_pooling(std::string_view name) {

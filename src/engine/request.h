@@ -30,6 +30,7 @@
 
 namespace quire {
 
+class AdapterSet;   // model/adapter/adapter.h
 class SessionTurn;  // engine/sessions.h
 
 // Which tokens may come next: a grammar, seen from the engine. One per choice, called by one
@@ -58,7 +59,11 @@ struct KvPolicy {
   // that serve one session and its forks alone.
   std::string producer = {};
   std::shared_ptr<const StoragePolicy> storage = {};  // part of the root; null: the server's
-  std::shared_ptr<const RetainPolicy> retain = {};    // null: everything stays
+  // Part of the root, or of the key of the block where it begins; null: the model as it is.
+  std::shared_ptr<const AdapterSet> adapters = {};
+  std::string_view root_adapter() const;            // RootIdentity::adapter
+  std::string adapter_names = {};                   // for people: "sql", "sql+brief"
+  std::shared_ptr<const RetainPolicy> retain = {};  // null: everything stays
   // What answers read of it; null: everything. What prompts read is in `storage`.
   std::shared_ptr<const SelectPolicy> select = {};
   // Texts of the prompt that are cached behind other prefixes are reused, and this share of their

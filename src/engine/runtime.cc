@@ -17,6 +17,8 @@
 #include "engine/weights_digest.h"
 #include "kv/device_memory.h"
 #include "kv/layout.h"
+#include "kv/planted.h"
+#include "model/adapter/merged_adapter.h"
 #include "model/cpu_executor.h"
 #include "model/cuda_executor.h"
 
@@ -94,6 +96,14 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   TRY(ModelSource opened,
       options.random_weights ? ModelSource::open_random(path) : ModelSource::open(path));
   if (options.context) opened.serve_context(options.context);
+  std::shared_ptr<const MergedAdapter> merged;
+  if (!options.merged_adapter.empty()) {
+    if (options.device == DeviceKind::cuda)
+      return Error{Code::unsupported,
+                   "adapters are merged on the CPU only; leave --lora-merge out"};
+    TRY(merged, MergedAdapter::read(options.merged_adapter, opened.config(), opened.is_gguf()));
+    opened.merge(merged);
+  }
   if (options.loading) opened.watch(options.loading);
   RuntimeParts parts;
   const auto source = std::make_shared<ModelSource>(std::move(opened));
@@ -128,11 +138,23 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& path,
   parts.chat_template = std::move(text.value().chat_template);
   parts.weights = weights.value();
   if (options.random_weights) parts.weights[0] ^= 1;  // the file holds none
+  if (merged) {
+    std::vector<std::byte> both(merged->digest().begin(), merged->digest().end());
+    const auto own = std::as_bytes(std::span(parts.weights));
+    both.insert(both.end(), own.begin(), own.end());
+    parts.weights = sha256(both);
+  }
   // A step has at most one sequence per row. As many again may wait with a cursor or be parked.
   const std::uint32_t rows = parts.executor->traits().rows_max;
   parts.cache.sequences_max = std::max(4096u, 4 * rows);
   parts.cache.step_items_max = std::max(1024u, rows);
-  return assemble(std::move(parts), options);
+  const bool adapts = parts.executor->traits().adapters;
+  if (!adapts && !options.adapters.files.empty())
+    return Error{Code::unsupported, "adapters are computed on the CPU only; leave --lora out"};
+  TRY(std::unique_ptr<Runtime> r, assemble(std::move(parts), options));
+  for (const auto& [name, file] : options.adapters.files)
+    TRY_STATUS(r->adapters_->load(name, file));
+  return r;
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
@@ -149,6 +171,8 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   if (parts.clock) r->clock_ = parts.clock;
   r->isa_ = options.isa;
   r->vector_ = &vector_kernels(options.isa);
+  r->adapters_ = std::make_unique<Adapters>(r->config(), r->source_ && r->source_->is_gguf(),
+                                            options.adapters);
   r->sampler_ = std::make_unique<Sampler>(*r->vector_, r->config().vocabulary);
   r->context_ = options.context ? options.context : r->config().context;
 
@@ -275,24 +299,28 @@ Geometry Runtime::geometry(const StoragePolicy* storage) const {
   return made;
 }
 
-RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* storage) const {
+RootIdentity Runtime::identity(std::string_view tenant, const StoragePolicy* storage,
+                               std::string_view adapter) const {
   RootIdentity made = identity_;
   made.tenant = tenant;
+  if (!planted(Bug::drop_adapter)) made.adapter = adapter;
   if (storage) made.layout = layout_digest(geometry(storage));
   return made;
 }
 
-Result<RootId> Runtime::tenant_root(std::string_view tenant, const StoragePolicy* storage) {
-  return cache_->root(identity(tenant, storage), geometry(storage));
+Result<RootId> Runtime::tenant_root(std::string_view tenant, const StoragePolicy* storage,
+                                    std::string_view adapter) {
+  return cache_->root(identity(tenant, storage, adapter), geometry(storage));
 }
 
-std::optional<RootId> Runtime::find_root(std::string_view tenant,
-                                         const StoragePolicy* storage) const {
-  return cache_->find_root(identity(tenant, storage), geometry(storage));
+std::optional<RootId> Runtime::find_root(std::string_view tenant, const StoragePolicy* storage,
+                                         std::string_view adapter) const {
+  return cache_->find_root(identity(tenant, storage, adapter), geometry(storage));
 }
 
-BlockKey Runtime::tenant_key(std::string_view tenant, const StoragePolicy* storage) const {
-  return root_key(secret_, identity(tenant, storage));
+BlockKey Runtime::tenant_key(std::string_view tenant, const StoragePolicy* storage,
+                             std::string_view adapter) const {
+  return root_key(secret_, identity(tenant, storage, adapter));
 }
 
 Result<Sequence> Runtime::open_sequence(std::uint32_t token_capacity) {

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/thread_pool.h"
 #include "base/token.h"
+#include "engine/adapters.h"
 #include "engine/sampler.h"
 #include "kv/cache.h"
 #include "kv/memory.h"
@@ -71,6 +72,8 @@ struct RuntimeOptions {
   std::string kv_store = {};        // URL of a store that machines share (kv/tier/store_url.h)
   std::string kv_secret_file = {};  // the secret of keys and records; none: the folder's
   std::function<void(const std::string&)> log = {};  // lines about folder and store, any thread
+  AdapterOptions adapters = {};                      // engine/adapters.h
+  std::string merged_adapter = {};     // a path: it becomes part of the model's own weights
   ModelSource::Progress loading = {};  // called with the bytes of weights that are loaded
 };
 
@@ -137,12 +140,16 @@ class Runtime {
 
   // The root of a tenant's blocks under a storage policy (null: the server's). Tenants never share
   // blocks, and neither do storage policies. tenant_key() and check_storage() are for all threads.
-  Result<RootId> tenant_root(std::string_view tenant, const StoragePolicy* storage = nullptr);
+  // `adapter` is KvPolicy::root_adapter().
+  Result<RootId> tenant_root(std::string_view tenant, const StoragePolicy* storage = nullptr,
+                             std::string_view adapter = {});
   // Finds a root without making one.
-  std::optional<RootId> find_root(std::string_view tenant,
-                                  const StoragePolicy* storage = nullptr) const;
-  BlockKey tenant_key(std::string_view tenant, const StoragePolicy* storage = nullptr) const;
-  RootIdentity identity(std::string_view tenant, const StoragePolicy* storage) const;  // of roots
+  std::optional<RootId> find_root(std::string_view tenant, const StoragePolicy* storage = nullptr,
+                                  std::string_view adapter = {}) const;
+  BlockKey tenant_key(std::string_view tenant, const StoragePolicy* storage = nullptr,
+                      std::string_view adapter = {}) const;
+  RootIdentity identity(std::string_view tenant, const StoragePolicy* storage,
+                        std::string_view adapter = {}) const;  // of roots
   Status check_storage(const StoragePolicy& storage) const;
   // Whether a sequence that is stored in this way can be compacted.
   Status check_retain(const RetainPolicy& policy, const StoragePolicy* storage = nullptr,
@@ -152,6 +159,7 @@ class Runtime {
                       const RetainPolicy* retain = nullptr, std::uint32_t beams = 0) const;
   Geometry geometry(const StoragePolicy* storage) const;
   const KeySecret& secret() const { return secret_; }
+  Adapters& adapters() const { return *adapters_; }  // for all threads
 
   Result<Sequence> open_sequence(std::uint32_t token_capacity);  // to be attached to a prompt
   Result<Sequence> empty_sequence(
@@ -177,6 +185,7 @@ class Runtime {
   std::vector<Calibration> calibrations_;  // never grows: geometries point to them
   std::uint64_t kv_cache_bytes_ = 0;
   std::size_t memory_page_ = kMemoryPage;
+  std::unique_ptr<Adapters> adapters_;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;
   Isa isa_ = best_isa();

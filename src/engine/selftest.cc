@@ -27,6 +27,8 @@ std::vector<TokenId> text_like(const Runtime& runtime, std::uint32_t count, std:
   return tokens;
 }
 
+constexpr std::uint32_t kAdaptedPositions = 12;  // read with adapters by each variant
+
 // Of the lossy formats: one of 8 bits and one of 4; the latter wants heads in groups of 32.
 constexpr const char *kSample = "int8/q4_0", *kSampleOfAnyHead = "int8";
 
@@ -117,6 +119,7 @@ class Selftest {
     TRY_STATUS(side_by_side(r));
     const auto heard = [&](const SelftestCheck& c) { tell(c); };
     TRY_STATUS(selftest_engine(r, prompt_, prefix_, heard));
+    TRY_STATUS(selftest_adapters(r, prompt_, prefix_, heard));
     if (options.device == DeviceKind::cpu) TRY_STATUS(selftest_convert(r, prompt_, prefix_, heard));
     // Every method in every format, and in one of them with blocks of every size and long answers.
     const bool thorough = format_given_ || options.kv_format == "f16";
@@ -130,6 +133,7 @@ class Selftest {
     if (options.device != DeviceKind::cpu || sample_)
       return {};  // threads and instruction sets do not matter on a GPU
     TRY_STATUS(selftest_tier(path_, options, prompt_, prefix_, heard));
+    TRY(adapted_, adapters_fingerprint(r, std::span(prompt_).first(kAdaptedPositions)));
     return variants(options);
   }
 
@@ -363,6 +367,12 @@ class Selftest {
     const auto prompt = std::span(prompt_).first(positions);
     TRY(LogitTable got, compute(*runtime, prompt, positions));
     same(name, got, 0, "", positions);
+    TRY(const std::uint64_t adapted,
+        adapters_fingerprint(*runtime, std::span(prompt_).first(kAdaptedPositions)));
+    tell({.name = prefix_ + "adapters, " + name,
+          .ok = adapted == adapted_,
+          .compared = std::uint64_t{kAdaptedPositions} * vocabulary_,
+          .detail = adapted == adapted_ ? "" : "another answer"});
     return {};
   }
 
@@ -401,6 +411,7 @@ class Selftest {
   std::string prefix_;
   std::vector<TokenId> prompt_;
   LogitTable reference_;
+  std::uint64_t adapted_ = 0;
   bool all_same_ = true, sample_ = false, opened_ = false;
 };
 

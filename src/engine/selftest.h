@@ -40,6 +40,13 @@ Status selftest_convert(Runtime& runtime, std::span<const TokenId> prompt,
 Status selftest_engine(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
                        const std::function<void(const SelftestCheck&)>& report);
 
+// Rows with random adapters, in pieces, in one batch and from the cache (selftest_adapters.cc).
+Status selftest_adapters(Runtime& runtime, std::span<const TokenId> prompt,
+                         const std::string& prefix,
+                         const std::function<void(const SelftestCheck&)>& report);
+// The answers to a prompt with these adapters, as one number.
+Result<std::uint64_t> adapters_fingerprint(Runtime& runtime, std::span<const TokenId> prompt);
+
 // Blocks in a folder: restored, damaged, restored again (selftest_tier.cc). Opens the model once more.
 Status selftest_tier(const std::string& path, const RuntimeOptions& base,
                      std::span<const TokenId> prompt, const std::string& prefix,

@@ -27,6 +27,12 @@ struct ServiceStats {
   std::uint32_t waiting_for_prefix = 0;  // of the waiting: another request computes their prefix
   std::uint32_t sequences_running = 0;
 
+  // Adapters of requests that run, and of those that wait, with commas. Replaced, never changed.
+  struct AdapterNames {
+    std::string running, waiting;
+  };
+  std::shared_ptr<const AdapterNames> adapters;
+
   // Counters.
   std::uint64_t requests_submitted = 0;
   std::array<std::uint64_t, 5> finished{};            // choices, by Finish

@@ -11,8 +11,8 @@ namespace {
 // A sequence that is attached to the text. Its last token is never served, so one follows.
 Result<Sequence> open_text(Runtime& runtime, std::span<const TokenId> tokens, const KvPolicy& kv,
                            bool publish) {
-  TRY(const RootId root, runtime.tenant_root(kv.tenant, kv.storage.get()));
-  const std::vector<KeyChange> changes = key_changes(kv);
+  TRY(const RootId root, runtime.tenant_root(kv.tenant, kv.storage.get(), kv.root_adapter()));
+  const std::vector<KeyChange> changes = key_changes(kv, tokens);
   TRY(Sequence s,
       runtime.cache().open({.root = root,
                             .token_capacity = static_cast<std::uint32_t>(tokens.size()) + 1,

@@ -12,6 +12,7 @@
 #include "kv/layout.h"
 #include "kv/tier/block_segments.h"
 #include "kv/tier/file_io.h"
+#include "model/adapter/adapter.h"
 
 namespace quire {
 
@@ -46,6 +47,7 @@ Result<LoadedSession> SessionStore::read(const std::string& tenant, const Sessio
   const bool own = sealed_by(head_read, session_seal(runtime_.sessions()->secret, tenant));
   TRY(KvPolicy kv, parse(file.policy));
   kv.tenant = tenant;
+  kv.adapters = file.model.adapter.empty() ? nullptr : AdapterSet::named(file.model.adapter);
   kv.producer = own ? file.producer : "import " + random_name();
   TRY_STATUS(check_model(file, kv, own));
 

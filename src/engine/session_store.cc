@@ -77,7 +77,7 @@ std::uint64_t SessionStore::stored_bytes() const {
 }
 
 SessionModel SessionStore::model_of(const KvPolicy& kv) const {
-  const RootIdentity identity = runtime_.identity(kv.tenant, kv.storage.get());
+  const RootIdentity identity = runtime_.identity(kv.tenant, kv.storage.get(), kv.root_adapter());
   const StoragePolicy& storage = kv.storage ? *kv.storage : runtime_.storage();
   const ModelConfig& config = runtime_.config();
   return {.name = config.name,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "model/adapter/adapter.h"
 #include "text/utf8.h"
 
 namespace quire {
@@ -52,7 +53,8 @@ bool same_state(const KvPolicy& a, const KvPolicy& b) {
   const bool stored =
       a.storage == b.storage || (a.storage && b.storage && a.storage->name() == b.storage->name());
   return stored && same_text(a.retain, b.retain) && same_text(a.select, b.select) &&
-         a.blend == b.blend && a.convert == b.convert && a.salt == b.salt;
+         a.blend == b.blend && a.convert == b.convert && a.salt == b.salt &&
+         a.root_adapter() == b.root_adapter();
 }
 
 Status check_session_name(std::string_view name) {
@@ -184,6 +186,8 @@ Result<std::shared_ptr<SessionTurn>> Sessions::begin(const std::string& tenant,
                             ? s->first_prompt
                             : static_cast<std::uint32_t>(ask.prompt.size());
   turn->kv_.leases.clear();
+  if (turn->kv_.adapters)  // their matrices may leave memory while the session waits
+    turn->kv_.adapters = AdapterSet::named(std::string(ask.kv.root_adapter()));
   turn->kv_.producer = s->kv.producer;
   s->busy = true;
   turn->state_name_ = state_name(turn->first_prompt_, ask.kv);

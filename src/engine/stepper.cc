@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "model/adapter/adapter.h"
 
 namespace quire {
 
@@ -16,10 +17,32 @@ void Stepper::Plan::clear(std::size_t group_count) {
   taps.clear();
   page_reads.clear();
   reads.clear();
+  adapters.clear();
+  adapter_sets.clear();
+  held_sets.clear();
   tapped = false;
   if (sequences.size() < group_count) sequences.resize(group_count);
   for (auto& list : sequences) list.clear();
   views.resize(group_count);
+}
+
+void Stepper::Plan::add_adapter(const Sequence& s, std::uint32_t token) {
+  const std::shared_ptr<const AdapterSet>& set = s.adapters();
+  if (!set || token < s.adapted_from()) return adapters.push_back(0);
+  // Requests that name the same adapters have sets of their own.
+  const auto at = std::ranges::find_if(adapter_sets, [&](const AdapterSet* s) {
+    return s == set.get() || s->digest() == set->digest();
+  });
+  adapters.push_back(static_cast<std::uint32_t>(at - adapter_sets.begin()) + 1);
+  if (at != adapter_sets.end()) return;
+  adapter_sets.push_back(set.get());
+  held_sets.push_back(set);
+}
+
+void Stepper::Plan::set_adapters(StepPlan& made) const {
+  if (adapter_sets.empty()) return;
+  made.adapters = adapters;
+  made.adapter_sets = adapter_sets;
 }
 
 Status Stepper::check_items(std::span<const StepItem> items) const {
@@ -202,6 +225,7 @@ StepPlan Stepper::plan(Plan& to, const Reservation& room, std::span<const StepIt
                 .draws = ask.draws};
   if (to.tapped) made.taps = to.taps;
   if (!to.page_reads.empty()) made.reads = to.reads;
+  to.set_adapters(made);
   return made;
 }
 
@@ -238,6 +262,7 @@ void Stepper::add_item(Plan& to, const Reservation& room, std::span<const StepIt
   }
   for (std::uint32_t row = 0; row < count; ++row) {
     to.positions.push_back(begin - shift + row);
+    to.add_adapter(*item.sequence, begin + row);
     to.tokens.push_back(ask.from.empty() ? item.tokens[row] : kBestOfRow | ask.from[i]);
     if (item.logits == Logits::all || (item.logits == Logits::last && row + 1 == count))
       to.wanted.push_back(first_row + row);

@@ -142,9 +142,15 @@ class Stepper {
     std::vector<Tap*> taps;
     std::deque<PageReads> page_reads;
     std::vector<const PageReads*> reads;
+    std::vector<std::uint32_t> adapters;                       // by row
+    std::vector<const AdapterSet*> adapter_sets;               // without repetition
+    std::vector<std::shared_ptr<const AdapterSet>> held_sets;  // the same, until the next plan
     bool tapped = false;
 
     void clear(std::size_t group_count);
+    // Of the next row, which is of this token of the sequence.
+    void add_adapter(const Sequence& s, std::uint32_t token);
+    void set_adapters(StepPlan& made) const;
   };
 
   Status check_items(std::span<const StepItem> items) const;

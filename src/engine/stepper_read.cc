@@ -12,7 +12,10 @@ Status Stepper::compute_again(Sequence& s, std::span<const std::uint32_t> tokens
   CHECK(executor().traits().page_work && g.exact() && tokens.size() <= rows_max());
   Plan& to = plans_[2];
   to.clear(g.groups.size());
-  for (const std::uint32_t t : tokens) to.tokens.push_back(s.tokens()[t]);
+  for (const std::uint32_t t : tokens) {
+    to.tokens.push_back(s.tokens()[t]);
+    to.add_adapter(s, t);
+  }
   for (std::uint32_t group = 0; group < g.groups.size(); ++group) {
     std::vector<KvSequenceView>& parts = to.sequences[group];
     const KvSequenceView whole = cache().view(s, group);
@@ -30,12 +33,14 @@ Status Stepper::compute_again(Sequence& s, std::span<const std::uint32_t> tokens
   }
   set_views(to, g);
   const Nanoseconds began = clock_.now();
-  TRY(const StepTicket ticket, executor().submit({.geometry = &g,
-                                                  .tokens = to.tokens,
-                                                  .positions = tokens,
-                                                  .groups = to.views,
-                                                  .wanted = {},
-                                                  .last_layer = last_layer}));
+  StepPlan plan{.geometry = &g,
+                .tokens = to.tokens,
+                .positions = tokens,
+                .groups = to.views,
+                .wanted = {},
+                .last_layer = last_layer};
+  to.set_adapters(plan);
+  TRY(const StepTicket ticket, executor().submit(plan));
   TRY(const StepResult result, executor().complete(ticket));
   if (!result.broken.empty()) s.mark_faulted();
   forward_time_ += clock_.now() - began;

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/sanitized.h"
 #include "engine/engine_testing.h"
+#include "model/adapter/adapter.h"
 
 namespace quire {
 namespace {
@@ -121,6 +122,8 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     if (random_.chance(0.1)) r.kv.write = random_.chance(0.5) ? KvWrite::none : KvWrite::prompt;
     if (r.beams == 0 && random_.chance(GetParam().ahead ? 0.05 : 0.35))
       r.kv.retain = budget(random_.next());
+    if (random_.chance(0.35)) r.kv.adapters = sets_[random_.below(sets_.size())];
+    if (r.kv.retain && r.kv.adapters && r.kv.adapters->begins_late()) r.kv.adapters = nullptr;
     return r;
   }
 
@@ -165,6 +168,8 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
     GenerateOptions o = alone_options(c.request);
     o.stop = c.stop;
     o.retain = c.request.kv.retain;
+    o.adapters = c.request.kv.adapters;
+    adapted_ += o.adapters != nullptr;
     auto alone = naive_generate(*reference_, c.request.prompt, o);
     ASSERT_TRUE(alone.ok()) << alone.error().message;
     for (std::uint32_t i = 0; i < c.request.choices; ++i) {
@@ -195,7 +200,25 @@ class TraceTest : public ::testing::TestWithParam<TraceKind> {
   std::vector<std::vector<TokenId>> roots_;
   std::vector<Request> earlier_;
   TinyRuntime reference_{model(), {.tokens_per_block = 16}};
-  std::uint64_t preemptions_ = 0, cached_ = 0;
+  std::uint64_t preemptions_ = 0, cached_ = 0, adapted_ = 0;
+  // Two adapters, both in either order, one with another scale, and one that begins where an answer
+  // to 'e' does.
+  const std::vector<std::shared_ptr<const AdapterSet>> sets_ = [this] {
+    const ModelConfig& config = reference_->config();
+    const auto one = Adapter::random(config, 4, 1, 0.3f).value(),
+               two = Adapter::random(config, 20, 2, 0.2f).value(),
+               late = Adapter::random(config, 8, 3, 0.3f, {'e'}).value();
+    std::vector<std::shared_ptr<const AdapterSet>> made;
+    for (std::vector<AdapterSet::Part> parts :
+         std::vector<std::vector<AdapterSet::Part>>{{{one}},
+                                                    {{two}},
+                                                    {{one}, {two, 0.5f}},
+                                                    {{two, 0.5f}, {one}},
+                                                    {{one, -1.5f}},
+                                                    {{late}}})
+      made.push_back(AdapterSet::make(std::move(parts)).value());
+    return made;
+  }();
 };
 
 TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
@@ -252,6 +275,7 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   e.expect_empty();
   EXPECT_EQ(compared, requests);
   EXPECT_GT(cached_, 0u);
+  EXPECT_GT(adapted_, requests / 10);
   if (requests >= 1000) {
     EXPECT_GT(preemptions_, 0u);
   }

@@ -133,6 +133,7 @@ void CacheCore::close(SequenceState& s) {
     set_path(s, 0);
   }
   s.phase = Phase::closed;
+  s.options.adapters.reset();
   ++s.serial;
   --open_sequences;
   store.tenants().remove_user(store.tenant(s.cursor.root));
@@ -255,6 +256,10 @@ std::uint32_t Sequence::prompt_length() const { return state_->prompt_length; }
 std::uint32_t Sequence::published_blocks() const { return state_->published; }
 std::uint32_t Sequence::pure_until() const { return state_->pure_until; }
 RootId Sequence::root() const { return state_->options.root; }
+const std::shared_ptr<const AdapterSet>& Sequence::adapters() const {
+  return state_->options.adapters;
+}
+std::uint32_t Sequence::adapted_from() const { return state_->options.adapted_from; }
 const ArenaOffset* Sequence::table(std::uint32_t group) const {
   state_->core->refresh_offsets(*state_);
   return state_->tables[group].offsets.data();

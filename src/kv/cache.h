@@ -166,8 +166,8 @@ struct TenantInfo {
 struct NodeInfo {
   BlockKey key, parent;  // parent is zero at a root
   RootId root;
-  std::string_view tenant;
-  std::uint32_t depth_tokens;  // from the root, this block included
+  std::string_view tenant, adapter;  // of its root
+  std::uint32_t depth_tokens;        // from the root, this block included
   std::span<const TokenId> tokens;
   std::uint32_t children, hits, sequences;  // sequences that hold it now
   std::uint64_t bytes;

@@ -19,6 +19,7 @@ NodeInfo CacheCore::node_info(NodeId n) const {
           .parent = index.is_root(above) ? BlockKey{} : index.key(above),
           .root = id_of(node.root),
           .tenant = roots[node.root].identity.tenant,
+          .adapter = roots[node.root].identity.adapter,
           .depth_tokens = index.depth(n) * options.tokens_per_block,
           .tokens = index.tokens(n),
           .children = index.children(n),

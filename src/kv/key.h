@@ -89,6 +89,7 @@ enum class ChangeKind : std::uint8_t {
   media = 2,      // a digest of what placeholder tokens stand for
   producer = 3,   // computed by something else than this identity's forward pass
   converted = 4,  // encoded from exact blocks instead of computed
+  adapter = 5,    // from here on rows have an adapter; its digest
 };
 
 struct KeyChange {

@@ -50,6 +50,7 @@ enum class Bug : std::uint8_t {
   window_too_short,        // a window frees one block too early
   state_not_restored,      // a rejected step leaves its state behind
   // engine: for the simulator of the whole engine
+  drop_adapter,           // adapters are left out of roots and keys
   landing_not_fenced,     // room for a block on its way from a tier may be moved
   adopt_before_arrival,   // a block is used while its bytes are on their way
   adopt_failed,           // a block whose bytes could not be read is used

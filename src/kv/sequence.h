@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -25,6 +26,7 @@
 
 namespace quire {
 
+class AdapterSet;  // model/adapter/adapter.h
 class CacheCore;
 class KvCache;
 struct SequenceState;
@@ -47,6 +49,10 @@ struct SequenceOptions {
   Nanoseconds ttl = 0;                      // lease on the blocks it publishes; 0: none
   std::span<const KeyChange> changes = {};  // where a salt starts, media, ...; copied
   std::uint64_t request = 0;                // for the journal
+  // What rows are computed with, from this token on, by whoever computes them. The cache only carries
+  // it, to forks, too; `root` or `changes` name it.
+  std::shared_ptr<const AdapterSet> adapters = {};
+  std::uint32_t adapted_from = 0;
 };
 
 class Sequence {
@@ -70,6 +76,8 @@ class Sequence {
   std::uint32_t published_blocks() const;
   std::uint32_t pure_until() const;  // the first token that may not be published
   RootId root() const;
+  const std::shared_ptr<const AdapterSet>& adapters() const;  // null: none
+  std::uint32_t adapted_from() const;
 
   // Where blocks start, for kernels: entry i holds tokens [i*P, (i+1)*P). Stable until the
   // sequence's next reserve, attach, truncate or preempt. Entries that left a window are stale.
