@@ -7,10 +7,12 @@
 
 #include "base/random.h"
 #include "cli/command.h"
+#include "cli/help.h"
 #include "cli/model_options.h"
 #include "lab/speed/decode_batch.h"
 #include "lab/speed/read_rate.h"
 #include "lab/speed/timing.h"
+#include "model/adapter/adapter.h"
 
 namespace quire::cli {
 namespace {
@@ -25,6 +27,8 @@ struct BenchOptions {
   ModelOptionsCli model;
   std::string what;
   std::uint32_t prompt = 512, depth = 128, count = 32, batch = 1, repeat = 3;
+  std::uint32_t adapters = 0, adapter_rank = 16;
+  std::string adapter_modules = "all";
   bool json = false;
 };
 
@@ -58,9 +62,26 @@ void print_scores(const BenchOptions& o, Runtime& r, const std::vector<DecodeSco
       *high, r.threads(), machine(r));
 }
 
+// Speed does not depend on their numbers.
+Result<DecodeBatch::AdapterSets> random_adapters(const BenchOptions& o, const Runtime& r) {
+  constexpr Adapted kSome[] = {Adapted::q, Adapted::v};
+  const bool all = o.adapter_modules == "all";
+  DecodeBatch::AdapterSets sets;
+  for (std::uint32_t i = 0; i < o.adapters; ++i) {
+    TRY(auto adapter, Adapter::random(r.config(), o.adapter_rank, i + 1, 1e-4f, {},
+                                      all ? std::span<const Adapted>() : kSome));
+    TRY(auto set, AdapterSet::make({{std::move(adapter)}}));
+    sets.push_back(std::move(set));
+  }
+  return sets;
+}
+
 int run_decode(const BenchOptions& o, Runtime& r, std::vector<StoragePolicy> ways) {
   const bool on_cpu = r.executor().traits().device == DeviceKind::cpu;
-  const DecodeQuestion question{std::move(ways), o.depth, o.count, o.batch, o.repeat};
+  const auto adapters = random_adapters(o, r);
+  if (!adapters.ok()) return fail(adapters.error());
+  const DecodeQuestion question{std::move(ways), o.depth,  o.count,
+                                o.batch,         o.repeat, adapters.value()};
   const auto before = on_cpu ? read_rate(r.pool()) : 0.0;
   if (!before.ok()) return fail(before.error());
   const auto measured = bench_decode(r, question);
@@ -171,6 +192,8 @@ int run_bench(BenchOptions& o) {
   std::vector<std::string> others = CLI::detail::split(o.model.kv_format, ',');
   o.model.kv_format = others[0];
   others.erase(others.begin());
+  if (o.adapters > 0 && (o.what == "prefill" || !others.empty() || o.model.device != "cpu"))
+    return fail(kUsage, "--adapters goes with decode and batch, one --kv-format, and a CPU");
   if (!others.empty() && o.what == "prefill") return fail(kUsage, "prefill takes one --kv-format");
   auto runtime = open_runtime(o.model);
   if (!runtime.ok()) return fail(runtime.error());
@@ -202,6 +225,15 @@ std::function<int()> declare_bench(CLI::App& app) {
   app.add_option("--depth", o->depth, "tokens before the measured ones (128)");
   app.add_option("-n", o->count, "tokens to make per sequence (32)");
   app.add_option("--batch", o->batch, "sequences side by side (1)")->check(CLI::Range(1, 512));
+  app.add_option("--adapters", o->adapters, "compare with so many random adapters beside it (0)")
+      ->check(CLI::Range(1, 64))
+      ->group(kRare);
+  app.add_option("--adapter-rank", o->adapter_rank, "their rank (16)")
+      ->check(CLI::Range(1, 1024))
+      ->group(kRare);
+  app.add_option("--adapter-modules", o->adapter_modules, "their linear layers: all, or qv (all)")
+      ->check(CLI::IsMember({"all", "qv"}))
+      ->group(kRare);
   app.add_option("--repeat", o->repeat, "measurements; the median counts (3)");
   app.add_flag("--json", o->json, "print one JSON object");
   return [o] { return run_bench(*o); };

@@ -311,6 +311,9 @@ int run_chat(ChatOptions& o) {
   SamplingDefaults drawn = sampling_defaults(runtime.value()->source());
   auto options = o.sampling.generate_options(drawn.options);
   if (!options.ok()) return fail(options.error());
+  const auto adapters = given_adapters(*runtime.value());
+  if (!adapters.ok()) return fail(adapters.error());
+  options.value().adapters = adapters.value();
   const Runtime& r = *runtime.value();
   drawn.options = options.value().sampling;
   fmt::print("{} · context {} · {} · {} threads · /help\n",
@@ -328,6 +331,7 @@ std::function<int()> declare_chat(CLI::App& app) {
   add_model_options(app, o->model);
   add_tier_options(app, o->model.tier);
   add_retention_options(app, o->model);
+  add_adapter_options(app, o->model);
   app.add_option("--system", o->system, "system message");
   app.add_option("--session", o->session, "go on with the conversation of this name, or begin it");
   o->chat_template.add(app);

@@ -46,6 +46,49 @@ void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
       ->group(kRare);
 }
 
+void add_adapter_options(CLI::App& app, ModelOptionsCli& o) {
+  app.add_option("--lora,--lora-modules", o.adapters,
+                 "NAME=PATH: a LoRA adapter, a PEFT folder or GGUF file; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--lora-merge", o.merged_adapter,
+                 "PATH or NAME: this adapter becomes part of the model itself")
+      ->group(kRare);
+  app.add_option("--lora-memory", o.adapter_memory, "memory of all adapters (1GiB)")->group(kRare);
+}
+
+// "NAME=PATH", or a path alone, whose last part is the name.
+Result<std::pair<std::string, std::string>> parse_adapter(const std::string& text) {
+  const std::size_t at = text.find('=');
+  std::pair<std::string, std::string> made{text.substr(0, at), text};
+  if (at != text.npos) {
+    made.second = text.substr(at + 1);
+  } else {
+    std::filesystem::path path(text);
+    if (!path.has_filename()) path = path.parent_path();
+    made.first = path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+  }
+  if (made.first.empty() || made.second.empty())
+    return Error{Code::invalid, "--lora " + text + ": write NAME=PATH"};
+  return made;
+}
+
+Status read_adapters(const ModelOptionsCli& o, RuntimeOptions& r) {
+  for (const std::string& text : o.adapters) {
+    TRY(auto adapter, parse_adapter(text));
+    r.adapters.files.push_back(std::move(adapter));
+  }
+  TRY(r.adapters.bytes_max, parse_size(o.adapter_memory));
+  r.adapters.folder = o.adapter_dir;
+  r.merged_adapter = o.merged_adapter;
+  // By the name of one that --lora names, which is then not served beside it.
+  std::erase_if(r.adapters.files, [&](const auto& file) {
+    if (file.first != o.merged_adapter) return false;
+    r.merged_adapter = file.second;
+    return true;
+  });
+  return {};
+}
+
 void add_model_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("MODEL", o.path, "GGUF file or Hugging Face folder");
   app.add_option("-m,--model", o.named, "the same as MODEL")->group(kRare);
@@ -224,6 +267,7 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& o) {
   TRY_STATUS(read_retention(o.kv, r));
   TRY_STATUS(read_selection(o.kv, r));
   TRY_STATUS(read_tier_options(o.tier, r));
+  TRY_STATUS(read_adapters(o, r));
   if (r.kv_format == "planned" && !o.kv.allow_lossy)
     return Error{Code::invalid, "--kv-format planned may change answers: add --allow-lossy"};
   if (r.kv_format != "auto" && r.kv_format != "planned") {
@@ -277,6 +321,13 @@ Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options) {
         "warning: -c {}: the model was trained for {} tokens; beyond them answers get worse\n",
         options.context, trained);
   return runtime;
+}
+
+Result<std::shared_ptr<const AdapterSet>> given_adapters(Runtime& runtime) {
+  std::vector<ScaledAdapter> all;
+  for (const AdapterInfo& adapter : runtime.adapters().list()) all.push_back({adapter.id});
+  std::string names;
+  return runtime.adapters().find(all, names);
 }
 
 }  // namespace quire::cli

@@ -34,10 +34,13 @@ struct ModelOptionsCli {
   double pin_budget = 0.5, tenant_pin_share = 1;  // RuntimeOptions
   KvStorageCli kv;
   TierOptionsCli tier;
+  std::vector<std::string> adapters;  // NAME=PATH
+  std::string adapter_memory = "1GiB", adapter_dir, merged_adapter;
 };
 
 void add_model_options(CLI::App& app, ModelOptionsCli& options);
 void add_retention_options(CLI::App& app, ModelOptionsCli& options);  // for run, chat and serve
+void add_adapter_options(CLI::App& app, ModelOptionsCli& options);    // for run, chat and serve
 
 // Of commands that look at a model without running it.
 struct DescribeCli {
@@ -50,6 +53,8 @@ void add_describe_options(CLI::App& app, DescribeCli& options);
 Result<std::string> find_model(const ModelOptionsCli& options);
 Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);
+// All adapters of --lora, one after the other; null: there are none. For run and chat.
+Result<std::shared_ptr<const AdapterSet>> given_adapters(Runtime& runtime);
 
 // "8GiB", "512M", "1000": K/M/G are powers of 1,000, KiB/MiB/GiB of 1,024.
 Result<std::uint64_t> parse_size(const std::string& text);

@@ -125,6 +125,9 @@ int answer_prompt(RunOptions& o) {
   if (!prompt.ok()) return fail(prompt.error());
   auto options = o.sampling.generate_options(sampling_defaults(runtime.value()->source()).options);
   if (!options.ok()) return fail(options.error());
+  const auto adapters = given_adapters(*runtime.value());
+  if (!adapters.ok()) return fail(adapters.error());
+  options.value().adapters = adapters.value();
   options.value().tokens_max =
       answer_room(options.value().tokens_max, *runtime.value(), prompt.value().size());
 
@@ -178,6 +181,7 @@ std::function<int()> declare_run(CLI::App& app) {
   add_model_options(app, o->model);
   add_tier_options(app, o->model.tier);
   add_retention_options(app, o->model);
+  add_adapter_options(app, o->model);
   app.add_option("PROMPT", o->prompt, "what to answer; piped input is put below it");
   app.add_option("-p,--prompt", o->prompt_option, "the same as PROMPT")->group(kRare);
   app.add_option("--tokens", o->tokens, "prompt as token numbers: 1,2,3 or @FILE (JSON)");

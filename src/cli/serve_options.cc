@@ -121,6 +121,12 @@ void add_observing_options(CLI::App& app, ServeOptions& o) {
   app.add_flag("--metrics-auth", o.metrics_auth, "/metrics needs a key")->group(kRare);
 }
 
+void add_loading_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--lora-dir", o.model.adapter_dir,
+                 "clients with an admin key may load adapters from this folder (off)")
+      ->group(kRare);
+}
+
 void add_event_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--kv-events", o.events.endpoint,
                  "publish KV events over ZeroMQ: tcp://*:5557 (off)");
@@ -168,9 +174,11 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_model_options(app, o.model);
   add_tier_options(app, o.model.tier, true);
   add_retention_options(app, o.model);
+  add_adapter_options(app, o.model);
   add_listener_options(app, o);
   add_scheduling_options(app, o);
   add_event_options(app, o);
+  add_loading_options(app, o);
   add_dialect_options(app, o);
   add_observing_options(app, o);
   app.add_flag("--dry-run", o.dry_run, "load and plan, then exit")->group(kRare);

@@ -22,10 +22,14 @@ class BlockMirror::Writer {
       events_.push_back({{"type", "BlockRemoved"}, {"block_hashes", hashes}, {"medium", "GPU"}});
   }
   void stored(std::uint64_t hash, const MirroredBlock& block) {
-    if (!run_.empty() &&
-        (block.parent != run_.back() || block.salt != first_.salt || block.tenant != first_.tenant))
+    if (!run_.empty() && (block.parent != run_.back() || block.salt != first_.salt ||
+                          block.tenant != first_.tenant || block.adapter != first_.adapter))
       end_run();
-    if (run_.empty()) first_ = {.parent = block.parent, .tenant = block.tenant, .salt = block.salt};
+    if (run_.empty())
+      first_ = {.parent = block.parent,
+                .tenant = block.tenant,
+                .salt = block.salt,
+                .adapter = block.adapter};
     run_.push_back(hash);
     tokens_.insert(tokens_.end(), block.tokens.begin(), block.tokens.end());
   }
@@ -58,6 +62,7 @@ class BlockMirror::Writer {
       Json keys = Json::array();  // what besides tokens tells these blocks from others
       if (!first_.salt.empty()) keys.push_back(first_.salt);
       if (!first_.tenant.empty()) keys.push_back("tenant:" + first_.tenant);
+      if (!first_.adapter.empty()) keys.push_back("adapter:" + first_.adapter);
       if (!keys.empty()) event["extra_keys"] = Json(run_.size(), keys);
       if (!first_.salt.empty()) event["cache_salt"] = first_.salt;
       events_.push_back(std::move(event));

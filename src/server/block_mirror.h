@@ -25,7 +25,7 @@ enum class EventForm : std::uint8_t { map, array };
 struct MirroredBlock {
   std::uint64_t parent = 0;  // 0: none
   std::vector<TokenId> tokens = {};
-  std::string tenant = {}, salt = {};
+  std::string tenant = {}, salt = {}, adapter = {};
 };
 
 struct MirrorChange {

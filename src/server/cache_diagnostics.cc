@@ -9,7 +9,7 @@ CacheChange change_in(const Explanation& e) {
   if (all_there && e.reused_all) return CacheChange::none;
   // The last token of a prompt is computed in any case.
   if (e.cached_tokens + 1 >= e.prompt_tokens) return CacheChange::none;
-  if (e.other_model) return CacheChange::model;
+  if (e.other_model || e.other_adapter) return CacheChange::model;
   if (e.other_salt) return CacheChange::salt;
   if (all_there) return CacheChange::unavailable;
   if (e.other_tools || e.changed_segment == "tools") return CacheChange::tools;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "engine/adapters.h"
 #include "engine/request.h"
 #include "text/grammar.h"
 
@@ -58,6 +59,9 @@ struct KvRequest {
   std::int32_t priority = 0;  // -100..100
   bool given = false;         // a kv object or header was there: the answer has one, too
   bool report_timing = false, report_blocks = false, report_explain = false, report_seed = false;
+  std::string adapter;  // by name, as naming it for the model; empty: none
+  // As llama-server has it; empty: the model as it is.
+  std::optional<std::vector<ScaledAdapter>> lora;
   std::string session;                      // that it goes on with; empty: none
   bool session_fork = false;                // where it is busy, a fork of it
   std::string session_words = "{}";         // the policy as the client put it, for the session

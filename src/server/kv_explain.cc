@@ -134,7 +134,8 @@ void post_kv_explain(Server& server, std::shared_ptr<Call> call) {
         [request, keys, compare](EngineView& e) {
           Explained out{.now = e.now};
           Attached attached;
-          if (const auto root = e.runtime.find_root(request->kv.tenant, request->kv.storage.get()))
+          if (const auto root = e.runtime.find_root(request->kv.tenant, request->kv.storage.get(),
+                                                    request->kv.root_adapter()))
             attached = e.runtime.cache().lookup(*root, request->prompt, keys);
           out.explanation = e.log.explain(*request, attached, compare_ids(compare));
           return out;

@@ -332,8 +332,7 @@ void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
     kv.policy.tenant = *tenant;
   }
   parse_session(f, kv);
-  if (const auto adapter = f.text("adapter", 256))
-    f.refuse(not_found("there is no adapter '" + *adapter + "'", "model_not_found"));
+  kv.adapter = f.text("adapter", 256).value_or("");
   if (const Json* tiers = f.find("tiers")) {
     if (!tiers->is_array() || std::ranges::find(*tiers, Json("cpu")) == tiers->end())
       f.refuse("tiers", "must be a list with \"cpu\", where blocks are computed",
@@ -360,6 +359,25 @@ void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
   f.refuse_unknown();
 }
 
+// [{"id": 0, "scale": 1.0}]
+void parse_lora(Fields& body, KvRequest& kv) {
+  const Json* const list = body.find("lora");
+  if (list == nullptr) return;
+  if (!list->is_array() || list->size() > AdapterSet::kPartsMax)
+    return body.refuse("lora",
+                       fmt::format("must be a list of at most {} adapters", AdapterSet::kPartsMax));
+  kv.lora.emplace();
+  for (const Json& one : *list) {
+    if (!one.is_object()) return body.refuse("lora", "must be a list of objects with id and scale");
+    Fields f(one, "lora");
+    const auto id = f.integer("id", 0, 0xffffffffll);
+    const auto scale = f.number("scale", -1e6, 1e6);
+    if (!id) f.refuse("id", "is required: GET /lora-adapters lists them");
+    if (f.failed()) return body.refuse(f.error());
+    kv.lora->push_back({static_cast<std::uint32_t>(*id), static_cast<float>(scale.value_or(1))});
+  }
+}
+
 }  // namespace
 
 void check_salt(Fields& fields, std::string_view name, const std::string& salt) {
@@ -372,6 +390,7 @@ void parse_kv(Fields& body, std::string_view header, const KvRules& rules, KvReq
   kv.policy.tenant = rules.tenant;
   kv.policy.retain = rules.retain;
   kv.policy.select = rules.select;
+  parse_lora(body, kv);
   Json merged = nullptr;
   if (!header.empty()) {
     auto parsed = parse_json(header, {.depth_max = 16});

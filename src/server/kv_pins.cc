@@ -214,7 +214,8 @@ void post_pins(Server& server, std::shared_ptr<Call> call) {
         call,
         [tokens = prompt.tokens, keys, policy = asked.kv.policy, ttl,
          label](EngineView& e) -> Result<LeaseId> {
-          const auto root = e.runtime.find_root(policy.tenant, policy.storage.get());
+          const auto root =
+              e.runtime.find_root(policy.tenant, policy.storage.get(), policy.root_adapter());
           if (!root) return Error{Code::not_found, "nothing of this tenant is cached"};
           return lease_cached(e.runtime.cache(), *root, tokens, keys,
                               {.ttl = ttl, .pin = true, .label = label});

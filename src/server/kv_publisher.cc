@@ -51,7 +51,8 @@ MirrorChange change_of(const NodeInfo& node, std::string salt) {
           .block = {.parent = event_hash(node.parent.prefix()),
                     .tokens = {node.tokens.begin(), node.tokens.end()},
                     .tenant = std::string(node.tenant),
-                    .salt = std::move(salt)}};
+                    .salt = std::move(salt),
+                    .adapter = std::string(node.adapter)}};
 }
 
 JournalLook look_at_all(EngineView& e) {

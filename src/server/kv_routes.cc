@@ -106,6 +106,8 @@ std::optional<ApiError> named_prompt(Server& server, Call& call, const Json& bod
         "missing_required_parameter");
   }
   if (f.failed()) return f.error();
+  if (asked.model.empty()) asked.model = f.text("model", 256).value_or(server.model());
+  if (auto error = server.choose_adapters(asked)) return error;
   std::vector<Prompt> prompts;
   asked.tokens_max = 0;
   if (auto error = make_prompts(asked, server.runtime(), prompts)) return error;
@@ -214,7 +216,8 @@ void post_kv_lookup(Server& server, std::shared_ptr<Call> call) {
         call,
         [shared, keys, policy = asked.kv.policy](EngineView& e) {
           Found found{.token_seconds = e.log.token_seconds};
-          if (const auto root = e.runtime.find_root(policy.tenant, policy.storage.get()))
+          if (const auto root =
+                  e.runtime.find_root(policy.tenant, policy.storage.get(), policy.root_adapter()))
             found.attached = e.runtime.cache().lookup(*root, shared->tokens, keys);
           return found;
         },

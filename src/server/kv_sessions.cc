@@ -59,9 +59,10 @@ void lease_text(Server& server, const std::shared_ptr<Call>& call, const std::st
       call,
       [&server, session, keys = std::move(keys)](EngineView& e) {
         KvCache& cache = e.runtime.cache();
-        const auto root = e.runtime.find_root(session->tenant, session->kv.storage.get());
+        const auto root = e.runtime.find_root(session->tenant, session->kv.storage.get(),
+                                              session->kv.root_adapter());
         if (!root || keys.empty()) return true;
-        const std::vector<KeyChange> changes = key_changes(session->kv);
+        const std::vector<KeyChange> changes = key_changes(session->kv, session->tokens);
         Result<Sequence> s =
             cache.open({.root = *root,
                         .token_capacity = static_cast<std::uint32_t>(session->tokens.size()) + 1,

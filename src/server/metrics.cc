@@ -93,11 +93,20 @@ void add_requests(Page& page, const ServiceStats& s) {
   for (std::size_t i = 1; i < s.failed.size(); ++i)
     page.sample(number(s.failed[i]),
                 {{"reason", std::string(failure_name(static_cast<FailureKind>(i)))}});
-  page.gauge("vllm:lora_requests_info", "Adapters: none are served.",
+}
+
+void add_adapters(Page& page, const ServiceStats& s, const ServerCounts& counts) {
+  const ServiceStats::AdapterNames none;
+  const ServiceStats::AdapterNames& names = s.adapters ? *s.adapters : none;
+  page.gauge("vllm:lora_requests_info", "Adapters of requests; the value is the time.",
              number(std::chrono::duration_cast<std::chrono::seconds>(
                         std::chrono::system_clock::now().time_since_epoch())
                         .count()),
-             {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});
+             {{"max_lora", std::to_string(counts.adapters_max)},
+              {"running_lora_adapters", names.running},
+              {"waiting_lora_adapters", names.waiting}});
+  page.gauge("lora_adapters", "Adapters that are served.", number(counts.adapters));
+  page.gauge("lora_adapter_bytes", "Memory of adapters.", number(counts.adapter_bytes));
 }
 
 // What moves between memory and tiers. Without one, a disk's figures are all 0.
@@ -392,6 +401,7 @@ std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& 
                            const ServerCounts& counts, MetricsFormat format) {
   Page page(identity);
   add_requests(page, stats);
+  add_adapters(page, stats, counts);
   add_tokens(page, stats);
   add_latencies(page, stats);
   add_cache(page, stats, identity);

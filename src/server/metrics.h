@@ -39,6 +39,8 @@ struct ServerCounts {
   std::uint64_t events_dropped = 0;                 // that subscribers were too slow for
   std::uint64_t spans_sent = 0, spans_dropped = 0;  // of traces
   std::uint64_t sessions = 0;                       // that have names
+  std::uint64_t adapters = 0, adapters_max = 0;     // that are served, and that may be
+  std::uint64_t adapter_bytes = 0;                  // of those in memory
 };
 
 std::string render_metrics(const MetricsIdentity& identity, const ServiceStats& stats,

@@ -17,12 +17,13 @@ Json storable_formats(const Runtime& r) {
 
 Json model_entry(Server& server, const std::string& name) {
   const Runtime& r = server.runtime();
+  const std::optional<AdapterInfo> adapter = r.adapters().info(name);
   return {{"id", name},
           {"object", "model"},
-          {"created", server.model_created()},
+          {"created", adapter ? adapter->created : server.model_created()},
           {"owned_by", "local"},
-          {"root", server.model()},
-          {"parent", nullptr},
+          {"root", adapter ? name : server.model()},
+          {"parent", adapter ? Json(server.model()) : Json()},
           {"max_model_len", r.context()},
           {"permission", Json::array()},
           {"type", "model"},
@@ -54,14 +55,17 @@ Json gemini_entry(Server& server, const std::string& name) {
 
 void get_models(Server& server, std::shared_ptr<Call> call) {
   Json data = Json::array(), models = Json::array();
-  for (const std::string& name : server.options().models) {
+  std::vector<std::string> names = server.options().models;
+  for (const AdapterInfo& adapter : server.runtime().adapters().list())
+    names.push_back(adapter.name);
+  for (const std::string& name : names) {
     data.push_back(model_entry(server, name));
     models.push_back(gemini_entry(server, name));
   }
   call->respond({{"object", "list"},
                  {"has_more", false},
-                 {"first_id", server.options().models.front()},
-                 {"last_id", server.options().models.back()},
+                 {"first_id", names.front()},
+                 {"last_id", names.back()},
                  {"data", std::move(data)},
                  {"models", std::move(models)}});
 }

@@ -6,6 +6,10 @@ namespace {
 constexpr Route kRoutes[] = {
     {"GET", "/v1/models", Access::user, get_models},
     {"GET", "/v1/models/{id*}", Access::user, get_model},
+    {"POST", "/v1/load_lora_adapter", Access::admin, post_load_adapter},
+    {"POST", "/v1/unload_lora_adapter", Access::admin, post_unload_adapter},
+    {"GET", "/lora-adapters", Access::user, get_lora_adapters},
+    {"POST", "/lora-adapters", Access::admin, post_lora_adapters},
 
     {"POST", "/tokenize", Access::user, post_tokenize},
     {"POST", "/detokenize", Access::user, post_detokenize},
@@ -73,12 +77,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/reset_prefix_cache", Access::admin, post_reset_prefix_cache},
 
     // Reserved: routes that clients of other servers use and that this server does not have.
-    {"POST", "/v1/load_lora_adapter", Access::admin, not_yet},
-    {"POST", "/v1/unload_lora_adapter", Access::admin, not_yet},
     {"POST", "/slots/{id}", Access::admin, not_yet},
     {"POST", "/completion", Access::user, not_yet},
-    {"GET", "/lora-adapters", Access::user, not_yet},
-    {"POST", "/lora-adapters", Access::admin, not_yet},
     {"POST", "/open_session", Access::user, not_yet},
     {"POST", "/close_session", Access::user, not_yet},
     {"GET", "/hicache/storage-backend", Access::admin, not_yet},

@@ -14,6 +14,12 @@ namespace quire {
 QUIRE_HANDLER(get_models);
 QUIRE_HANDLER(get_model);
 
+// adapter_routes.cc
+QUIRE_HANDLER(post_load_adapter);
+QUIRE_HANDLER(post_unload_adapter);
+QUIRE_HANDLER(get_lora_adapters);
+QUIRE_HANDLER(post_lora_adapters);
+
 // text_routes.cc
 QUIRE_HANDLER(post_tokenize);
 QUIRE_HANDLER(post_detokenize);

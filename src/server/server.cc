@@ -220,7 +220,8 @@ std::uint32_t Server::cache_min_tokens() const {
 }
 
 bool Server::serves(std::string_view model) const {
-  return std::ranges::find(options_.models, model) != options_.models.end();
+  return std::ranges::find(options_.models, model) != options_.models.end() ||
+         runtime().adapters().has(model);
 }
 
 std::shared_ptr<DialectState> Server::state_of(const Dialect& dialect) const {
@@ -404,6 +405,7 @@ void Server::generate(std::shared_ptr<Call> call, std::function<ParseRequest> pa
 void Server::answer(std::shared_ptr<Call> call, GenerationRequest asked) {
   const auto refuse = [call](ApiError error) { post_refusal(call, std::move(error)); };
   if (!serves(asked.model)) return refuse(no_model(asked.model));
+  if (auto error = choose_adapters(asked)) return refuse(std::move(*error));
   asked.client = call->client();
   if (!asked.seeded) asked.sampling.seed = random_u64() >> 11;  // exact in any JSON reader
   auto stops = StopStrings::create(asked.stop);
@@ -502,6 +504,11 @@ void Server::count(const std::string& route, int status) {
 ServerCounts Server::counts() const {
   ServerCounts c{.events_dropped = events_->dropped() + (publisher_ ? publisher_->dropped() : 0),
                  .sessions = service_->sessions().count()};
+  if (runtime().executor().traits().adapters) {
+    c.adapters = runtime().adapters().list().size();
+    c.adapters_max = runtime().adapters().options().adapters_max;
+    c.adapter_bytes = runtime().adapters().bytes();
+  }
   if (tracer_) {
     c.spans_sent = tracer_->sent();
     c.spans_dropped = tracer_->dropped();

@@ -144,7 +144,9 @@ class Server {
   EventPump& events() { return *events_; }
   KvJobs& jobs() { return *jobs_; }
   const KvPublisher* publisher() const { return publisher_.get(); }  // null: no events over ZeroMQ
-  bool serves(std::string_view model) const;
+  bool serves(std::string_view model) const;  // the model by one of its names, or an adapter
+  // Finds the adapters that a request names. Worker thread: they may have to be read.
+  std::optional<ApiError> choose_adapters(GenerationRequest& asked) const;
   ApiError no_model(const std::string& name) const;  // serves() it not
   std::uint32_t cache_min_tokens() const;
   // `dialect`: whose parser gets it; null: the call's.

@@ -54,7 +54,7 @@ class Http(unittest.TestCase):
         status, headers, body = SERVER.call("GET", "/v1/chat/completions")
         self.assertEqual((status, headers["Allow"]), (405, "POST"))
         error(SERVER.call("GET", "/nowhere"), 404, "not_found")
-        status, headers, _ = SERVER.call("POST", "/v1/load_lora_adapter", {})
+        status, headers, _ = SERVER.call("POST", "/slots/1", {})
         self.assertEqual((status, headers["x-should-retry"]), (501, "false"))
         error(SERVER.call("POST", "/v1/completions", ask(model="x")), 404, "model_not_found", "model")
         error(SERVER.call("POST", "/v1/completions", ask(response_format={"type": "nonsense"})), 400)

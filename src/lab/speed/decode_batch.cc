@@ -1,5 +1,7 @@
 #include "lab/speed/decode_batch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/random.h"
@@ -53,6 +55,7 @@ Result<Sequence> DecodeBatch::open(const StoragePolicy& way, SequenceOptions opt
   TRY(options.root, r_.tenant_root("", &way));
   options.token_capacity += depth_ + count_ + 1;
   options.reuse = false;
+  if (!adapters_.empty()) options.adapters = adapters_[sequences_.size() % adapters_.size()];
   return r_.cache().open(options);
 }
 
@@ -158,7 +161,20 @@ Result<std::vector<DecodeScore>> bench_decode(Runtime& runtime, const DecodeQues
   DecodeBatch first(runtime, q.depth, q.count, q.batch);
   TRY_STATUS(first.fill(q.ways[0], nullptr));
   TRY([[maybe_unused]] const double warm, first.run(few, q.batch));
-  if (q.ways.size() == 1)
+  if (!q.adapters.empty()) {
+    DecodeBatch batch(runtime, q.depth, q.count, q.batch, q.adapters);
+    TRY_STATUS(batch.fill(q.ways[0], nullptr));
+    TRY([[maybe_unused]] const double ready, batch.run(few, q.batch));
+    scores.push_back(scores[0]);
+    scores.back().format += fmt::format(" and {} adapters", q.adapters.size());
+    for (std::uint32_t i = 0; i < q.repeat; ++i) {
+      TRY(const double before, first.run(q.count, q.batch));
+      TRY(const double rate, batch.run(q.count, q.batch));
+      scores[0].rates.push_back(before);
+      scores.back().rates.push_back(rate);
+      scores.back().ratios.push_back(rate / before);
+    }
+  } else if (q.ways.size() == 1)
     for (std::uint32_t i = 0; i < q.repeat; ++i) {
       TRY(const double rate, first.run(q.count, q.batch));
       scores[0].rates.push_back(rate);

@@ -15,8 +15,16 @@ namespace quire::lab {
 // Sequences that are stored in one way, all at the same depth, sharing nothing.
 class DecodeBatch {
  public:
-  DecodeBatch(Runtime& runtime, std::uint32_t depth, std::uint32_t count, std::uint32_t width)
-      : r_(runtime), stepper_(runtime), depth_(depth), count_(count), width_(width) {}
+  // Sequence i has adapters[i % their number], if there are any.
+  using AdapterSets = std::vector<std::shared_ptr<const AdapterSet>>;
+  DecodeBatch(Runtime& runtime, std::uint32_t depth, std::uint32_t count, std::uint32_t width,
+              AdapterSets adapters = {})
+      : r_(runtime),
+        stepper_(runtime),
+        depth_(depth),
+        count_(count),
+        width_(width),
+        adapters_(std::move(adapters)) {}
 
   // The first sequence's context is encoded from `like`, or computed; the others get copies.
   Status fill(const StoragePolicy& way, const DecodeBatch* like);
@@ -36,6 +44,7 @@ class DecodeBatch {
   Runtime& r_;
   Stepper stepper_;
   const std::uint32_t depth_, count_, width_;
+  const AdapterSets adapters_;
   std::vector<Sequence> sequences_;
   std::vector<Retaining> retains_;  // by sequence, or none
   double prefill_s_ = 0, compress_s_ = 0;
@@ -44,6 +53,8 @@ class DecodeBatch {
 struct DecodeQuestion {
   std::vector<StoragePolicy> ways;  // the first is what the others are compared with
   std::uint32_t depth, count, batch, repeat;
+  // Compared with the first way, too: that way with these, one after the other.
+  DecodeBatch::AdapterSets adapters = {};
 };
 
 struct DecodeScore {
