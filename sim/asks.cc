@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/adapter/adapter.h"
 #include "sim/toy_engine.h"
 
 namespace quire {
@@ -53,6 +54,8 @@ Asks::Asks(std::uint64_t seed, const Runtime& runtime)
   }
   tenants_ = {"", cuts ? "" : "red", ""};
   salts_ = {"", cuts ? "" : "salt", "", ""};
+  adapters_ = {AdapterSet::named("red"), AdapterSet::named("blue"),
+               AdapterSet::named("late", {'e'}), AdapterSet::named("late", {'e'})};
   if (theme_ == Theme::mixed) policies_.resize(2);  // plain
   for (int i = 0; i < (theme_ == Theme::greedy || cuts ? 2 : 5); ++i)
     policies_.push_back(draw_policy(runtime));
@@ -183,6 +186,15 @@ void Asks::draw_pooling(Random& random, Request& r) const {
   r.beams = 0;
 }
 
+// Worlds of cuts have few policies, so that equal requests meet.
+void Asks::draw_adapters(Random& random, Request& r) const {
+  if (theme_ == Theme::cuts || !random.chance(0.3)) return;
+  const auto& set = adapters_[random.below(adapters_.size())];
+  const bool sparse = r.kv.storage && r.kv.storage->prefill.way != SparsePrefill::Way::none;
+  const bool plain = !r.kv.retain && !r.kv.select && !r.kv.blend && !r.kv.convert && !sparse;
+  if (plain || !set->begins_late()) r.kv.adapters = set;
+}
+
 Request Asks::make(std::uint64_t ask) const {
   Random random(mix64(seed_ ^ mix64(ask)));
   const Policy& policy = policies_[random.below(policies_.size())];
@@ -216,6 +228,7 @@ Request Asks::make(std::uint64_t ask) const {
     r.kv.leases.push_back({.ttl = random.chance(0.5) ? 50'000'000 : 0,
                            .pin = random.chance(0.7),
                            .breakpoint = random.chance(0.5)});
+  draw_adapters(random, r);
   return r;
 }
 

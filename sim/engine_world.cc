@@ -31,11 +31,11 @@ std::string described(const Request& r) {
   const KvPolicy& kv = r.kv;
   return fmt::format(
       "prompt {} tokens_max {} n {} beams {} format {} budget {} select {} reuse {} write {} chunk "
-      "{} prompt_logprobs {} temperature {} tenant '{}' salt '{}' priority {}",
+      "{} prompt_logprobs {} temperature {} tenant '{}' salt '{}' adapter '{}' priority {}",
       r.prompt.size(), r.tokens_max, r.choices, r.beams, kv.storage ? kv.storage->name() : "-",
       kv.retain ? kv.retain->text() : "-", kv.select ? kv.select->text() : "-", kv.reuse,
       static_cast<int>(kv.write), r.chunk, r.prompt_logprobs, r.sampling.temperature, kv.tenant,
-      kv.salt, r.priority);
+      kv.salt, kv.adapters ? kv.adapters->digest() : "", r.priority);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kv/retain/policy.h"
+#include "model/adapter/adapter.h"
 #include "sim/asks.h"
 
 namespace quire {
@@ -20,7 +21,7 @@ constexpr std::string_view kFeatures[] = {
     "prompt_logprobs of a part", "pooling last", "pooling mean", "pooling cls", "mask",
     "stop tokens", "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt",
     "no reuse", "write none", "write prompt", "memory only", "ttl", "lease", "pin", "breakpoint",
-    "model with windows", "drawn by the executor",
+    "adapter", "adapter that begins late", "model with windows", "drawn by the executor",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",
@@ -99,6 +100,8 @@ void Asks::count(const Request& r, Features& features) {
   note(r.deadline > 0, "deadline");
   note(!kv.tenant.empty(), "tenant");
   note(!kv.salt.empty(), "salt");
+  note(kv.adapters && !kv.adapters->begins_late(), "adapter");
+  note(kv.adapters && kv.adapters->begins_late(), "adapter that begins late");
   note(!kv.reuse, "no reuse");
   note(kv.write == KvWrite::none, "write none");
   note(kv.write == KvWrite::prompt, "write prompt");

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/random.h"
 #include "kernels/sealed.h"
+#include "model/adapter/adapter.h"
 
 namespace quire {
 namespace {
@@ -15,6 +17,14 @@ float toy_number(std::uint64_t state, std::uint32_t layer, std::uint32_t kind, s
   const std::uint64_t bits = mix64(state ^ (std::uint64_t{layer} << 48 | std::uint64_t{kind} << 40 |
                                             std::uint64_t{head} << 24 | d));
   return static_cast<float>(static_cast<std::int32_t>(bits >> 40) - (1 << 23)) * 0x1p-23f;
+}
+
+// What a row's adapters make of it; 0: it has none.
+std::uint64_t adapter_of(const StepPlan& plan, std::size_t row) {
+  const std::uint32_t which = plan.adapters.empty() ? 0 : plan.adapters[row];
+  if (which == 0) return 0;
+  const std::string& digest = plan.adapter_sets[which - 1]->digest();
+  return hash64(digest.data(), digest.size());
 }
 
 enum Kind : std::uint32_t { kKey, kValue, kQuery, kState };
@@ -35,7 +45,8 @@ std::span<const std::uint64_t> ToyStep::run(const StepPlan& plan) {
   geometry_ = plan.geometry;
   states_.clear();
   for (std::size_t row = 0; row < plan.tokens.size(); ++row)
-    states_.push_back(mix64(plan.tokens[row] ^ mix64(plan.positions[row] + 1)));
+    states_.push_back(mix64(plan.tokens[row] ^ mix64(plan.positions[row] + 1)) ^
+                      adapter_of(plan, row));
   dropped_.assign(plan.gates.size(), 0);
   std::vector<KvView> views(plan.groups.begin(), plan.groups.end());
   choosing_.clear();
