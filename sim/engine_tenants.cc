@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/job.h"
 #include "sim/engine_world.h"
 
 namespace quire {
@@ -14,13 +15,14 @@ constexpr std::size_t kLeasesMax = 100'000;
 // Tokens of a request's prompt that the cache holds now.
 std::uint32_t EngineWorld::cached_tokens(std::uint64_t ask) {
   const Request r = asks_.make(ask);
-  const KeyChange salt{.position = 0, .kind = ChangeKind::salt, .value = r.kv.salt};
-  const Result<RootId> root = crowd_.runtime().tenant_root(r.kv.tenant, r.kv.storage.get());
+  const std::vector<KeyChange> changes = key_changes(r.kv, r.prompt);
+  const Result<RootId> root =
+      crowd_.runtime().tenant_root(r.kv.tenant, r.kv.storage.get(), r.kv.root_adapter());
   Result<Sequence> probe =
       crowd_.cache().open({.root = root.value(),
                            .token_capacity = static_cast<std::uint32_t>(r.prompt.size()),
                            .publish = false,
-                           .changes = {&salt, r.kv.salt.empty() ? 0u : 1u}});
+                           .changes = changes});
   CHECK(probe.ok());
   crowd_.cache().place(probe.value(), r.prompt);
   return crowd_.cache().peek(probe.value()).tokens;
