@@ -89,7 +89,9 @@ class SealedPlanner {
     const std::uint64_t slots = cost(sequence, first, count);
     const bool whole = slots <= whole_max_ || split_end - split_begin == 1;
     // Partials lie by head, then by row, a row's side by side.
-    const std::uint32_t splits = split_begin == split_end ? 0 : whole ? 1 : split_end - split_begin;
+    const std::uint32_t splits = split_begin == split_end || shape_.rows_only ? 0
+                                 : whole                                      ? 1
+                                         : split_end - split_begin;
     const std::uint32_t encoded_at = plan_.partial_count;
     const auto longest =
         static_cast<std::uint32_t>(run_max_ / (std::uint64_t{kAttendSplit} * count));
@@ -130,7 +132,9 @@ class SealedPlanner {
         const SealedReach own = table_reach(s, first + i);
         const std::uint32_t from = first_split(numbers, own.begin);
         const std::uint32_t own_splits = end_split(numbers, own.begin, own.end) - from;
-        const std::uint32_t seen = whole ? std::min(1u, own_splits) : own_splits;
+        const std::uint32_t seen = shape_.rows_only ? 0
+                                   : whole          ? std::min(1u, own_splits)
+                                                    : own_splits;
         const std::uint32_t end = past + i + 1;
         const std::uint32_t row_from =
             kv_.window != 0 && end > kv_.window ? (end - kv_.window) / kAttendSplit : 0;

@@ -42,6 +42,7 @@ struct SealedShape {
   AttendShape rows;     // of pages of rows
   std::uint32_t recent_blocks, sink_blocks;
   std::uint32_t scratch_stride;  // from one scratch block to the next, as an ArenaOffset
+  bool rows_only = false;        // what is encoded is planned elsewhere (kernels/streamed.h)
 };
 
 struct SealedStep {

@@ -24,7 +24,8 @@ CpuExecutor::CpuExecutor(std::unique_ptr<Model> model, ThreadPool& pool)
               .rows_max = model_->options().rows_max,
               .in_flight = 2,
               .page_work = true,
-              .gates = true} {}
+              .gates = true,
+              .cold_tokens = kAttendSplit} {}
 
 Geometry CpuExecutor::geometry(std::uint32_t tokens_per_block, const StoragePolicy& policy) const {
   return model_->geometry(tokens_per_block, policy);
@@ -48,7 +49,7 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
   }
   const std::size_t vocabulary = config().vocabulary, wanted = plan.wanted.size();
   float* const logits = logits_.cover(wanted * vocabulary);
-  dropped_.assign(plan.gates.size(), 0);
+  dropped_.assign(plan.cold ? 1 : plan.gates.size(), 0);
   broken_.clear();
   const auto forward = [&](const StepPlan& p, float* to) {
     broken_rows_.assign(p.tokens.size(), 0);
@@ -61,6 +62,7 @@ Result<StepResult> CpuExecutor::complete(StepTicket ticket) {
                      .taps = p.taps,
                      .reads = p.reads,
                      .gates = p.gates,
+                     .cold = p.cold,
                      .sealed = p.sealed,
                      .dropped = dropped_,
                      .broken = broken_rows_},

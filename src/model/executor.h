@@ -24,6 +24,7 @@
 #include "kernels/geometry.h"
 #include "kernels/kv_view.h"
 #include "kernels/storage.h"
+#include "model/cold_blocks.h"
 #include "model/config.h"
 #include "model/page_reads.h"
 #include "model/tap.h"
@@ -42,6 +43,9 @@ struct ExecutorTraits {
   bool draws = false;            // tokens are drawn where the logits are
   bool page_work = false;        // taps, compacted sequences, chosen pages and PageWork
   bool gates = false;            // waits for layers, and says when layers are sealed
+  // Blocks that are not in the arena are brought in windows of multiples of so many tokens. 0: it does
+  // not read such blocks.
+  std::uint32_t cold_tokens = 0;
 };
 
 // What is wanted of the rows that StepPlan::wanted lists.
@@ -79,6 +83,9 @@ struct StepPlan {
   std::span<const PageReads* const> reads = {};  // by sequence, null: reads everything; or empty
   // By sequence, null: everything is there; or empty.
   std::span<LayerGate* const> gates = {};
+  // The plan has one sequence, and these blocks of it are brought while the step runs. Their entries
+  // in its table are kNoBlock. If one cannot be brought the sequence is dropped. Null: there are none.
+  ColdBlocks* cold = nullptr;
   // Called on a compute thread when the blocks that a step fills are encoded in one more layer.
   const std::function<void(std::uint32_t layer)>* sealed = nullptr;
 };
@@ -88,7 +95,8 @@ struct StepResult {
   std::span<float> logits;
   std::span<const BestToken> best;
   std::span<const Drawn> drawn;
-  // By sequence of the plan: its gate passed the deadline, its rows are void. Empty: none.
+  // By sequence of the plan: its gate passed the deadline, or a cold block could not be brought. Its
+  // rows are void. Empty: none.
   std::span<const std::uint8_t> dropped = {};
   // By sequence of the plan: a key or a value of its rows is not finite, or too large for the format's
   // rows. They must not be kept. Empty: none.

@@ -37,6 +37,8 @@ void GroupSteps::prepare(const Geometry& geometry, const StepRows& step) {
     const LayerGroup& group = geometry.groups[g];
     GroupStep& at = groups[g];
     at.view = step.groups[g];
+    at.streamed = step.cold != nullptr && step.cold->group() == g;
+    if (at.streamed) take_table(at);
     if (!step.reads.empty() && group.kind == GroupKind::full && !choosing.active())
       choosing.prepare(geometry, g, step.reads, at.view);
     at.shape = shape_of(geometry, group);
@@ -50,7 +52,10 @@ void GroupSteps::prepare(const Geometry& geometry, const StepRows& step) {
     if (at.sealed) continue;
     at.row_block_bytes = std::size_t{group.kv_heads} * at.shape.page_bytes * group.together;
     passing_bytes = std::max(passing_bytes, list_row_blocks(at));
-    if (group.kind != GroupKind::recent) plan_attention(at.view, at.shape, at.plan);
+    if (at.streamed)
+      plan_stream(*step.cold, at);
+    else if (group.kind != GroupKind::recent)
+      plan_attention(at.view, at.shape, at.plan);
   }
   grow(passing, passing_bytes);
   for (GroupStep& at : groups)
@@ -58,11 +63,13 @@ void GroupSteps::prepare(const Geometry& geometry, const StepRows& step) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g].sealed) continue;
     prepare_sealed(geometry, geometry.groups[g], groups[g]);
+    if (groups[g].streamed) plan_stream(*step.cold, groups[g]);
     const AttendStep as_rows{groups[g].view, groups[g].shape, nullptr, nullptr, 0, nullptr};
     scratch_bytes = std::max(scratch_bytes, sealed_scratch_bytes(sealed_step(groups[g], as_rows)));
   }
   const auto count = [&](const GroupStep& at) {
-    const std::size_t n = std::max(at.plan.partial_count, at.sealed_plan.partial_count);
+    const std::size_t n = std::max(at.plan.partial_count, at.sealed_plan.partial_count) +
+                          (at.streamed ? at.streamed_plan.partial_count : 0);
     partial_bytes = std::max(partial_bytes, n * partial_floats(at.shape) * sizeof(float));
   };
   for (const GroupStep& at : groups) count(at);
@@ -82,7 +89,8 @@ void GroupSteps::prepare(const Geometry& geometry, const StepRows& step) {
 void GroupSteps::list_past(const Geometry& geometry, const LayerGroup& group, GroupStep& at,
                            bool chosen) {
   at.past_blocks.clear();
-  if (at.places.size() <= kFewRows || group.kind == GroupKind::recent || chosen) return;
+  if (at.places.size() <= kFewRows || group.kind == GroupKind::recent || chosen || at.streamed)
+    return;
   const std::size_t room = kFetchBytes / (group.kv_heads * at.shape.page_bytes);
   at.past_blocks.reserve(room);
   for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
@@ -110,6 +118,47 @@ std::size_t GroupSteps::list_row_blocks(GroupStep& at) {
     for (std::uint32_t b = begin; b < end; ++b) passed += sequence.blocks[b] == kNoBlock;
   }
   return passed * at.row_block_bytes;
+}
+
+// A copy of the only sequence's table.
+void GroupSteps::take_table(GroupStep& at) const {
+  CHECK(at.view.sequence_count == 1 && at.view.window == 0);
+  at.sequence = at.view.sequences[0];
+  CHECK(at.sequence.lanes == nullptr);
+  const std::uint32_t blocks =
+      (at.sequence.past + at.sequence.row_count) / at.view.tokens_per_block;
+  const bool open = (at.sequence.past + at.sequence.row_count) % at.view.tokens_per_block != 0;
+  at.table.assign(at.sequence.blocks, at.sequence.blocks + blocks + (open && !at.sealed));
+  at.sequence.blocks = at.table.data();
+  at.view.sequences = &at.sequence;
+}
+
+// Rows of an exact group read all before them split by split; those of a lossy group what is encoded.
+void GroupSteps::plan_stream(const ColdBlocks& cold, GroupStep& at) {
+  const std::uint32_t tokens = at.view.tokens_per_block, rows_max = attend_rows_max(at.shape);
+  streamed_rows_.clear();
+  for (std::uint32_t i = 0; i < at.sequence.row_count; ++i) {
+    const std::uint32_t position = at.sequence.past + i;
+    if (!at.sealed) {
+      streamed_rows_.push_back({0, position + 1, rows_max});
+      continue;
+    }
+    const SealedReach reach = sealed_reach(position, tokens, 0, at.sealed_shape.recent_blocks,
+                                           at.sealed_shape.sink_blocks);
+    streamed_rows_.push_back(
+        {reach.begin, reach.end, std::min(rows_max, tokens - position % tokens)});
+  }
+  plan_streamed(at.shape,
+                {.window_splits = std::max(1u, cold.window() * tokens / kAttendSplit),
+                 .cold_end = cold.blocks() * tokens,
+                 .first_partial = at.sealed ? at.sealed_plan.partial_count : 0},
+                streamed_rows_, at.streamed_plan);
+  if (!at.sealed) return;
+  for (SealedMerge& m : at.sealed_plan.merges) {
+    const StreamedRow& row = streamed_rows_[m.row];
+    m.encoded_first = at.streamed_plan.partial_of(m.row, m.kv_head);
+    m.encoded_count = row.begin < row.end;
+  }
 }
 
 // Finds the places of this step's rows.
@@ -144,7 +193,8 @@ void GroupSteps::prepare_sealed(const Geometry& geometry, const LayerGroup& grou
                      .recent_blocks = recent.recent_blocks,
                      .sink_blocks = recent.sink_blocks,
                      .scratch_stride = static_cast<std::uint32_t>(
-                         recent.kv_heads * recent.together * rows.shape.page_bytes / kArenaUnit)};
+                         recent.kv_heads * recent.together * rows.shape.page_bytes / kArenaUnit),
+                     .rows_only = at.streamed};
   plan_sealed(at.view, rows.row_blocks, at.sealed_shape, at.sealed_plan);
   const std::uint32_t tokens = at.view.tokens_per_block;
   for (std::uint32_t s = 0; s < at.view.sequence_count; ++s) {
@@ -194,7 +244,7 @@ void GroupSteps::prepare_tail(const Geometry& geometry, const StepRows& step) {
   tail_sequences_.clear();
   tail.row_blocks.clear();
   tail.plan.partial_count = tail.sealed_plan.partial_count = 0;
-  if (step.finished.size() == step.tokens.size()) return;  // decoding: nobody stays behind
+  if (step.finished.size() == step.tokens.size() || step.cold) return;  // nobody stays behind
   std::uint32_t s = 0;
   for (const std::uint32_t row : step.finished) {  // ascending
     while (row >= last.view.sequences[s].first_row + last.view.sequences[s].row_count) ++s;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/sealed.h"
+#include "kernels/streamed.h"
 #include "model/choosing.h"
 #include "model/huge_buffer.h"
 #include "model/model.h"
@@ -47,6 +48,13 @@ struct GroupStep {
   EncodedPart keys, values;
   std::vector<RowBlocks> row_blocks;  // by sequence
   std::vector<Seal> seals;
+
+  // Some of the blocks of the only sequence are cold (StepRows::cold). Its table is this one, with
+  // entries that are set while the step runs. What rows read split by split is in `streamed_plan`.
+  bool streamed = false;
+  StreamedPlan streamed_plan;
+  KvSequenceView sequence;
+  std::vector<ArenaOffset> table;
 };
 
 struct GroupSteps {
@@ -73,6 +81,8 @@ struct GroupSteps {
 
  private:
   AttendShape shape_of(const Geometry& geometry, const LayerGroup& group) const;
+  void take_table(GroupStep& at) const;
+  void plan_stream(const ColdBlocks& cold, GroupStep& at);
   void list_past(const Geometry& geometry, const LayerGroup& group, GroupStep& at, bool chosen);
   static std::size_t list_row_blocks(GroupStep& at);
   void place_rows(GroupStep& at);
@@ -86,6 +96,7 @@ struct GroupSteps {
   const bool narrow_;
   const std::uint32_t threads_;
   std::vector<KvSequenceView> tail_sequences_;
+  std::vector<StreamedRow> streamed_rows_;
 };
 
 }  // namespace quire

@@ -14,6 +14,22 @@
 #include "model/state.h"
 
 namespace quire {
+namespace {
+
+// Layers of the cold blocks' group whose attention the step computes. Keys and values of the last
+// layer are enough where nobody asks for more.
+std::uint32_t attended_layers(const Geometry& geometry, const StepRows& step) {
+  const auto all = static_cast<std::uint32_t>(geometry.places.size());
+  const std::uint32_t end = step.last_layer < all - 1 ? step.last_layer
+                            : step.finished.empty()   ? all - 1
+                                                      : all;
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(geometry.groups[step.cold->group()].layers,
+                            [&](std::uint32_t layer) { return layer < end; }));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, ThreadPool& pool,
                                            ModelOptions options) {
   if (options.fast)
@@ -72,6 +88,7 @@ void Model::forward(const Geometry& geometry, const StepRows& asked, float* logi
   StepRows step = asked;
   step.finished = state_->find_finished(asked);
   state_->prepare(geometry, step);
+  if (step.cold) step.cold->begin(attended_layers(geometry, step));
   state_->pool.run(
       [&](ThreadPool::Worker worker) { Pass(*state_, geometry, step, logits, worker).run(); });
 }

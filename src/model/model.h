@@ -70,8 +70,10 @@ struct StepRows {
   std::span<const PageReads* const> reads = {};
   // By sequence, null: everything is there; or empty. Not on a device.
   std::span<LayerGate* const> gates = {};
+  ColdBlocks* cold = nullptr;  // of the only sequence. Not on a device.
   const std::function<void(std::uint32_t layer)>* sealed = nullptr;
-  // Set to 1 for sequences whose gate did not open in time; as long as `gates`.
+  // Set to 1 for sequences whose gate did not open in time, or whose cold blocks cannot be had; as long
+  // as `gates`, or 1.
   std::span<std::uint8_t> dropped = {};
   // Set to 1 for rows with keys or values that are not finite or too large; as long as `tokens`, or
   // empty.

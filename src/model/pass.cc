@@ -63,7 +63,9 @@ void Pass::run() {
   }
   keys_and_values(layer(last));
   if (last + 1 < c_.layers) return;
-  if (sharing_ != Sharing::few && step_.finished.size() < row_count_) {
+  if (step_.cold) {
+    if (!step_.finished.empty()) finish(layer(last));
+  } else if (sharing_ != Sharing::few && step_.finished.size() < row_count_) {
     if (!step_.finished.empty()) finish_tail(layer(last));
   } else {
     finish(layer(last));

@@ -87,6 +87,8 @@ class Pass {
   void attention(const Layer& l);
   void attend(const Layer& l);
   void attend_sealed(const Layer& l, const GroupStep& group, const AttendStep& as_rows);
+  SealedStep sealed_step(const Layer& l, const GroupStep& group, const AttendStep& as_rows) const;
+  bool attend_streamed(const Layer& l, const AttendStep& as_rows);  // pass_streamed.cc
   AttendStep attend_step(const Layer& l, const KvView& view, const AttendShape& shape,
                          std::uint32_t index) const;
   void fetch_for(std::uint32_t layer);

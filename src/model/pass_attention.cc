@@ -300,6 +300,7 @@ AttendStep Pass::attend_step(const Layer& l, const KvView& view, const AttendSha
 void Pass::attend(const Layer& l) {
   const GroupStep& group = is_tail_ ? s_.groups.tail : s_.groups.of_layer(geometry_, l.index);
   const AttendStep step = attend_step(l, group.view, group.shape, geometry_.places[l.index].index);
+  if (group.streamed && (!attend_streamed(l, step) || !group.sealed)) return;
   if (group.sealed) return attend_sealed(l, group, step);
   const AttendPlan& plan = group.plan;
   for (std::uint32_t i;
@@ -311,15 +312,22 @@ void Pass::attend(const Layer& l) {
   for (std::uint32_t i = mine.begin; i < mine.end; ++i) s_.attend.merge(step, plan.merges[i]);
 }
 
-// Attention of a lossy group: encoded blocks first, because they take longest, then rows.
-void Pass::attend_sealed(const Layer& l, const GroupStep& group, const AttendStep& as_rows) {
-  const LayerPlace place = geometry_.places[l.index], row_place = geometry_.rows[l.index];
-  const SealedPlan& plan = group.sealed_plan;
+SealedStep Pass::sealed_step(const Layer& l, const GroupStep& group,
+                             const AttendStep& as_rows) const {
   SealedStep step = s_.groups.sealed_step(group, as_rows);
   step.keys = s_.lane_part(step.keys, l.index, 0, 0);
   step.values = s_.lane_part(step.values, l.index, 0, 0);
-  const std::uint32_t member = row_place.index % geometry_.groups[place.group].together;
-  step.keys.member = step.values.member = member;
+  step.keys.member = step.values.member =
+      geometry_.rows[l.index].index % geometry_.groups[geometry_.places[l.index].group].together;
+  return step;
+}
+
+// Attention of a lossy group: encoded blocks first, because they take longest, then rows.
+void Pass::attend_sealed(const Layer& l, const GroupStep& group, const AttendStep& as_rows) {
+  const LayerPlace row_place = geometry_.rows[l.index];
+  const SealedPlan& plan = group.sealed_plan;
+  const SealedStep step = sealed_step(l, group, as_rows);
+  const std::uint32_t member = step.keys.member;
   AttendStep kept = attend_step(l, plan.kept.view, group.sealed_shape.rows, row_place.index),
              passing = attend_step(l, plan.passing.view, group.sealed_shape.rows, member);
   kept.kv.arena = group.view.arena;
