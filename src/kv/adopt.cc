@@ -6,13 +6,14 @@
 
 namespace quire {
 
-std::optional<Landing> CacheCore::land(const SequenceState& s, std::uint32_t group) {
+std::optional<Landing> CacheCore::land(const SequenceState& s, std::uint32_t group,
+                                       std::uint64_t& count) {
   const CacheLayout::Group& g = s.layout->groups[group];
   if (arena.over_budget_bytes() > 0) return std::nullopt;
   BlockRef room = take(g.size_class, s);
   if (room.empty()) return std::nullopt;
   BlockFence fence = planted(Bug::landing_not_fenced) ? BlockFence() : pool.fence(room.id());
-  return Landing(std::move(room), std::move(fence), g.bytes, landings);
+  return Landing(std::move(room), std::move(fence), g.bytes, count);
 }
 
 // Whether every window of the sequence has what its next token needs, if these blocks follow
@@ -68,7 +69,7 @@ std::uint32_t CacheCore::adopt(SequenceState& s, std::uint32_t first,
 
 std::optional<Landing> KvCache::land(const Sequence& s, std::uint32_t group) {
   core_->tick();
-  return core_->land(*s.state_, group);
+  return core_->land(*s.state_, group, core_->landings);
 }
 std::uint32_t KvCache::adopt(Sequence& s, std::uint32_t first, std::span<LandedBlock> blocks) {
   core_->tick();

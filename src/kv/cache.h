@@ -47,6 +47,7 @@
 namespace quire {
 
 class Below;
+struct OfferedBlock;
 class CacheCore;
 enum class Offer : std::uint8_t;
 
@@ -275,7 +276,24 @@ class KvCache {
   // The sequence has come to block `first`, and the next blocks have landed. It takes as many of
   // them as it can use, and says how many.
   std::uint32_t adopt(Sequence& s, std::uint32_t first, std::span<LandedBlock> blocks);
-  std::uint64_t landings() const;  // that live
+  std::uint64_t landings() const;  // that live and were not lent
+
+  // Cold blocks: the first ones of a group that keeps every token. They are part of the sequence, are
+  // not in the arena, and lie below under the keys of their chain. Entries of the table are kNoBlock.
+  std::span<const BlockKey> chain_keys(Sequence& s);  // of its whole blocks
+  // A whole block that is not cold, as it is offered below. Valid until the sequence changes.
+  OfferedBlock offered(const Sequence& s, std::uint32_t group, std::uint32_t block) const;
+  std::uint32_t cold_blocks(const Sequence& s, std::uint32_t group) const;
+  void cool(Sequence& s, std::uint32_t group, std::uint32_t end);  // lets blocks before `end` go
+  // Whole blocks up to `end`, which it has not computed, lie below. Its other groups keep nothing
+  // of them.
+  void adopt_cold(Sequence& s, std::uint32_t end);
+  // Keys and values from this block on are gone: its tokens will be computed again.
+  void lose(Sequence& s, std::uint32_t block);
+  // A block's room for other uses of the sequence's owner; nobody is going to adopt it. When the owner
+  // goes while somebody still writes, the room becomes a landing like others.
+  std::optional<Landing> lend(const Sequence& s, std::uint32_t group);
+  void leave_behind(Landing& lent);
   // Offers blocks that are not below yet, a few per call, from `place` on (0 at first). False: that
   // was all.
   bool offer_rest(std::uint32_t& place, Offer why);

@@ -5,6 +5,7 @@
 //   attach.cc   prompts in the index: place, peek, attach, preempt, fork, truncate
 //   step.cc     reserve, commit, publish
 //   adopt.cc    blocks that come from below memory
+//   cold.cc     blocks of a sequence that stay there
 //   reclaim.cc  making room: eviction, slabs, parked sequences, resizing
 //   lease.cc    pins and leases
 //   compact.cc  lanes that keep different tokens
@@ -128,8 +129,13 @@ class CacheCore {
   // adopt.cc
   bool windows_whole(const SequenceState& s, std::uint32_t first,
                      std::span<const LandedBlock> blocks) const;
-  std::optional<Landing> land(const SequenceState& s, std::uint32_t group);
+  std::optional<Landing> land(const SequenceState& s, std::uint32_t group, std::uint64_t& count);
   std::uint32_t adopt(SequenceState& s, std::uint32_t first, std::span<LandedBlock> blocks);
+
+  // cold.cc
+  void cool(SequenceState& s, std::uint32_t group, std::uint32_t end);
+  void adopt_cold(SequenceState& s, std::uint32_t end);
+  void lose(SequenceState& s, std::uint32_t block);
 
   // reclaim.cc
   // For the sequence, evicting what it must; empty when all is in use.
@@ -201,7 +207,7 @@ class CacheCore {
   bool shares_waived = false;        // until a step finds room
   std::vector<BlockId> slab_blocks;  // scratch of empty_slab
   std::uint64_t evictions_since_balance = 0;
-  std::uint64_t landings = 0;  // that live
+  std::uint64_t landings = 0, lent = 0;  // that live
   std::vector<Lease> leases;
   std::vector<std::uint32_t> free_leases;
   Expiry lease_expiry;

@@ -171,7 +171,7 @@ void CacheCore::check() const {
     CHECK(pool.readers(pool.id_at(block)) == count);
     ++referenced;
   }
-  CHECK(pool.ledger().referenced == referenced + landings);
+  CHECK(pool.ledger().referenced == referenced + landings + lent);
   for (const Lease& l : leases)
     if (l.live) ++holds[static_cast<std::uint32_t>(l.node)];
   store.index().for_each([&](NodeId n) {

@@ -38,6 +38,11 @@ class Landing {
 
   bool empty() const { return room_.empty(); }
   std::span<std::byte> bytes() const { return {room_.bytes(), bytes_}; }
+  ArenaOffset offset() const { return room_.offset(); }
+  void count_in(std::uint64_t& count) {
+    --*count_;
+    ++*(count_ = &count);
+  }
 
  private:
   friend class CacheCore;

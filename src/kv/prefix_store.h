@@ -112,6 +112,9 @@ class PrefixStore final : public PoolListener {
 
   void set_now(Nanoseconds now) { now_ = now; }
   void set_cost(const RecomputeCost& cost) { cost_ = cost; }
+  Nanoseconds block_ns(std::uint32_t tokens, std::uint32_t first) const {
+    return cost_.block_ns(tokens, first);
+  }
   void add_class(SizeClass c);  // an evictor for it
 
   // kNoNode when the index is full and nothing can leave it.

@@ -12,7 +12,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint64_t kBatchBytes = 4 << 20;     // sent before a step is over
-constexpr std::uint64_t kSegmentBytes = 64 << 10;  // at least, where layers are smaller
+constexpr std::uint64_t kSegmentBytes = 16 << 10;  // at least, where layers are smaller
 constexpr std::size_t kLayoutsKept = 64;
 constexpr double kTransferBuckets[] = {1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, .01, .02,
                                        .05,  .1,   .2,   .5,   1,    2,    5,   10};
@@ -112,7 +112,12 @@ bool TierLink::wanted(Offer why, const OfferedBlock& block) const {
 }
 
 bool TierLink::offer(Offer why, const OfferedBlock& block) {
-  if (!wanted(why, block)) return false;
+  return wanted(why, block) && take(block, {});
+}
+
+bool TierLink::keep(const OfferedBlock& block, Kept kept) { return take(block, std::move(kept)); }
+
+bool TierLink::take(const OfferedBlock& block, Kept kept) {
   const std::uint64_t size = block.bytes.size();
   if (write_queue_bytes() + size > options_.queue_bytes) {
     ++places_[0].refused;
@@ -129,7 +134,8 @@ bool TierLink::offer(Offer why, const OfferedBlock& block) {
                     .size = size,
                     .recompute_us = static_cast<std::uint32_t>(
                         std::clamp<Nanoseconds>(block.recompute_ns / 1000, 0, UINT32_MAX)),
-                    .tenant = std::string(shared_ ? block.tenant : std::string_view())});
+                    .tenant = std::string(shared_ ? block.tenant : std::string_view()),
+                    .kept = std::move(kept)});
   batch_bytes_ += size;
   if (batch_bytes_ >= kBatchBytes) send();
   return true;
@@ -142,6 +148,7 @@ void TierLink::send() {
   batch->bytes = std::exchange(batch_bytes_, 0);
   batch->since = clock_.now();
   batch->kept.resize(batch->parcels.size());
+  batch->at.assign(batch->parcels.size(), kNowhere);
   for (TierPlace i = 0; i < tiers(); ++i) {
     Place& place = places_[i];
     // The first one has been asked whether it has room.
@@ -180,13 +187,19 @@ void TierLink::written(Batch& batch, TierPlace place, std::span<const TierOutcom
     // One that is full would be so the next time, too.
     batch.kept[i] |= ends[i] == TierOutcome::ok || ends[i] == TierOutcome::already ||
                      ends[i] == TierOutcome::full;
+    if (ends[i] == TierOutcome::ok || ends[i] == TierOutcome::already)
+      batch.at[i] = std::min(batch.at[i], place);
     if (ends[i] != TierOutcome::ok) continue;
     ++at.down.blocks;
     at.down.bytes += batch.parcels[i].size;
   }
   if (++batch.answers < batch.to.size()) return;
-  for (std::size_t i = 0; i < batch.parcels.size(); ++i)
-    if (!batch.kept[i]) lost_.emplace_back(batch.parcels[i].key, batch.parcels[i].group);
+  for (std::size_t i = 0; i < batch.parcels.size(); ++i) {
+    if (batch.parcels[i].kept)
+      batch.parcels[i].kept(batch.at[i]);
+    else if (!batch.kept[i])
+      lost_.emplace_back(batch.parcels[i].key, batch.parcels[i].group);
+  }
 }
 
 bool TierLink::writes() const {

@@ -93,6 +93,10 @@ class TierLink final : public Below {
   static std::vector<RecordSegment> segments(const Geometry& geometry, std::uint32_t group);
 
   bool offer(Offer why, const OfferedBlock& block) override;
+  // Takes a block whatever the options say, and tells the fastest tier that has it then (kNowhere:
+  // none). False: the queue has no room now.
+  using Kept = std::function<void(TierPlace)>;
+  bool keep(const OfferedBlock& block, Kept kept);
   void send();  // what was taken since; after every step
 
   // What has ended since: runs the functions below. `lost` hears of blocks that were taken and could
@@ -137,6 +141,7 @@ class TierLink final : public Below {
     std::uint64_t size;
     std::uint32_t recompute_us;
     std::string tenant;
+    Kept kept = {};
   };
   struct Batch {
     std::vector<Parcel> parcels = {};
@@ -146,10 +151,12 @@ class TierLink final : public Below {
     // The engine thread's, as answers come.
     std::size_t answers = 0;
     std::vector<std::uint8_t> kept = {};  // by parcel: somebody has it
+    std::vector<TierPlace> at = {};       // by parcel: the fastest that has it
   };
 
   explicit TierLink(const TierLinkOptions& options);
   bool wanted(Offer why, const OfferedBlock& block) const;
+  bool take(const OfferedBlock& block, Kept kept);
   std::shared_ptr<const std::vector<RecordSegment>> segments_of(const CacheLayout& layout,
                                                                 std::uint32_t group);
   void written(Batch& batch, TierPlace place, std::span<const TierOutcome> ends);
