@@ -95,9 +95,10 @@ int run_kv_methods(const DescribeCli& o) {
     selecting.push_back(
         {{"select", m.name}, {"source", m.source}, {"summary", m.summary}, {"when", m.when}});
   Json select_with = Json::array(), blend_with = Json::array(), convert_with = Json::array(),
-       draft_with = Json::array();
+       draft_with = Json::array(), pool_with = Json::array(), spill_with = Json::array();
   for (const CombineRule& r : combine_rules()) {
-    Json* const lists[] = {&rules, &select_with, &blend_with, &convert_with, &draft_with};
+    Json* const lists[] = {&rules,      &select_with, &blend_with, &convert_with,
+                           &draft_with, &pool_with,   &spill_with};
     lists[static_cast<std::size_t>(r.part)]->push_back(rule_json(r.with, r.refuses, r.says));
   }
   const Json by_format = formats_json(source.value().config(), o.block_size);
@@ -112,7 +113,9 @@ int run_kv_methods(const DescribeCli& o) {
                 {"select_composition", select_with},
                 {"blend_composition", blend_with},
                 {"convert_composition", convert_with},
-                {"draft_composition", draft_with}});
+                {"draft_composition", draft_with},
+                {"pooling_composition", pool_with},
+                {"resident_composition", spill_with}});
     return kOk;
   }
   fmt::print("  {:<15}{:<16}{}\n", "method", "acts at", "keeps");
@@ -139,6 +142,10 @@ int run_kv_methods(const DescribeCli& o) {
   print_rules(convert_with);
   fmt::print("\n  and with drafts (speculative decoding):\n");
   print_rules(draft_with);
+  fmt::print("\n  and with embeddings (pooling):\n");
+  print_rules(pool_with);
+  fmt::print("\n  and with contexts larger than memory (kv.resident):\n");
+  print_rules(spill_with);
   std::string can, cannot;
   for (const auto& [name, legal] : by_format.items())
     (legal["retain"].get<bool>() ? can : cannot) += ' ' + name;

@@ -24,6 +24,7 @@ Error error_of(const Failure& failure) {
       return {Code::cancelled, failure.message};
     case FailureKind::device:
     case FailureKind::model_file:
+    case FailureKind::tier:
       return {Code::unavailable, failure.message};
     case FailureKind::numeric:
       return {Code::corrupt, failure.message};
@@ -132,6 +133,7 @@ Result<GenerateResult> Client::generate(std::span<const TokenId> prompt,
                   .chunk = options.chunk};
   request.kv.retain = options.retain ? options.retain : s.runtime.retain();
   request.kv.select = options.select ? options.select : s.runtime.select();
+  request.kv.resident = options.resident;
   request.session = options.session;
   if (options.session) request.kv.producer = options.session->producer();
   auto sink = std::make_shared<TextSink>(s.runtime, options, events, stops);
@@ -185,6 +187,8 @@ Result<GenerateResult> Client::generate(std::span<const TokenId> prompt,
     result.timings.kv_bytes = done->kv_bytes;
     result.timings.kv_bytes_read = done->kv_bytes_read;
     result.timings.kv_bytes_readable = done->kv_bytes_readable;
+    result.timings.cold_bytes = done->cold_bytes;
+    result.timings.cold_hidden_bytes = done->cold_hidden_bytes;
   }
   return result;
 }

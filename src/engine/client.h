@@ -34,6 +34,7 @@ struct GenerateOptions {
   std::shared_ptr<const RetainPolicy> retain = {};  // null: the runtime's, if it has one
   std::shared_ptr<const SelectPolicy> select = {};  // of answers; null: the runtime's, if any
   std::shared_ptr<SessionTurn> session = {};        // that it goes on with
+  std::uint64_t resident = 0;                       // KvPolicy::resident
 };
 
 struct Generated {
@@ -51,6 +52,7 @@ struct GenerateTimings {
   std::uint32_t decoded_tokens = 0;
   std::uint64_t kv_bytes = 0;                              // that the first answer held at its end
   std::uint64_t kv_bytes_read = 0, kv_bytes_readable = 0;  // by answers that select
+  std::uint64_t cold_bytes = 0, cold_hidden_bytes = 0;     // kv.resident: read from tiers
 };
 
 struct GenerateEvents {

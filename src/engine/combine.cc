@@ -55,6 +55,16 @@ bool has_state(const Combination& c) {
   return any_group(c, [](const LayerGroup& g) { return g.kind == GroupKind::state; });
 }
 
+bool selects(const Combination& c) { return c.select != nullptr; }
+bool is_sparse(const Combination& c) { return c.geometry->sparse(); }
+bool is_wide(const Combination& c) { return c.choices > 1 || c.beams > 0; }
+bool no_tiers(const Combination& c) { return !c.tiers; }
+bool not_stored(const Combination& c) { return !c.stored; }
+bool in_session(const Combination& c) { return c.session; }
+bool pools_states(const Combination& c) { return c.pools; }
+bool no_cold(const Combination& c) { return !c.cold; }
+bool spilled(const Combination& c) { return c.spills; }
+
 constexpr std::string_view kAlike = "all layers that see everything must be stored alike";
 constexpr std::string_view kWindows =
     "their window layers are left alone; one layer must see everything";
@@ -152,6 +162,7 @@ constexpr CombineRule kRules[] = {
      watches_answers},
     {Part::draft, "kv.select", "answers that choose what they read have no drafts", answers_select},
     {Part::draft, "beam search", "beams have no drafts", has_beams},
+    {Part::draft, "kv.resident", "a sequence with cold blocks has no drafts", spilled},
     {Part::draft, "models with recurrent state",
      "a state holds all tokens of a step or none: no drafts", has_state},
     {Part::draft, "preemption",
@@ -171,6 +182,44 @@ constexpr CombineRule kRules[] = {
      blends_texts},
     {Part::pooling, "kv.convert", "encoding blocks computes no states: refused", converts_blocks},
     {Part::pooling, "GPU", "states are kept on the CPU only: refused", no_page_work},
+
+    {Part::resident, "tiers",
+     "cold blocks need a place: start the server with --kv-dir FOLDER or --kv-store URL", no_tiers},
+    {Part::resident, "kv.tiers and kv.write",
+     "blocks go to every tier of the server: leave out kv.tiers and kv.write", not_stored},
+    {Part::resident, "formats",
+     "any whose keys are stored after RoPE; kvquant, coupled and minicache, whose layers share "
+     "pages, are refused",
+     no_lanes},
+    {Part::resident, "recent_exact and sinks of a format",
+     "rows kept beside a lossy format stay in memory as its blocks leave: leave them out",
+     rows_beside},
+    {Part::resident, "plans and skip_layers of a format", kAlike, many_groups},
+    {Part::resident, "models with windows",
+     "window layers stay in memory, so that what is stored of a prompt is computed again; one "
+     "layer "
+     "must see everything",
+     nothing_grows},
+    {Part::resident, "kv.budget", "a method drops blocks that are not in memory: give one of them",
+     drops},
+    {Part::resident, "kv.select", "chooses among blocks in memory: give one of them", selects},
+    {Part::resident, "sparse prompts", "choose among blocks in memory: refused", is_sparse},
+    {Part::resident, "approximate reuse", "texts are copied within memory: refused", blends_texts},
+    {Part::resident, "kv.convert", "blocks are encoded in memory: refused", converts_blocks},
+    {Part::resident, "n, best_of and beam search",
+     "each answer would read all cold blocks by itself: refused", is_wide},
+    {Part::resident, "kv.session",
+     "a session's blocks stay in memory; send the whole conversation instead, its beginning is "
+     "found in the tier",
+     in_session},
+    {Part::resident, "embeddings", "states would be pooled twice after a loss: refused",
+     pools_states},
+    {Part::resident, "speculative decoding", kDrafts},
+    {Part::resident, "prefix sharing",
+     "what is cached or stored of the prompt is used; its own blocks are left in tiers, not in "
+     "memory"},
+    {Part::resident, "preemption", "it is computed again from what tiers have"},
+    {Part::resident, "GPU", "there are no tiers on a GPU yet: refused", no_cold},
 };
 
 std::string text_of(const Combination& c, Part part) {
@@ -187,6 +236,8 @@ std::string text_of(const Combination& c, Part part) {
       return "drafts";
     case Part::pooling:
       return "an embedding";
+    case Part::resident:
+      return "kv.resident";
   }
   return {};
 }
@@ -209,13 +260,16 @@ bool asks_for(const Combination& c, Part part) {
       return false;
     case Part::pooling:
       return c.pools;
+    case Part::resident:
+      return c.spills;
   }
   return false;
 }
 
 std::string_view field_of(Part part) {
   constexpr std::string_view kFields[] = {"kv.budget",  "kv.select",          "kv.reuse",
-                                          "kv.convert", "speculative_config", "pooling"};
+                                          "kv.convert", "speculative_config", "pooling",
+                                          "kv.resident"};
   return kFields[static_cast<std::size_t>(part)];
 }
 

@@ -27,12 +27,15 @@ struct Combination {
   std::uint32_t choices = 1, beams = 0;
   bool scores = false;                  // prompt_logprobs
   bool pools = false;                   // an embedding is wanted
-  bool page_work = true;                // what the executor can do: ExecutorTraits
+  bool spills = false;                  // kv.resident: it is larger than what it may hold
+  bool session = false, stored = true;  // kv.session; its blocks may go to all tiers there are
+  bool page_work = true, cold = true;   // what the executor can do: ExecutorTraits
+  bool tiers = true;                    // there are some
   std::uint32_t context = 0xffffffffu;  // positions that the model knows
 };
 
 // A part of a request that has rules.
-enum class Part : std::uint8_t { budget, select, approximate, convert, draft, pooling };
+enum class Part : std::uint8_t { budget, select, approximate, convert, draft, pooling, resident };
 
 struct CombineRule {
   Part part;

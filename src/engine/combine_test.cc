@@ -50,8 +50,8 @@ TEST(Combine, ARefusalNamesTheFieldAndTheReason) {
 }
 
 TEST(Combine, EveryPartHasRules) {
-  for (const Part part :
-       {Part::budget, Part::select, Part::approximate, Part::convert, Part::draft, Part::pooling}) {
+  for (const Part part : {Part::budget, Part::select, Part::approximate, Part::convert, Part::draft,
+                          Part::pooling, Part::resident}) {
     bool found = false;
     for (const CombineRule& rule : combine_rules()) found |= rule.part == part;
     EXPECT_TRUE(found) << field_of(part);

@@ -90,7 +90,8 @@ void Engine::submit(std::unique_ptr<Job> owned) {
     fail(job, FailureKind::no_room, root.error().message);
   } else if (const std::uint64_t quota =
                  runtime_.cache().tenant(job.request.kv.tenant).limits.bytes,
-             need = sequence_bytes(geometry(job), job.request.prompt.size());
+             whole = sequence_bytes(geometry(job), job.request.prompt.size()),
+             need = job.request.kv.resident ? std::min(whole, job.request.kv.resident) : whole;
              quota > 0 && need > quota) {
     fail(job, FailureKind::quota,
          fmt::format("the prompt takes {} bytes of KV cache, the quota of its tenant is {} bytes",

@@ -149,6 +149,7 @@ class Engine {
   bool still_looking(const Job& job) const;
   std::uint32_t stored_end(const Job& job, const Sequence& s, std::uint32_t from) const;
   void begin_loading(Job& job);
+  bool take_stored(Job& job);
   bool arrives(Job& job);
   void end_loading(Job& job);
   bool give_up_loading();
@@ -165,6 +166,7 @@ class Engine {
   bool steady() const;
   void go_ahead();
   void drop_ended();
+  void drop_incomplete();
   Status complete_step(std::span<float>& logits);
 
   // engine_draw.cc

@@ -71,6 +71,16 @@ void Engine::drop_ended() {
   ahead_.step.reset();
 }
 
+// Rows of sequences whose cold blocks could not be had. Their programs say in the next step what is to
+// be done.
+void Engine::drop_incomplete() {
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (!step_->dropped(i)) continue;
+    rows_[i].job = nullptr;
+    items_[i].sequence = nullptr;
+  }
+}
+
 // Waits for the step at hand and commits it, but for guesses, which must come true first. Before it is
 // waited for, the next one is submitted.
 Status Engine::complete_step(std::span<float>& logits) {
@@ -93,6 +103,7 @@ Status Engine::complete_step(std::span<float>& logits) {
   best_ = result.value().best;
   drawn_ = result.value().drawn;
   logits = result.value().logits;
+  drop_incomplete();
   for (std::size_t i = 0; i < items_.size(); ++i)
     if (items_[i].sequence && items_[i].drafted == 0)
       stepper_.commit(*step_, items_, i, static_cast<std::uint32_t>(items_[i].tokens.size()));

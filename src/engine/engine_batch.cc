@@ -52,10 +52,11 @@ bool Engine::goes_on(Job& job) {
         break;  // it found no room: the step says so, others make way
       continue;
     }
+    if (work == Program::Work::waits) return false;
     worked_ = true;
     if (work == Program::Work::unfinished) return false;
     if (work == Program::Work::failed) {
-      fail(job, FailureKind::model_file, b.program->problem());
+      fail(job, b.program->problem_kind(), b.program->problem());
       return false;
     }
     if (job.beams || i > 0) continue;

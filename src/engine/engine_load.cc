@@ -78,9 +78,10 @@ void Engine::begin_loading(Job& job) {
   if (!link || !job.stored || job.state != Job::State::reading) return;
   if (!job.stored->known) return;
   const PromptRecords& r = *job.records;
-  const Sequence& s = *job.branch(0).sequence;
+  Sequence& s = *job.branch(0).sequence;
   const std::uint32_t from = s.length() / r.tokens_per_block, end = stored_end(job, s, from);
   if (end <= from) return;
+  if (take_stored(job)) return;
   LoadSpan span{.from = from, .to = end, .tokens_per_block = r.tokens_per_block, .block_bytes = 0};
   std::vector<TierShare> shares;
   for (TierPlace p = 0; p < link->tiers(); ++p) shares.push_back({.cost = link->cost(p)});
@@ -107,6 +108,28 @@ void Engine::begin_loading(Job& job) {
           .waits = plan.waits,
           .patience = patience(prefill_cost_, from * r.tokens_per_block, end * r.tokens_per_block)},
       job.request.kv.tenant, now_);
+}
+
+// Whether the job's program takes what is stored as it is. It is not loaded then.
+bool Engine::take_stored(Job& job) {
+  const Branch b = job.branch(0);
+  const PromptRecords& r = *job.records;
+  const std::uint32_t from = b.sequence->length();
+  const auto taken = b.program->take_stored(stepper_, *b.sequence, r, job.stored->place);
+  if (!taken) return false;
+  job.loaded = *taken;
+  job.cached =
+      std::min(job.cached + *taken, static_cast<std::uint32_t>(job.request.prompt.size()) - 1);
+  for (std::uint32_t t = from / r.tokens_per_block * r.tokens_per_block; t < from + *taken;
+       t += r.tokens_per_block)
+    for (std::uint32_t g = 0; g < r.groups(); ++g)
+      if (r.column[g] != PromptRecords::kNone) {
+        const TierPlace place = job.stored->place[r.at(t / r.tokens_per_block, g)];
+        if (place != kNowhere && runtime_.tiers()->traits(place).shared)
+          job.remote += r.tokens_per_block;
+        break;
+      }
+  return true;
 }
 
 // Whether the job may have rows now. Blocks that are on their way may be worth waiting for.

@@ -74,6 +74,10 @@ void Engine::complete(Job& job) {
             .kv_bytes_whole = std::max(job.kv_bytes, job.kv_bytes_whole),
             .kv_bytes_read = job.programs.bytes_read,
             .kv_bytes_readable = job.programs.bytes_readable,
+            .cold_bytes = job.programs.cold_bytes,
+            .cold_hidden_bytes = job.programs.cold_hidden_bytes,
+            .cold_blocks = job.programs.cold_blocks,
+            .lost_blocks = job.programs.lost_blocks,
             .node = job.keys.empty() ? BlockKey{} : job.keys.back(),
             .reason = job.reason,
             .queue_seconds = seconds(job.admitted - job.submitted),
@@ -88,6 +92,12 @@ void Engine::complete(Job& job) {
             .saved_prefill_seconds = job.cached * prefill_cost_.token_seconds(),
             .leases = job.leases,
             .lease_problem = job.lease_problem};
+  if (job.request.kv.resident > 0) {
+    stats_.cold_bytes += done.cold_bytes;
+    stats_.cold_hidden_bytes += done.cold_hidden_bytes;
+    stats_.lost_blocks += done.lost_blocks;
+    stats_.cold_tokens += done.computed_tokens + done.generated_tokens;
+  }
   stats_.request_seconds.add(since(job.submitted));
   stats_.prefill_seconds.add(done.prefill_seconds);
   stats_.decode_seconds.add(done.decode_seconds);
@@ -110,6 +120,11 @@ void Engine::complete(Job& job) {
 // Measures the cost of a prompt token. The cache is told only when the cost has changed noticeably:
 // jitter would only shuffle the order of eviction.
 void Engine::measure(std::uint32_t rows, Nanoseconds forward) {
+  // Blocks that are brought take time that computing does not. Rows that were dropped wanted some.
+  const auto is_other = [](const StepItem& i) {
+    return i.sequence == nullptr || (i.program && i.program->cold());
+  };
+  if (std::ranges::any_of(items_, is_other)) return;
   double positions = 0;
   std::size_t reading = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i) {

@@ -9,6 +9,7 @@
 namespace quire {
 
 std::uint64_t Engine::full_bytes(const Job& job) const {
+  if (job.request.kv.resident > 0) return job.request.kv.resident;
   return request_bytes(geometry(job),
                        {.prompt = job.request.prompt.size(),
                         .answer = job.request.tokens_max,
@@ -65,6 +66,7 @@ bool Engine::has_room(Job& job, std::uint32_t cached) {
   std::uint64_t whole = sequence_bytes(g, known + ahead);
   if (job.request.kv.retain)  // the prompt and what stays of it are there together for a moment
     whole += retained_bytes(g, *job.request.kv.retain, job.request.prompt.size());
+  if (job.request.kv.resident > 0) whole = std::min(whole, job.request.kv.resident);
   // Blocks that it shares with running jobs cost nothing; cached blocks that no sequence holds do.
   // A new job is credited for shared blocks. A job that was preempted for lack of room is not,
   // unless its blocks are parked: these count as held already.

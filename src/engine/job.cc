@@ -6,6 +6,7 @@
 
 #include "engine/combine.h"
 #include "engine/plan.h"
+#include "engine/spilling.h"
 
 namespace quire {
 namespace {
@@ -14,6 +15,28 @@ namespace {
 constexpr std::uint32_t kEndlessTokensMax = 1 << 20;
 
 Failure invalid(std::string message) { return {FailureKind::invalid, std::move(message)}; }
+
+Combination combination_of(const Runtime& runtime, const Request& r, const Geometry& geometry) {
+  return {.geometry = &geometry,
+          .retain = r.kv.retain.get(),
+          .select = r.kv.select.get(),
+          .blends = r.kv.blend.has_value(),
+          .converts = r.kv.convert,
+          .choices = r.choices,
+          .beams = r.beams,
+          .scores = r.prompt_logprobs >= 0,
+          .pools = r.pooling != Pooling::none,
+          .session = r.session != nullptr,
+          .stored = r.kv.write == KvWrite::all && goes_below(runtime, r.kv),
+          .page_work = runtime.executor().traits().page_work,
+          .cold = runtime.executor().traits().cold_tokens > 0,
+          .tiers = runtime.tiers() != nullptr,
+          .context = runtime.context()};
+}
+
+Failure refused(const Refusal& why) {
+  return invalid(fmt::format("{}: {}", field_of(why.part), why.message));
+}
 
 Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const Request& r,
                     bool& drafts) {
@@ -48,25 +71,15 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
     return invalid(fmt::format("a sparse prompt is read in blocks of {} tokens, steps have {}",
                                runtime.geometry().tokens_per_block, options.step_tokens));
   const Geometry geometry = runtime.geometry(r.kv.storage.get());
-  Combination asked{.geometry = &geometry,
-                    .retain = r.kv.retain.get(),
-                    .select = r.kv.select.get(),
-                    .blends = r.kv.blend.has_value(),
-                    .converts = r.kv.convert,
-                    .choices = r.choices,
-                    .beams = r.beams,
-                    .scores = r.prompt_logprobs >= 0,
-                    .pools = r.pooling != Pooling::none,
-                    .page_work = runtime.executor().traits().page_work,
-                    .context = runtime.context()};
-  std::optional<Refusal> refused = refusal(asked);
+  Combination asked = combination_of(runtime, r, geometry);
+  std::optional<Refusal> no = refusal(asked);
   drafts = options.drafts.on() && may_draft(asked);
-  if (sparse && !refused) {  // the layout selects, too
+  if (sparse && !no) {  // the layout selects, too
     const SelectPolicy of_prompt = select_policy(stored.prefill);
     asked.select = &of_prompt;
-    refused = refusal(asked);
+    no = refusal(asked);
   }
-  if (refused) return invalid(fmt::format("{}: {}", field_of(refused->part), refused->message));
+  if (no) return refused(*no);
   if (r.beams > 0) {
     if (r.choices > r.beams)
       return invalid("beam search cannot return more choices than it has beams");
@@ -80,8 +93,28 @@ Failure check_shape(const Runtime& runtime, const ServiceOptions& options, const
   return {};
 }
 
+// A request that is larger than what it may hold in memory: whether it may be, and with what.
+Failure check_spill(const Runtime& runtime, const Request& r, std::uint64_t whole, bool& drafts) {
+  const Geometry geometry = runtime.geometry(r.kv.storage.get());
+  Combination asked = combination_of(runtime, r, geometry);
+  asked.spills = true;
+  if (const auto no = refusal(asked)) return refused(*no);
+  drafts = drafts && may_draft(asked);
+  const Result<SpillShape> shape = spill_shape(geometry, spill_memory(runtime, r.kv));
+  if (!shape.ok()) return {FailureKind::kv_capacity, shape.error().message};
+  const TierLink& link = *runtime.tiers();
+  for (TierPlace p = 0; p < link.tiers(); ++p)
+    if (const std::uint64_t room = link.traits(p).capacity_bytes; room == 0 || whole <= room)
+      return {};
+  return {FailureKind::kv_capacity,
+          fmt::format("kv.resident: the blocks of {} tokens take {} bytes, and no tier is that "
+                      "large; raise --kv-disk",
+                      r.prompt.size() + r.tokens_max, whole)};
+}
+
 // Cuts or refuses what context and cache cannot hold.
-Failure check_size(const Runtime& runtime, const ServiceOptions& options, Request& r) {
+Failure check_size(const Runtime& runtime, const ServiceOptions& options, Request& r,
+                   bool& drafts) {
   const auto prompt = static_cast<std::uint32_t>(r.prompt.size());
   const std::uint32_t context = runtime.context();
   if (prompt > context || (prompt == context && r.tokens_max > 0))
@@ -116,13 +149,20 @@ Failure check_size(const Runtime& runtime, const ServiceOptions& options, Reques
                           .memory_page = runtime.memory_page()},
                          r.kv.retain.get());
   };
-  if (bytes(r.tokens_max) <= budget) return {};
+  const std::uint64_t all = bytes(r.tokens_max);
+  if (r.kv.resident >= all) r.kv.resident = 0;
+  if (r.kv.resident == 0 && all <= budget) return {};
   const std::uint32_t least = std::min(r.tokens_max, geometry.tokens_per_block);
+  if (r.kv.resident == 0 && (!r.cut_tokens_max || bytes(least) > budget))
+    r.kv.resident = runtime.kv_resident_bytes();
+  if (r.kv.resident > 0)
+    return check_spill(runtime, r, sequence_bytes(geometry, prompt + r.tokens_max), drafts);
   if (!r.cut_tokens_max || bytes(least) > budget) {
     const std::uint32_t asked = r.cut_tokens_max ? least : r.tokens_max;
     return {FailureKind::kv_capacity,
             fmt::format("{} prompt tokens and {} x {} new ones take {} bytes of KV cache; all of "
-                        "it is {} bytes. Ask for less, or raise --kv-cache-memory.",
+                        "it is {} bytes. Ask for less, raise --kv-cache-memory, or let cold blocks "
+                        "lie on a disk: kv.resident, or --kv-resident.",
                         prompt, std::max(r.choices, r.beams), asked, bytes(asked), budget)};
   }
   std::uint32_t low = least, high = r.tokens_max;  // low fits, high does not
@@ -165,7 +205,7 @@ PreparedJob prepare_job(const Runtime& runtime, const ServiceOptions& options, R
   bool drafts = false;
   if (Failure f = check_shape(runtime, options, request, drafts); f.kind != FailureKind::none)
     return {nullptr, std::move(f)};
-  if (Failure f = check_size(runtime, options, request); f.kind != FailureKind::none)
+  if (Failure f = check_size(runtime, options, request, drafts); f.kind != FailureKind::none)
     return {nullptr, std::move(f)};
   request.tokens_min = std::min(request.tokens_min, request.tokens_max);
   // Logits of the prompt are not cached: it has to be computed.

@@ -45,6 +45,26 @@ std::string ProgramList::problem() const {
   return {};
 }
 
+FailureKind ProgramList::problem_kind() const {
+  for (const auto& p : list_)
+    if (!p->problem().empty()) return p->problem_kind();
+  return FailureKind::model_file;
+}
+
+std::optional<std::uint32_t> ProgramList::take_stored(Stepper& stepper, Sequence& s,
+                                                      const PromptRecords& records,
+                                                      std::span<const TierPlace> places) {
+  for (const auto& p : list_)
+    if (const auto taken = p->take_stored(stepper, s, records, places)) return taken;
+  return {};
+}
+
+ColdBlocks* ProgramList::cold() {
+  for (const auto& p : list_)
+    if (ColdBlocks* const cold = p->cold()) return cold;
+  return nullptr;
+}
+
 void ProgramList::settle(Stepper& stepper, Sequence& s) {
   for (const auto& p : list_) p->settle(stepper, s);
 }

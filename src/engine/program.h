@@ -2,7 +2,7 @@
 //
 // A program belongs to one answer and takes part in every step of its sequence (StepItem::program).
 // The engine calls its hooks and knows no policy by name. Programs: Retaining (kv.budget),
-// Selecting (kv.select), Blending (kv.reuse: approximate), Converting (kv.convert), Pooler (pooling).
+// Selecting (kv.select), Spilling (kv.resident), Blending (kv.reuse: approximate), Converting (kv.convert), Pooler (pooling).
 // A request with several has a ProgramList. engine/combine.h says which may be combined.
 //
 //   ProgramList programs = make_programs(runtime, request, root);
@@ -15,15 +15,20 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "engine/request.h"
 #include "kv/cache.h"
+#include "model/cold_blocks.h"
 #include "model/page_reads.h"
 #include "model/tap.h"
 
 namespace quire {
 
 class Stepper;
+struct PromptRecords;
 
 // How a sequence may give way when memory is short.
 enum class Yield : std::uint8_t {
@@ -36,7 +41,10 @@ enum class Yield : std::uint8_t {
 struct ProgramReport {
   std::uint64_t bytes_beside = 0;                    // held besides the cache
   std::uint64_t bytes_read = 0, bytes_readable = 0;  // by answers that choose what they read
-  std::uint32_t approximate_tokens = 0;              // reused without being computed
+  std::uint64_t cold_bytes = 0,
+                cold_hidden_bytes = 0;             // read from tiers; before they were waited for
+  std::uint32_t cold_blocks = 0, lost_blocks = 0;  // not in the arena at the end; computed again
+  std::uint32_t approximate_tokens = 0;            // reused without being computed
   bool converted = false;     // the sequence began with blocks encoded from others
   std::vector<float> pooled;  // states of the prompt (Request::pooling)
 
@@ -44,6 +52,10 @@ struct ProgramReport {
     bytes_beside += o.bytes_beside;
     bytes_read += o.bytes_read;
     bytes_readable += o.bytes_readable;
+    cold_bytes += o.cold_bytes;
+    cold_hidden_bytes += o.cold_hidden_bytes;
+    cold_blocks += o.cold_blocks;
+    lost_blocks += o.lost_blocks;
     approximate_tokens += o.approximate_tokens;
     converted |= o.converted;
     if (pooled.empty()) pooled = o.pooled;
@@ -60,6 +72,14 @@ class Program {
   // Attaches the sequence for the first time. Nothing: the cache attaches it as usual. The sequence
   // was opened with `options`.
   virtual std::optional<Attached> attach(Stepper&, Sequence&, const SequenceOptions&) { return {}; }
+  // Blocks of the prompt from the sequence's length on lie in tiers: places[i] is where names[i] of the
+  // records is. A program may make them part of the sequence instead of having them loaded. Returns
+  // how many tokens; none: they are loaded as usual.
+  virtual std::optional<std::uint32_t> take_stored(
+      Stepper&, Sequence&, const PromptRecords&,
+      [[maybe_unused]] std::span<const TierPlace> places) {
+    return {};
+  }
   // It has been attached.
   virtual void attached(Stepper&, Sequence&, const SequenceOptions&) {}
 
@@ -69,10 +89,12 @@ class Program {
     none,        // nothing to do
     done,        // did the last of it now
     unfinished,  // there is more: no rows of the sequence in this step
+    waits,       // something else has to happen first: no rows of the sequence in this step
     failed,      // it cannot be done: problem() says why, and the request ends
   };
   virtual Work work(Stepper&, Sequence&, [[maybe_unused]] double& rows) { return Work::none; }
   virtual std::string problem() const { return {}; }
+  virtual FailureKind problem_kind() const { return FailureKind::model_file; }
   // The prompt has been read as far as the program looks at it. The program does now what takes no
   // long work.
   virtual void settle(Stepper&, Sequence&) {}
@@ -83,6 +105,8 @@ class Program {
   // later.
   virtual Status before_step(Stepper&, Sequence&) { return {}; }
 
+  // Blocks of the sequence that are not in the arena, for its next rows; null: all are.
+  virtual ColdBlocks* cold() { return nullptr; }
   // Rows that the next step may read after `past` tokens.
   virtual std::uint32_t rows_max([[maybe_unused]] std::uint32_t past) const { return 0xffffffffu; }
   // Rows of a step choose pages in parts. Returns the end of the part that begins at `first`.
@@ -135,6 +159,10 @@ class ProgramList final : public Program {
   void attached(Stepper&, Sequence&, const SequenceOptions&) override;
   Work work(Stepper&, Sequence&, double& rows) override;
   std::string problem() const override;
+  FailureKind problem_kind() const override;
+  std::optional<std::uint32_t> take_stored(Stepper&, Sequence&, const PromptRecords&,
+                                           std::span<const TierPlace> places) override;
+  ColdBlocks* cold() override;
   void settle(Stepper&, Sequence&) override;
   bool due(const Sequence&) const override;
   Status before_step(Stepper&, Sequence&) override;

@@ -8,6 +8,6 @@ namespace quire {
 
 class Runtime;
 
-ProgramList make_programs(const Runtime& runtime, const Request& request, RootId root);
+ProgramList make_programs(Runtime& runtime, const Request& request, RootId root);
 
 }  // namespace quire

@@ -15,7 +15,8 @@ std::string_view failure_name(FailureKind kind) {
                                         "client_closed_request",
                                         "device_lost",
                                         "kv_quota_exceeded",
-                                        "model_file_changed"};
+                                        "model_file_changed",
+                                        "tier_unavailable"};
   return names[static_cast<std::size_t>(kind)];
 }
 

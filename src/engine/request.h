@@ -64,6 +64,9 @@ struct KvPolicy {
   // Texts of the prompt that are cached behind other prefixes are reused, and this share of their
   // tokens is computed again (engine/blend.h); none: prefixes only.
   std::optional<double> blend = {};
+  // Bytes of the cache that the request may hold at once. If that is less than it needs, its cold blocks
+  // lie in tiers and are read for every step (engine/spilling.h). 0: all of it is in the cache.
+  std::uint64_t resident = 0;
   // Its blocks may be stored in tiers of this machine, and in shared ones, and come from there.
   bool disk = true, remote = true;
   bool may_use(const TierTraits& tier) const { return tier.shared ? remote : disk; }
@@ -147,8 +150,9 @@ enum class FailureKind : std::uint8_t {
   device,          // the GPU does not answer any more                                   503
   quota,           // could not fit its tenant's quota even alone                        429
   model_file,      // what its policy reads of the model's file is gone                  503
+  tier,            // a tier lost what it needs, or does not take it                     503
 };
-inline constexpr std::size_t kFailureKinds = 13;
+inline constexpr std::size_t kFailureKinds = 14;
 std::string_view failure_name(FailureKind kind);  // "kv_capacity_exceeded", "queue_full", ...
 
 struct Failure {
@@ -201,6 +205,8 @@ struct Done {
   std::uint64_t kv_bytes_whole = 0;  // what kv_bytes would be if every token had stayed
   std::uint64_t kv_bytes_read = 0;   // by answers that select, and what there was to read
   std::uint64_t kv_bytes_readable = 0;
+  std::uint64_t cold_bytes = 0, cold_hidden_bytes = 0;  // kv.resident: as in ProgramReport
+  std::uint32_t cold_blocks = 0, lost_blocks = 0;
   BlockKey node;  // of the last whole block of its prompt; zero: there is none
   Reason reason = Reason::none;
   double queue_seconds = 0, prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;

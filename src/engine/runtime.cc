@@ -186,6 +186,7 @@ Result<std::unique_ptr<Runtime>> Runtime::assemble(RuntimeParts parts,
   if (options.kv_select) TRY_STATUS(r->check_select(*options.kv_select, nullptr, r->retain_.get()));
   if (options.kv_select && options.kv_select->answers()) r->select_ = options.kv_select;
   const Geometry geometry = r->geometry(&*r->storage_);
+  r->kv_resident_bytes_ = options.kv_resident_bytes;
   const std::uint64_t budget = r->kv_cache_bytes_ =
       options.kv_cache_bytes
           ? options.kv_cache_bytes

@@ -68,6 +68,8 @@ struct RuntimeOptions {
   bool kv_dir_needed = true;        // false: if it cannot be used, `log` says why
   std::uint64_t kv_disk_bytes = 0;  // it is never larger; 0: 1 GiB
   TierWrite kv_disk_write = TierWrite::automatic;
+  // KvPolicy::resident of requests that say nothing and are larger than the cache; 0: they are refused.
+  std::uint64_t kv_resident_bytes = 0;
   std::string kv_store = {};        // URL of a store that machines share (kv/tier/store_url.h)
   std::string kv_secret_file = {};  // the secret of keys and records; none: the folder's
   std::function<void(const std::string&)> log = {};  // lines about folder and store, any thread
@@ -124,6 +126,7 @@ class Runtime {
   const std::shared_ptr<const RetainPolicy>& retain() const { return retain_; }
   const std::shared_ptr<const SelectPolicy>& select() const { return select_; }
   std::uint64_t kv_cache_bytes() const { return kv_cache_bytes_; }  // the budget it was opened with
+  std::uint64_t kv_resident_bytes() const { return kv_resident_bytes_; }  // RuntimeOptions
   std::size_t memory_page() const { return memory_page_; }  // that its memory comes in, in bytes
   const Clock& clock() const { return *clock_; }            // of the cache and of steps
   TierLink* tiers() { return tiers_.get(); }                // null: there are none
@@ -175,7 +178,7 @@ class Runtime {
   std::shared_ptr<const RetainPolicy> retain_;
   std::shared_ptr<const SelectPolicy> select_;
   std::vector<Calibration> calibrations_;  // never grows: geometries point to them
-  std::uint64_t kv_cache_bytes_ = 0;
+  std::uint64_t kv_cache_bytes_ = 0, kv_resident_bytes_ = 0;
   std::size_t memory_page_ = kMemoryPage;
   std::unique_ptr<Sampler> sampler_;
   const VectorKernels* vector_ = nullptr;

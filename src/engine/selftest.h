@@ -40,7 +40,8 @@ Status selftest_convert(Runtime& runtime, std::span<const TokenId> prompt,
 Status selftest_engine(Runtime& runtime, std::span<const TokenId> prompt, const std::string& prefix,
                        const std::function<void(const SelftestCheck&)>& report);
 
-// Blocks in a folder: restored, damaged, restored again (selftest_tier.cc). Opens the model once more.
+// Blocks in a folder: restored, damaged, restored again; and a prompt most of whose blocks stay there
+// (selftest_tier.cc). Opens the model once more.
 Status selftest_tier(const std::string& path, const RuntimeOptions& base,
                      std::span<const TokenId> prompt, const std::string& prefix,
                      const std::function<void(const SelftestCheck&)>& report);

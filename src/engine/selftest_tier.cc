@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "engine/client.h"
+#include "engine/plan.h"
 #include "engine/selftest.h"
 #include "engine/session_store.h"
 #include "engine/sessions.h"
@@ -95,6 +96,35 @@ Result<SelftestCheck> check_session(Runtime& runtime, std::span<const TokenId> p
   return check;
 }
 
+// A prompt that may hold a part of what it needs: the rest is read from the folder for every step.
+Result<SelftestCheck> check_resident(Runtime& runtime, std::span<const TokenId> prompt) {
+  SelftestCheck check{.name = "a context larger than memory"};
+  std::vector<TokenId> longer;
+  const std::uint32_t tokens =
+      std::min(40 * runtime.geometry().tokens_per_block, runtime.context() - kRestoredAnswer);
+  while (longer.size() < tokens) longer.push_back(prompt[longer.size() % prompt.size()]);
+  const auto ask = [&](std::uint64_t resident) {
+    runtime.cache().clear(true);
+    runtime.tiers()->clear();
+    Client client(runtime);
+    return client.generate(
+        longer, {.tokens_max = kRestoredAnswer, .ignore_end = true, .resident = resident});
+  };
+  TRY(const GenerateResult whole, ask(0));
+  const auto small = ask(sequence_bytes(runtime.geometry(), tokens) * 3 / 5);
+  if (!small.ok()) {
+    check.tried = false;
+    check.detail = small.error().message;
+    return check;
+  }
+  const Generated &a = whole.answers[0], &b = small.value().answers[0];
+  check.compared = a.tokens.size();
+  check.ok = a.tokens == b.tokens && small.value().timings.cold_bytes > 0;
+  for (std::size_t i = 0; check.ok && i < a.choices.size(); ++i)
+    check.ok = a.choices[i].logprob == b.choices[i].logprob;
+  return check;
+}
+
 }  // namespace
 
 Status selftest_tier(const std::string& path, const RuntimeOptions& base,
@@ -139,6 +169,9 @@ Status selftest_tier(const std::string& path, const RuntimeOptions& base,
   TRY(SelftestCheck session, check_session(*runtime, prompt));
   session.name = prefix + session.name;
   report(session);
+  TRY(SelftestCheck resident, check_resident(*runtime, prompt));
+  resident.name = prefix + resident.name;
+  report(resident);
   return {};
 }
 

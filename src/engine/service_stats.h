@@ -39,7 +39,10 @@ struct ServiceStats {
   std::uint64_t tokens_generated = 0;
   std::uint64_t preemptions_recompute = 0, preemptions_parked = 0;
   double saved_prefill_seconds = 0;  // estimate
-  DraftTallies drafts{};             // by entry of draft_sources()
+  // Of requests with kv.resident: bytes read from tiers while steps ran; those that were there before
+  // they were waited for; blocks that tiers lost; tokens computed beside them.
+  std::uint64_t cold_bytes = 0, cold_hidden_bytes = 0, lost_blocks = 0, cold_tokens = 0;
+  DraftTallies drafts{};  // by entry of draft_sources()
 
   // Where the engine thread's time goes.
   std::uint64_t steps = 0, step_rows = 0;

@@ -43,14 +43,11 @@ Result<Step> Stepper::submit(std::span<const StepItem> items, const StepAsk& ask
   for (const StepItem& item : items)
     if (item.program) TRY_STATUS(item.program->before_step(*this, *item.sequence));
   needs_.clear();
-  geometries_.clear();
   std::size_t rows = 0, wanted = 0;
   for (const StepItem& item : items) {
     needs_.push_back({item.sequence, static_cast<std::uint32_t>(item.tokens.size()), item.drafted});
     rows += item.tokens.size();
     wanted += item.wanted();
-    const Geometry* g = &geometry(item);
-    if (std::ranges::find(geometries_, g) == geometries_.end()) geometries_.push_back(g);
   }
   if (rows > rows_max())
     return Error{Code::invalid, fmt::format("a step of {} rows does not fit {}; raise --batch-rows",
@@ -61,13 +58,14 @@ Result<Step> Stepper::submit(std::span<const StepItem> items, const StepAsk& ask
   step.items = items;
   step.wanted = wanted;
   step.draws = ask.draws;
-  if (geometries_.size() != 1) {
+  find_parts(items);
+  if (parts_.size() != 1 || parts_[0].cold) {
     CHECK(ask.from.empty());
     return step;
   }
   step.plan = turn_ ^= 1;
   const Result<StepTicket> ticket =
-      executor().submit(plan(plans_[step.plan], step.room, items, *geometries_[0], ask));
+      executor().submit(plan(plans_[step.plan], step.room, items, parts_[0], ask));
   step.queued = true;
   if (ticket.ok())
     step.ticket = ticket.value();
@@ -91,7 +89,14 @@ Result<StepResult> Stepper::complete(Step& step) {
   return result;
 }
 
-// Sequences with different storage policies are computed one policy after the other.
+void Stepper::find_parts(std::span<const StepItem> items) {
+  parts_.clear();
+  for (const StepItem& item : items)
+    if (const Part part = part_of(item); std::ranges::find(parts_, part) == parts_.end())
+      parts_.push_back(part);
+}
+
+// Parts are computed one after the other. Those whose blocks are in the arena wait for no tier.
 Result<StepResult> Stepper::run_apart(Step& step) {
   const std::size_t vocabulary = runtime_.config().vocabulary;
   const bool best = step.want == StepWant::best;
@@ -99,23 +104,23 @@ Result<StepResult> Stepper::run_apart(Step& step) {
     best_.resize(step.wanted);
   else
     logits_.resize(step.wanted * vocabulary);
-  geometries_.clear();
-  for (const StepItem& item : step.items)
-    if (const Geometry* g = &geometry(item); std::ranges::find(geometries_, g) == geometries_.end())
-      geometries_.push_back(g);
-  for (const Geometry* g : geometries_) {
+  find_parts(step.items);
+  std::ranges::stable_partition(parts_, [](const Part& p) { return p.cold == nullptr; });
+  for (const Part& p : parts_) {
     const StepAsk ask{.want = best ? StepWant::best : StepWant::logits};
     const Nanoseconds began = clock_.now();
-    TRY(const StepTicket ticket,
-        executor().submit(plan(plans_[0], step.room, step.items, *g, ask)));
+    TRY(const StepTicket ticket, executor().submit(plan(plans_[0], step.room, step.items, p, ask)));
     TRY(const StepResult part, executor().complete(ticket));
     forward_time_ += clock_.now() - began;
     std::size_t from = 0, to = 0, sequence = 0;
     for (std::size_t i = 0; i < step.items.size(); ++i) {
       const StepItem& item = step.items[i];
       const std::size_t count = item.wanted();
-      if (&geometry(item) == g) {
-        if (!part.broken.empty() && part.broken[sequence]) mark_faulted(step, i);
+      if (part_of(item) == p) {
+        if (p.cold && part.dropped[0])
+          step.dropped_items.push_back(i);
+        else if (!part.broken.empty() && part.broken[sequence])
+          mark_faulted(step, i);
         ++sequence;
         if (best)
           std::copy_n(part.best.begin() + from, count, best_.begin() + to);
@@ -141,6 +146,7 @@ void Stepper::mark_faulted(Step& step, const StepResult& result) const {
     if (result.broken[i] && step.items[i].sequence) mark_faulted(step, i);
   for (std::size_t at = 0; at < step.items.size(); ++at)
     for (std::size_t i = 0; i < step.items[at].wanted(); ++i, ++row) {
+      if (step.dropped(at)) continue;
       const bool finite = !result.best.empty() ? std::isfinite(result.best[row].logprob)
                           : !result.drawn.empty() && result.drawn[row].mode != DrawMode::logits
                               ? result.drawn[row].finite != 0
@@ -170,6 +176,8 @@ void Stepper::commit(Step& step, std::span<const StepItem> items) {
 Result<std::span<float>> Stepper::run(std::span<const StepItem> items) {
   TRY(Step step, submit(items));
   TRY(const StepResult result, complete(step));
+  if (!step.dropped_items.empty())
+    return Error{Code::unavailable, "a tier lost a block that this step reads"};
   commit(step, items);
   return result.logits;
 }
@@ -182,11 +190,12 @@ Result<std::span<const BestToken>> Stepper::run_best(std::span<const StepItem> i
 }
 
 StepPlan Stepper::plan(Plan& to, const Reservation& room, std::span<const StepItem> items,
-                       const Geometry& g, const StepAsk& ask) {
+                       const Part& part, const StepAsk& ask) {
+  const Geometry& g = *part.geometry;
   to.clear(g.groups.size());
   std::uint64_t serial = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (&geometry(items[i]) != &g) continue;
+    if (part_of(items[i]) != part) continue;
     add_item(to, room, items, i, g, ask);
     serial = cache().geometry_serial(items[i].sequence->root());
   }
@@ -199,7 +208,8 @@ StepPlan Stepper::plan(Plan& to, const Reservation& room, std::span<const StepIt
                 .wanted = to.wanted,
                 .want = ask.want,
                 .logprobs = ask.logprobs,
-                .draws = ask.draws};
+                .draws = ask.draws,
+                .cold = part.cold};
   if (to.tapped) made.taps = to.taps;
   if (!to.page_reads.empty()) made.reads = to.reads;
   return made;

@@ -67,6 +67,10 @@ class Step {
   bool spoiled(std::size_t item) const {
     return std::ranges::find(spoiled_items, item) != spoiled_items.end();
   }
+  // Completed, and a cold block of this item could not be had: its rows are void.
+  bool dropped(std::size_t item) const {
+    return std::ranges::find(dropped_items, item) != dropped_items.end();
+  }
 
  private:
   friend class Stepper;
@@ -81,7 +85,7 @@ class Step {
   Status submission = {};  // why the executor refused it; complete() returns this error
   StepTicket ticket{};
   std::size_t plan = 0;  // which of the stepper's plans
-  std::vector<std::size_t> spoiled_items;
+  std::vector<std::size_t> spoiled_items, dropped_items;
   Draws draws;
 };
 
@@ -151,9 +155,19 @@ class Stepper {
   const Geometry& geometry(const StepItem& item) const {
     return runtime_.cache().geometry(item.sequence->root());
   }
-  // Lays out the items of one storage policy.
+  // Items that are computed together: of one storage policy, and all of their blocks in the arena; or a
+  // single one that has cold blocks.
+  struct Part {
+    const Geometry* geometry;
+    ColdBlocks* cold;
+    bool operator==(const Part&) const = default;
+  };
+  Part part_of(const StepItem& item) const {
+    return {&geometry(item), item.program ? item.program->cold() : nullptr};
+  }
+  void find_parts(std::span<const StepItem> items);
   StepPlan plan(Plan& to, const Reservation& room, std::span<const StepItem> items,
-                const Geometry& g, const StepAsk& ask);
+                const Part& part, const StepAsk& ask);
   void add_item(Plan& to, const Reservation& room, std::span<const StepItem> items, std::size_t i,
                 const Geometry& g, const StepAsk& ask);
   void set_views(Plan& to, const Geometry& g) const;
@@ -167,7 +181,7 @@ class Stepper {
   std::uint32_t turn_ = 0;
   Plan plans_[3];  // of two steps on their way, and of compute_again
   std::vector<StepNeed> needs_;
-  std::vector<const Geometry*> geometries_;
+  std::vector<Part> parts_;
   std::vector<float> logits_;  // these three: of steps whose sequences are stored in several ways
   std::vector<BestToken> best_;
   std::vector<Drawn> drawn_;

@@ -80,6 +80,7 @@ ApiError from_failure(const Failure& failure) {
     case FailureKind::no_room:
     case FailureKind::device:
     case FailureKind::model_file:
+    case FailureKind::tier:
       e.status = 503;
       e.type = "unavailable_error";
       break;
