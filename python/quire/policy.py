@@ -87,6 +87,7 @@ class Kv:
     priority: int | None = None
     retention: Retention | None = None
     tiers: Sequence[str] | None = None
+    resident: int | str | None = None
     session: str | None = None
     session_mode: Literal["exclusive", "fork"] | None = None
     report: Sequence[str] | None = None

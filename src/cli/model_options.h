@@ -52,7 +52,6 @@ Result<RuntimeOptions> runtime_options(const ModelOptionsCli& options);
 Result<std::unique_ptr<Runtime>> open_runtime(const ModelOptionsCli& options);
 
 // "8GiB", "512M", "1000": K/M/G are powers of 1,000, KiB/MiB/GiB of 1,024.
-Result<std::uint64_t> parse_size(const std::string& text);
 std::string human_bytes(double bytes);  // "1.50 GiB", "12.00 MiB", "512 B"
 // "1,2,3", or "@FILE" with a JSON array.
 Result<std::vector<TokenId>> parse_tokens(const std::string& text);

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/byte_size.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "engine/plan.h"

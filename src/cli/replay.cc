@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "base/byte_size.h"
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"

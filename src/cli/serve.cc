@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/byte_size.h"
 #include "cli/command.h"
 #include "cli/serve_options.h"
 #include "engine/cache_trace.h"

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <filesystem>
 
+#include "base/byte_size.h"
 #include "cli/help.h"
 
 #ifndef QUIRE_VERSION

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/byte_size.h"
 #include "cli/help.h"
 #include "cli/model_options.h"
 #include "kv/tier/store_url.h"
@@ -22,6 +23,9 @@ void add_tier_options(CLI::App& app, TierOptionsCli& o, bool server) {
                  "blocks it gets: auto, always, reused, evicted or never (auto)")
       ->check(CLI::IsMember({"auto", "always", "reused", "evicted", "never"}))
       ->group(kRare);
+  app.add_option("--kv-resident", o.resident,
+                 "requests larger than the cache hold this much of it, the rest lies in --kv-dir")
+      ->group(group);
   app.add_option("--kv-store", o.store,
                  "a store to share: redis://HOST:PORT,..., rediss://, file:///FOLDER")
       ->group(group);
@@ -58,6 +62,11 @@ Status read_tier_options(const TierOptionsCli& o, RuntimeOptions& to) {
   to.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   TRY(to.kv_disk_write, find_tier_write(o.write));
   if (!o.store.empty()) TRY_STATUS(check_store_url(o.store));
+  if (!o.resident.empty()) {
+    TRY(to.kv_resident_bytes, parse_size(o.resident));
+    if (to.kv_resident_bytes == 0)
+      return Error{Code::invalid, "--kv-resident 0 leaves nothing to compute with; leave it out"};
+  }
   to.kv_store = o.store;
   to.kv_secret_file = o.secret_file;
   if (o.none) return {};

@@ -9,7 +9,7 @@
 namespace quire::cli {
 
 struct TierOptionsCli {
-  std::string dir, disk, write = "auto", store, secret_file;
+  std::string dir, disk, write = "auto", store, secret_file, resident;
   bool none = false;
 };
 // Other commands than a server rarely need them.

@@ -80,6 +80,7 @@ std::string fuzz_body(Chooser& pick) {
                      "best_of",
                      "use_beam_search",
                      "select",
+                     "resident",
                      "ttl",
                      "request",
                      "content",

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/byte_size.h"
+
 namespace quire {
 namespace {
 
@@ -130,6 +132,17 @@ std::optional<Nanoseconds> Fields::duration(std::string_view name) {
   const auto d = parse_duration(*value);
   if (!d) refuse(name, "must be a duration like \"90s\", \"30m\" or \"12h\"");
   return d;
+}
+
+std::optional<std::uint64_t> Fields::size(std::string_view name) {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number_unsigned()) return value->get<std::uint64_t>();
+  if (value->is_string() && value->get_ref<const std::string&>().size() < 32)
+    if (const auto bytes = parse_size(value->get_ref<const std::string&>()); bytes.ok())
+      return bytes.value();
+  refuse(name, "must be a size in bytes like 1048576 or \"1GiB\"");
+  return std::nullopt;
 }
 
 void Fields::refuse(std::string_view name, std::string message, std::string code) {

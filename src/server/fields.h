@@ -37,6 +37,7 @@ class Fields {
   std::optional<Fields> object(std::string_view name);
   // "90s", "30m", "12h", "7d" or seconds.
   std::optional<Nanoseconds> duration(std::string_view name);
+  std::optional<std::uint64_t> size(std::string_view name);  // bytes: 4096 or "1GiB"
 
   void refuse(std::string_view name, std::string message, std::string code = "invalid_value");
   void refuse(ApiError error);

@@ -130,6 +130,7 @@ Json fuzz_kv(Chooser& pick) {
   if (pick.chance(4)) kv["reuse"] = pick.of<Json>({"none", "auto", "approximate", "session"});
   if (pick.chance(6)) kv["write"] = pick.of<Json>({"none", "prompt", "auto", "?"});
   if (pick.chance(6)) kv["convert"] = true;
+  if (pick.chance(6)) kv["resident"] = pick.of<Json>({"1MiB", "40KiB", 100000, 0, -1, "1e99", "x"});
   if (pick.chance(6)) kv["salt"] = pick.of<Json>({"a", "b", "", "a/b"});
   if (pick.chance(6)) kv["report"] = Json::array({"timing", "blocks", "explain"});
   for (const char* field : {"window", "priority", "ttl", "recompute", "tiers", "prefill", "tenant"})

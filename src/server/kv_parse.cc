@@ -343,6 +343,10 @@ void parse_fields(Fields& f, const KvRules& rules, KvRequest& kv) {
            {std::pair{"disk", &kv.policy.disk}, std::pair{"remote", &kv.policy.remote}})
         *allowed = std::ranges::find(*tiers, Json(name)) != tiers->end();
   }
+  if (const auto resident = f.size("resident")) {
+    if (*resident == 0) f.refuse("resident", "must be more than 0 bytes");
+    kv.policy.resident = *resident;
+  }
   const bool allow_lossy = f.boolean("allow_lossy").value_or(false);
   if (kv.policy.blend && !allow_lossy)
     f.refuse("reuse", "approximate may change the answer; set kv.allow_lossy to allow that",

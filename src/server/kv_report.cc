@@ -1,5 +1,7 @@
 #include "server/kv_report.h"
 
+#include <algorithm>
+
 namespace quire {
 namespace {
 
@@ -14,6 +16,10 @@ Json format_json(const StoragePolicy& s) {
 
 }  // namespace
 
+double hidden_share(std::uint64_t bytes, std::uint64_t hidden) {
+  return bytes > 0 ? static_cast<double>(hidden) / static_cast<double>(bytes) : 0;
+}
+
 Json kv_report(const GenerationRequest& request, const Usage& u,
                std::span<const Done* const> prompts, const Runtime& runtime) {
   const KvRequest& asked = request.kv;
@@ -26,6 +32,11 @@ Json kv_report(const GenerationRequest& request, const Usage& u,
     sum.converted |= d.converted;
     sum.kv_bytes += d.kv_bytes;
     sum.preemptions += d.preemptions;
+    sum.generated_tokens += d.generated_tokens;
+    sum.cold_bytes += d.cold_bytes;
+    sum.cold_hidden_bytes += d.cold_hidden_bytes;
+    sum.cold_blocks += d.cold_blocks;
+    sum.lost_blocks += d.lost_blocks;
     sum.saved_prefill_seconds += d.saved_prefill_seconds;
   }
   const Done& first = *prompts.front();
@@ -60,6 +71,15 @@ Json kv_report(const GenerationRequest& request, const Usage& u,
     }
     kv["select"] = {
         {"policy", asked.policy.select->text()}, {"bytes_read", read}, {"bytes_whole", readable}};
+  }
+  if (sum.cold_bytes > 0 || sum.cold_blocks > 0) {
+    const double tokens = std::max(
+        1.0, static_cast<double>(sum.computed_tokens) + static_cast<double>(sum.generated_tokens));
+    kv["resident"] = {{"cold_blocks", sum.cold_blocks},
+                      {"bytes_read", sum.cold_bytes},
+                      {"bytes_read_per_token", static_cast<double>(sum.cold_bytes) / tokens},
+                      {"hidden", hidden_share(sum.cold_bytes, sum.cold_hidden_bytes)},
+                      {"lost_blocks", sum.lost_blocks}};
   }
   if (asked.report_seed) kv["seed"] = request.sampling.seed;
   if (asked.report_blocks)

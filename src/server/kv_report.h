@@ -15,4 +15,7 @@ namespace quire {
 Json kv_report(const GenerationRequest& request, const Usage& usage,
                std::span<const Done* const> prompts, const Runtime& runtime);
 
+// Of bytes that were read from tiers while steps ran: those that were there before they were waited for.
+double hidden_share(std::uint64_t bytes, std::uint64_t hidden);
+
 }  // namespace quire

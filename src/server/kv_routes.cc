@@ -5,6 +5,7 @@
 
 #include "engine/explain.h"
 #include "engine/plan.h"
+#include "server/kv_report.h"
 #include "server/kv_select.h"
 #include "server/kv_sessions.h"
 #include "server/prompt.h"
@@ -155,6 +156,13 @@ Json Server::statistics() const {
       {"block_size", r.geometry().tokens_per_block},
       {"bytes_per_token", {{r.kv_format(), plan.bytes_per_token}}},
       {"tiers", std::move(tiers)},
+      {"resident",
+       {{"tokens", s.cold_tokens},
+        {"bytes_read", s.cold_bytes},
+        {"bytes_read_per_token",
+         rate(static_cast<double>(s.cold_bytes), static_cast<double>(s.cold_tokens))},
+        {"hidden", hidden_share(s.cold_bytes, s.cold_hidden_bytes)},
+        {"lost_blocks", s.lost_blocks}}},
       {"hit_rate",
        {{"1m", rates.minute},
         {"10m", rates.ten_minutes},

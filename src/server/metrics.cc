@@ -272,6 +272,14 @@ void add_cache(Page& page, const ServiceStats& s, const MetricsIdentity& identit
     page.sample(number(c.ghost_hits[i]), {{"x", std::to_string(2u << i)}});
 
   add_tiers(page, s.tiers);
+  page.counter("kv_cold_bytes_total", "Bytes that steps read from tiers (kv.resident).",
+               number(s.cold_bytes));
+  page.counter("kv_cold_hidden_bytes_total",
+               "Of these, those that came before they were waited for.",
+               number(s.cold_hidden_bytes));
+  page.counter("kv_cold_tokens_total", "Tokens computed beside cold blocks.",
+               number(s.cold_tokens));
+  page.counter("kv_cold_lost_blocks_total", "Cold blocks that a tier lost.", number(s.lost_blocks));
 
   page.open("kv_tenant_bytes", MetricType::Gauge, "Bytes of cached prefixes, by tenant.");
   for (std::size_t i = 0; i < s.tenants->size(); ++i)

@@ -35,7 +35,8 @@ OURS = {"kv_blocks": "gauge", "kv_bytes": "gauge", "kv_capacity_bytes": "gauge",
         "kv_lookup_seconds": "histogram", "kv_tenant_bytes": "gauge", "kv_events_dropped": "counter",
         "kv_quant_error": "gauge", "kv_transfer_seconds": "histogram", "kv_transfer_queue_bytes": "gauge",
         "kv_tier_open": "gauge", "kv_tier_closings": "counter", "kv_tier_misses": "counter", "kv_tier_bytes": "gauge",
-        "build_info": "gauge", "http_requests": "counter"}
+        "kv_cold_bytes": "counter", "kv_cold_hidden_bytes": "counter", "kv_cold_tokens": "counter",
+        "kv_cold_lost_blocks": "counter", "build_info": "gauge", "http_requests": "counter"}
 SERVER = None
 
 
