@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/plan.h"
 #include "sim/toy_engine.h"
 
 namespace quire {
@@ -40,7 +41,11 @@ class ToyMask final : public TokenMask {
 }  // namespace
 
 Asks::Asks(std::uint64_t seed, const Runtime& runtime)
-    : seed_(seed), random_(mix64(seed ^ 0x61736b73)), pins_(random_.chance(0.3)) {
+    : seed_(seed),
+      random_(mix64(seed ^ 0x61736b73)),
+      pins_(random_.chance(0.3)),
+      tiers_(runtime.tiers() != nullptr),
+      block_bytes_(sequence_bytes(runtime.geometry(), kToyBlock)) {
   const double theme = random_.unit();
   theme_ = theme < 0.15   ? Theme::greedy
            : theme < 0.25 ? Theme::reading
@@ -183,6 +188,16 @@ void Asks::draw_pooling(Random& random, Request& r) const {
   r.beams = 0;
 }
 
+// Larger than what it may hold: most of it is stored. Others are left as they are.
+void Asks::draw_resident(Random& random, Request& r) const {
+  const KvPolicy& kv = r.kv;
+  const bool plain = !kv.retain && !kv.select && !kv.blend && !kv.convert && r.choices == 1 &&
+                     r.beams == 0 && r.pooling == Pooling::none;
+  if (!tiers_ || !plain || kv.write != KvWrite::all || !kv.disk || !random.chance(0.4)) return;
+  r.kv.resident = block_bytes_ * (5 + random.below(6));
+  if (kv.storage && kv.storage->lossy()) r.kv.resident /= 2;
+}
+
 Request Asks::make(std::uint64_t ask) const {
   Random random(mix64(seed_ ^ mix64(ask)));
   const Policy& policy = policies_[random.below(policies_.size())];
@@ -216,6 +231,7 @@ Request Asks::make(std::uint64_t ask) const {
     r.kv.leases.push_back({.ttl = random.chance(0.5) ? 50'000'000 : 0,
                            .pin = random.chance(0.7),
                            .breakpoint = random.chance(0.5)});
+  draw_resident(random, r);
   return r;
 }
 

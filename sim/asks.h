@@ -55,6 +55,7 @@ class Asks {
   static void draw_sampling(Random& random, Request& r);
   void draw_answers(Random& random, Request& r) const;
   void draw_pooling(Random& random, Request& r) const;
+  void draw_resident(Random& random, Request& r) const;
 
   std::uint64_t seed_;
   Random random_;  // of what the world has
@@ -62,7 +63,8 @@ class Asks {
   std::vector<std::vector<TokenId>> texts_;
   std::vector<Policy> policies_;
   std::vector<std::string> tenants_, salts_;
-  bool pins_;
+  bool pins_, tiers_;
+  std::uint64_t block_bytes_;
 };
 
 }  // namespace quire

@@ -46,6 +46,7 @@ Request EngineWorld::make(std::uint64_t ask, std::uint32_t tokens_max) const {
   r.cut_tokens_max = false;
   r.deadline = 0;
   r.kv.leases.clear();
+  r.kv.resident = 0;
   return r;
 }
 
@@ -143,6 +144,8 @@ void EngineWorld::judge(const Live& l) {
     report_.features["converted"] += l.log->result->converted;
     report_.features["blended"] += l.log->result->approximate_tokens > 0;
     report_.features["resumed"] += l.log->result->preemptions > 0;
+    report_.features["cold blocks"] += l.log->result->cold_blocks > 0;
+    report_.features["cold blocks lost"] += l.log->result->lost_blocks > 0;
   }
   if (l.log->admission) {
     report_.features["cached tokens"] += l.log->admission->cached_tokens > 0;
@@ -174,6 +177,10 @@ void EngineWorld::judge_failure(const Live& l) {
     case FailureKind::numeric:
       if (crowd_.trouble().nans == l.nans) wrong(l, "all numbers were finite");
       ++report_.features["not finite"];
+      return;
+    case FailureKind::tier:
+      if (!opened_.tier) wrong(l, "there is no tier: " + f.message);
+      ++report_.features["tier gave up"];
       return;
     case FailureKind::quota:
       if (!limits_) wrong(l, "nobody has a quota: " + f.message);

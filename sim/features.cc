@@ -20,7 +20,7 @@ constexpr std::string_view kFeatures[] = {
     "prompt_logprobs of a part", "pooling last", "pooling mean", "pooling cls", "mask",
     "stop tokens", "tokens_min", "tokens_max 0", "chunk", "priority", "deadline", "tenant", "salt",
     "no reuse", "write none", "write prompt", "memory only", "ttl", "lease", "pin", "breakpoint",
-    "model with windows", "drawn by the executor",
+    "model with windows", "drawn by the executor", "resident",
     // what happened
     "finished", "compared with alone", "equal at once", "equal policy at once", "cached tokens",
     "waited for a prefix", "parked", "recomputed", "resumed", "evicted", "blocks moved",
@@ -30,7 +30,7 @@ constexpr std::string_view kFeatures[] = {
     "over quota", "written to a tier", "loaded from a tier", "load failed", "load too slow",
     "read in vain", "tier down", "gate in time", "gate too late", "sealed notices", "guest's draft",
     "guest's draft rejected", "drafts", "guesses accepted", "guesses rejected", "drafts by lookup",
-    "endless", "converted", "blended"};
+    "endless", "converted", "blended", "cold blocks", "cold blocks lost"};
 
 }  // namespace
 
@@ -104,6 +104,7 @@ void Asks::count(const Request& r, Features& features) {
   note(kv.write == KvWrite::prompt, "write prompt");
   note(!kv.disk, "memory only");
   note(kv.ttl > 0, "ttl");
+  note(kv.resident > 0, "resident");
   for (const LeaseRequest& lease : kv.leases)
     note(true, !lease.pin ? "lease" : lease.breakpoint && lease.ttl > 0 ? "breakpoint" : "pin");
 }

@@ -126,6 +126,7 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
                                  .evictor = options.evictor});
   CHECK(made.ok());
   runtime_ = std::move(made.value());
+  if (tier_) executor_->on_nap([this] { tier_->poll(); });
   engine_ = std::make_unique<Engine>(*runtime_, service_, log_, clock_);
 }
 

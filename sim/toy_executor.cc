@@ -30,7 +30,8 @@ ToyExecutor::ToyExecutor(const ModelConfig& config, ManualClock& clock,
               .in_flight = 2,
               .draws = draws,
               .page_work = true,
-              .gates = true},
+              .gates = true,
+              .cold_tokens = 1},
       rope_(config.ropes[0]),
       step_(config_, clock, *pages_) {}
 

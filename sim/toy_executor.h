@@ -44,6 +44,7 @@ class ToyExecutor final : public Executor, public PageWork {
               bool draws = false, std::uint32_t rows_max = 512);
 
   ToyTrouble& trouble() { return trouble_; }
+  void on_nap(std::function<void()> nap) { step_.on_nap(std::move(nap)); }
   // Whether somebody may hold room for a step: one is queued, or the last one was refused.
   bool busy() const { return submitted_ != completed_ || refused_; }
 

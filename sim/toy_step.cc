@@ -36,7 +36,9 @@ std::span<const std::uint64_t> ToyStep::run(const StepPlan& plan) {
   states_.clear();
   for (std::size_t row = 0; row < plan.tokens.size(); ++row)
     states_.push_back(mix64(plan.tokens[row] ^ mix64(plan.positions[row] + 1)));
-  dropped_.assign(plan.gates.size(), 0);
+  dropped_.assign(plan.cold ? 1 : plan.gates.size(), 0);
+  cold_.clear();
+  if (plan.cold) plan.cold->begin(attended_layers(plan));
   std::vector<KvView> views(plan.groups.begin(), plan.groups.end());
   choosing_.clear();
   for (std::uint32_t g = 0; g < views.size() && !plan.reads.empty(); ++g)
@@ -62,6 +64,7 @@ std::span<const std::uint64_t> ToyStep::run(const StepPlan& plan) {
     if (plan.sealed) (*plan.sealed)(l);
     if (chooses) choose(at);
     if (l == last && l + 1 < config_.layers) break;  // nobody asks what these layers read
+    if (plan.cold && plan.cold->group() == place.group) bring(at);
     attend(at);
   }
   if (last + 1 == config_.layers) keep_states();
@@ -89,6 +92,37 @@ void ToyStep::open_gates(std::uint32_t layer) {
     while (gate->layers.load() <= layer && clock_.now() < gate->deadline)
       clock_.advance(std::min<Nanoseconds>(100'000, gate->deadline - clock_.now()));
     dropped_[s] = gate->layers.load() <= layer;
+  }
+}
+
+std::uint32_t ToyStep::attended_layers(const StepPlan& plan) const {
+  const std::uint32_t end = plan.last_layer + 1 < config_.layers ? plan.last_layer : config_.layers;
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(geometry_->groups[plan.cold->group()].layers,
+                            [&](std::uint32_t layer) { return layer < end; }));
+}
+
+// Keeps what a window brings, and lets the window go before the next one comes.
+void ToyStep::bring(const Layer& at) {
+  ColdBlocks& cold = *plan_->cold;
+  const std::size_t bytes = at.group->kv_heads * geometry_->page_bytes(*at.group);
+  const std::uint32_t blocks = cold.blocks();
+  cold_.assign(blocks, {});
+  table_.assign(blocks, kNoBlock);
+  for (std::uint32_t first = 0, end; first < blocks && !dropped_[0]; first = end) {
+    end = std::min(first + cold.window(), blocks);
+    ColdBlocks::Came came;
+    while ((came = cold.bring(at.place.index, first, end, table_.data())) ==
+           ColdBlocks::Came::later) {
+      clock_.advance(100'000);
+      if (nap_) nap_();
+    }
+    dropped_[0] = came == ColdBlocks::Came::never;
+    for (std::uint32_t b = first; b < end && !dropped_[0]; ++b) {
+      const std::byte* const from = arena_at(at.view.arena, table_[b]) + at.place.index * bytes;
+      cold_[b].assign(from, from + bytes);
+    }
+    if (!dropped_[0]) cold.release();
   }
 }
 
@@ -247,6 +281,7 @@ void ToyStep::attend_head(const Layer& at, std::uint32_t sequence, std::uint32_t
     kept = sealed_sums_.back();
   }
   const auto in_table = [&](std::uint32_t b) {
+    if (b < cold_.size()) return cold_[b].data() + head * page_bytes;
     return arena_at(at.view.arena, v.blocks[b]) + lane * page_bytes;
   };
   const auto in_rows = [&](std::uint32_t b) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <vector>
@@ -26,6 +27,9 @@ class ToyStep {
 
   std::span<const std::uint64_t> run(const StepPlan& plan);
   std::span<const std::uint8_t> dropped() const { return dropped_; }
+  void on_nap(std::function<void()> nap) {
+    nap_ = std::move(nap);
+  }  // while it waits for cold blocks
 
  private:
   // A layer and the groups that it reads from and writes to.
@@ -37,6 +41,8 @@ class ToyStep {
   };
 
   void open_gates(std::uint32_t layer);
+  void bring(const Layer& at);
+  std::uint32_t attended_layers(const StepPlan& plan) const;
   void store_rows(const Layer& at);
   void fill_taps(const Layer& at);
   void keep_states();
@@ -72,6 +78,10 @@ class ToyStep {
   // Rows of blocks that the step fills and the cache has no place for, of the layer at hand.
   std::map<std::pair<const ArenaOffset*, std::uint32_t>, std::vector<std::byte>> passing_;
   std::vector<std::uint64_t> sealed_sums_, row_sums_;
+  // Cold blocks, as far as the layer at hand reads them.
+  std::function<void()> nap_;
+  std::vector<ArenaOffset> table_;
+  std::vector<std::vector<std::byte>> cold_;
 };
 
 }  // namespace quire
