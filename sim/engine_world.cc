@@ -183,7 +183,7 @@ void EngineWorld::judge_failure(const Live& l) {
       ++report_.features["not finite"];
       return;
     case FailureKind::tier:
-      if (!opened_.tier) wrong(l, "there is no tier: " + f.message);
+      if (opened_.tiers.empty()) wrong(l, "there is no tier: " + f.message);
       ++report_.features["tier gave up"];
       return;
     case FailureKind::quota:

@@ -71,10 +71,11 @@ class Place {
                                   std::uint32_t tokens) {
     ToyEngineOptions o{.cache_bytes = std::uint64_t{tokens + 2000} * 1024 * 4,
                        .context = std::max(tokens, 320u) + 16};
-    o.tier = MemoryTierOptions{.first_byte_ns = latency, .bytes_per_s = rate};
-    if (belief == Belief::unknown) o.tier->claims = TierCost{};
+    MemoryTierOptions& tier =
+        o.tiers.emplace_back(MemoryTierOptions{.first_byte_ns = latency, .bytes_per_s = rate});
+    if (belief == Belief::unknown) tier.claims = TierCost{};
     if (belief == Belief::too_fast)
-      o.tier->claims = TierCost{.first_byte_s = 1e-4, .bytes_per_s = 1e8, .queued_bytes = 0};
+      tier.claims = TierCost{.first_byte_s = 1e-4, .bytes_per_s = 1e8, .queued_bytes = 0};
     o.tier_write = TierWrite::always;
     return o;
   }

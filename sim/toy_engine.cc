@@ -133,7 +133,9 @@ ToyEngine::ToyEngine(const ToyEngineOptions& options, ServiceOptions service)
                                  .evictor = options.evictor});
   CHECK(made.ok());
   runtime_ = std::move(made.value());
-  if (tier_) executor_->on_nap([this] { tier_->poll(); });
+  executor_->on_nap([this] {
+    for (MemoryTier* tier : tiers_) tier->poll();
+  });
   engine_ = std::make_unique<Engine>(*runtime_, service_, log_, clock_);
 }
 
