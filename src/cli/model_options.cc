@@ -49,7 +49,7 @@ void add_retention_options(CLI::App& app, ModelOptionsCli& o) {
 
 void add_adapter_options(CLI::App& app, ModelOptionsCli& o) {
   app.add_option("--lora,--lora-modules", o.adapters,
-                 "NAME=PATH: a LoRA adapter, a PEFT folder or GGUF file; may be repeated")
+                 "NAME=PATH: a LoRA adapter, folder or GGUF; repeatable")
       ->allow_extra_args(false);
   app.add_option("--lora-merge", o.merged_adapter,
                  "PATH or NAME: this adapter becomes part of the model itself")

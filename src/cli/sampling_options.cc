@@ -25,7 +25,7 @@ void SamplingOptionsCli::add(CLI::App& app, bool one_answer) {
   option("--stop", values.stop, "stop before this text, repeatable");
   if (!one_answer) {
     option("--choices", values.choices, "answers to one prompt (1)");
-    option("--beams", values.beams, "beam search of this width");
+    option("--beams", values.beams, "beam search of this width")->group(kRare);
     option("--length-penalty", values.length_penalty, "of beam scores (1)")->group(kRare);
     option("--logprobs", logprobs, "report this many alternatives per token");
   }

@@ -139,7 +139,8 @@ void add_loading_options(CLI::App& app, ServeOptions& o) {
 
 void add_event_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--kv-events", o.events.endpoint,
-                 "publish KV events over ZeroMQ: tcp://*:5557 (off)");
+                 "publish KV events over ZeroMQ: tcp://*:5557 (off)")
+      ->group(kRare);
   app.add_option("--kv-events-replay", o.events.replay,
                  "answer subscribers that missed some: tcp://*:5558 (off)")
       ->group(kRare);

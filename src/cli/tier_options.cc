@@ -24,15 +24,13 @@ void add_tier_options(CLI::App& app, TierOptionsCli& o, bool server) {
       ->check(CLI::IsMember({"auto", "always", "reused", "evicted", "never"}))
       ->group(kRare);
   app.add_option("--kv-resident", o.resident,
-                 "requests larger than the cache hold this much of it, the rest lies in --kv-dir")
+                 "memory of a request larger than the cache; the rest is in --kv-dir")
       ->group(group);
-  app.add_option(
-         "--kv-store", o.store,
-         "a store to share: redis://HOST:PORT,..., rediss://, s3://BUCKET/PREFIX, file:///FOLDER")
+  app.add_option("--kv-store", o.store, "a store to share: redis[s]://HOST,..., s3://, file:///...")
       ->group(group);
   app.add_option("--kv-secret-file", o.secret_file,
                  "secret of all machines that share a store (openssl rand -hex 64)")
-      ->group(group);
+      ->group(kRare);
 }
 
 namespace {

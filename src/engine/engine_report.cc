@@ -154,6 +154,8 @@ void Engine::name_adapters() {
   for (const auto& [id, job] : jobs_)
     if (const KvPolicy& kv = job->request.kv; kv.adapters)
       (job->state == Job::State::waiting ? waiting : running).insert(kv.adapter_names);
+  stats_.adapters.reset();
+  if (running.empty() && waiting.empty()) return;
   const auto names = std::make_shared<ServiceStats::AdapterNames>();
   for (const auto& [of, to] : {std::pair(&running, &names->running), {&waiting, &names->waiting}})
     for (const std::string_view name : *of) (*to += to->empty() ? "" : ",") += name;

@@ -28,7 +28,8 @@ struct ServiceStats {
   std::uint32_t waiting_for_prefix = 0;  // of the waiting: another request computes their prefix
   std::uint32_t sequences_running = 0;
 
-  // Adapters of requests that run, and of those that wait, with commas. Replaced, never changed.
+  // Adapters of requests that run, and of those that wait, with commas. Replaced, never changed; null:
+  // none.
   struct AdapterNames {
     std::string running, waiting;
   };

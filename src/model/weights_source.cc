@@ -59,12 +59,6 @@ Result<ModelSource> ModelSource::open_gguf(const std::string& path) {
   ModelSource source;
   source.path_ = path;
   TRY(source.gguf_, GgufFile::open(path));
-  if (const auto parts = source.gguf_->unsigned_of("split.count"); parts.ok() && parts.value() > 1)
-    return Error{
-        Code::unsupported,
-        fmt::format("{}: is one of {} parts of a model, which are not loaded yet; put them "
-                    "together first (llama-gguf-split --merge FIRST-PART WHOLE)",
-                    path, parts.value())};
   TRY(source.config_, config_from_gguf(*source.gguf_));
   for (const MappedFile& file : source.gguf_->files()) source.digest_files_.push_back(file.path());
   if (source.config_.name.empty()) source.config_.name = gguf_stem(path);

@@ -97,7 +97,7 @@ class Metrics(unittest.TestCase):
 
     def test_every_family_is_listed_here(self):
         more = {"kv_nodes", "kv_shared_in_flight_tokens", "kv_requests_failed", "engine_seconds", "engine_steps", "engine_steps_ahead",
-                "trace_spans", "trace_spans_dropped", "process_resident_memory_bytes", "process_cpu_seconds"}
+                "trace_spans", "trace_spans_dropped", "lora_adapters", "lora_adapter_bytes", "process_resident_memory_bytes", "process_cpu_seconds"}
         self.assertEqual(set(families()) - {f"vllm:{n}" for n in GAUGES + COUNTERS + HISTOGRAMS} - set(OURS), more)
 
     def test_the_dashboard_asks_for_what_is_there(self):

@@ -10,14 +10,16 @@ constexpr std::string_view kHfDefaults = R"({
   "partial_rotary_factor": 0.5, "norm_topk_prob": true, "routed_scaling_factor": 1.0,
   "first_k_dense_replace": 1, "n_shared_experts": 1, "n_group": 1, "topk_group": 1})";
 
-constexpr auto kOwnTensors = std::to_array<TensorEntry>({
+constexpr auto kNormTensors = std::to_array<TensorEntry>({
     {"blk.N.ffn_norm.weight", "layers.N.post_attention_layernorm.weight", extent::hidden, nullptr,
      "blk.N.post_attention_norm.weight"},
+});
+constexpr auto kHeadTensors = std::to_array<TensorEntry>({
     {"blk.N.attn_q_norm.weight", "layers.N.self_attn.q_norm.weight", extent::head_norm},
     {"blk.N.attn_k_norm.weight", "layers.N.self_attn.k_norm.weight", extent::head_norm},
 });
 constexpr auto kTensors = join(kAttentionTensors, kGatedTensors, kQkvBiasTensors, kExpertTensors,
-                               kSharedExpertTensors, kOwnTensors);
+                               kNormTensors, kSharedExpertTensors, kHeadTensors);
 
 Status fill(const Hyperparameters& from, ModelConfig& c) {
   TRY_STATUS(leave_out_guessing(from, c));
