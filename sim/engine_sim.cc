@@ -67,8 +67,10 @@ ToyEngineOptions draw_opened(Random& random, Theme theme) {
   if (random.chance(0.15)) o.nodes = 64;
   if (random.chance(0.15)) o.key_bits = 2;
   if (o.model == ToyModel::windows) o.cache_bytes *= 2;
-  // No draw of its own: worlds of a seed stay what they were.
-  if (o.model == ToyModel::full && o.cache_bytes / 1024 % 8 == 3) o.model = ToyModel::latent;
+  // No draw of its own: worlds of a seed stay what they were. Latent rows have no budgets.
+  const bool budgets = theme == Theme::reading || theme == Theme::cuts;
+  if (o.model == ToyModel::full && !budgets && o.cache_bytes / 1024 % 8 == 3)
+    o.model = ToyModel::latent;
   // Names of records are made of keys: where these are equal by design, there is no tier.
   if (arriving) o.key_bits = 256;
   if (arriving || (random.chance(0.4) && o.key_bits == 256)) draw_tiers(random, o, arriving);
