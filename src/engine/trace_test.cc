@@ -226,7 +226,12 @@ TEST_P(TraceTest, EveryAnswerIsWhatItWouldBeAlone) {
   const std::uint64_t requests = from_environment("QUIRE_TRACE_REQUESTS", kSanitized ? 100 : 1000);
   // What runs together does not always fit.
   TinyEngine e(
-      model(), {.tokens_per_block = 16, .kv_cache_bytes = (windows() ? 14u : latent() ? 2u : 6u) << 20},
+      model(),
+      {.tokens_per_block = 16,
+       .kv_cache_bytes = (windows()  ? 14u
+                          : latent() ? 2u
+                                     : 6u)
+                         << 20},
       {.step_tokens = 96,
        .sequences_max = 48,
        .ahead = GetParam().ahead,

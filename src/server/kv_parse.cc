@@ -373,11 +373,11 @@ void parse_lora(Fields& body, KvRequest& kv) {
   kv.lora.emplace();
   for (const Json& one : *list) {
     if (!one.is_object()) return body.refuse("lora", "must be a list of objects with id and scale");
-    Fields f(one, "lora");
-    const auto id = f.integer("id", 0, 0xffffffffll);
-    const auto scale = f.number("scale", -1e6, 1e6);
-    if (!id) f.refuse("id", "is required: GET /lora-adapters lists them");
-    if (f.failed()) return body.refuse(f.error());
+    Fields part(one, "lora");
+    const auto id = part.integer("id", 0, 0xffffffffll);
+    const auto scale = part.number("scale", -1e6, 1e6);
+    if (!id) part.refuse("id", "is required: GET /lora-adapters lists them");
+    if (part.failed()) return body.refuse(part.error());
     kv.lora->push_back({static_cast<std::uint32_t>(*id), static_cast<float>(scale.value_or(1))});
   }
 }
