@@ -146,16 +146,20 @@ Status selftest_adapters(Runtime& r, std::span<const TokenId> prompt, const std:
   }
   // By now each has left its blocks. What begins late finds those of the model before that.
   TRY(const auto tails, read_alone(r, sets, prompt, length, length - 1));
+  const std::uint32_t block = r.geometry().tokens_per_block;
   bool served = true;
   std::vector<std::uint64_t> got;
+  std::string lengths;
   for (const auto& set : sets) {
     TRY(Sequence s, open_adapted(r, set, prompt, true));
-    served = served && s.length() + 1 == length;
+    served = served && s.length() >= (length - 1) / block * block;
+    lengths += fmt::format(" {}", s.length());
     TRY(const auto one, read_together(r, {&s, 1}, length, length - 1));
     got.push_back(one[0]);
   }
   const bool whole = r.geometry().exact();  // else a hit ends at a block
-  tell("from the cache", got == tails && (served || !whole), "another answer, or not served");
+  tell("from the cache", got == tails && (served || !whole),
+       got == tails ? fmt::format("of {} tokens it served{}", length, lengths) : first_of(got));
   r.cache().clear(true);
   return {};
 }

@@ -175,14 +175,14 @@ void Pass::feed_forward(const Layer& l) {
     if (!l.spec.parallel) enter(r, r, l.spec.pre_f, l.w.pre_f, in);
   }
   meet_after_rows();
-  shrink(l, kGateUp, adapter_inputs());
+  shrink(l, kGateUp, adapter_inputs(), s_.adapters.input_width);
   const float* bias = l.spec.ffn.bias ? l.w.gate_up_bias.data() : nullptr;
   const Range mine = unit_share(l.spec.ffn.width, kGateUpUnit);
   for (std::uint32_t u = mine.begin; u < mine.end; u += kGateUpUnit)
     multiply_units(l.spec.ffn, l.w.gate_up, bias, matrix_rows_,
                    {u, std::min(mine.end, u + kGateUpUnit)}, in, inner, &l);
   meet_after_columns();
-  shrink(l, kDown, s_.adapters.inner.data());
+  shrink(l, kDown, s_.adapters.inner.data(), s_.adapters.inner_width);
   project(l, l.w.down, l.w.down_bias, inner, Adapted::down);
   meet_after_columns();
 }
@@ -232,7 +232,7 @@ void Pass::multiply_units(const FeedForward& ffn, const PackedPair& w, const flo
     else
       product(at, up, count, at);
     encode(at, r, units.begin, count, inner);
-    if (has_adapters) keep_inner(r, units.begin, at, count, inner.inputs);
+    if (has_adapters) keep_inner(r, units.begin, at, count);
   }
 }
 

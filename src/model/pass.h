@@ -71,11 +71,11 @@ class Pass {
   void find_adapted();
   float* adapter_inputs() const;
   void keep(std::uint32_t row, const float* from, std::uint32_t count) const;
-  void keep_inner(std::uint32_t row, std::uint32_t first, const float* from, std::uint32_t count,
-                  std::uint32_t width) const;
+  void keep_inner(std::uint32_t row, std::uint32_t first, const float* from,
+                  std::uint32_t count) const;
   template <class F>
   void each_pair(const Layer& l, std::span<const Adapted> linears, F f) const;
-  void shrink(const Layer& l, std::span<const Adapted> linears, float* from);
+  void shrink(const Layer& l, std::span<const Adapted> linears, float* from, std::uint32_t stride);
   void expand(const Layer& l, std::span<const Adapted> linears, Adapted which, std::uint32_t first,
               std::uint32_t count, float* out, std::size_t stride);
 

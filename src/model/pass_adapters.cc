@@ -23,7 +23,7 @@ void AdapterScratch::size(const ModelConfig& config, std::uint32_t rows,
     if (of.size() < count) of.resize(count);
   };
   const std::uint32_t width = config.widest([](const LayerSpec& l) { return l.attn.attended(); });
-  const std::uint32_t inner_width = config.widest([](const LayerSpec& l) { return l.ffn.width; });
+  inner_width = config.widest([](const LayerSpec& l) { return l.ffn.width; });
   input_width = std::max(config.hidden, width);
   cover(inputs, std::size_t{rows} * input_width);
   cover(inner, std::size_t{rows} * inner_width);
@@ -53,14 +53,15 @@ float* Pass::adapter_inputs() const {
 void Pass::keep(std::uint32_t row, const float* from, std::uint32_t count) const {
   const std::uint32_t slot = own_.adapted.slot(row);
   if (slot == AdaptedRows::kNone) return;
-  std::memcpy(adapter_inputs() + std::size_t{slot} * count, from, count * sizeof(float));
+  std::memcpy(adapter_inputs() + std::size_t{slot} * s_.adapters.input_width, from,
+              count * sizeof(float));
 }
 
 void Pass::keep_inner(std::uint32_t row, std::uint32_t first, const float* from,
-                      std::uint32_t count, std::uint32_t width) const {
+                      std::uint32_t count) const {
   const std::uint32_t slot = own_.adapted.slot(row);
   if (slot == AdaptedRows::kNone) return;
-  std::memcpy(s_.adapters.inner.data() + std::size_t{slot} * width + first, from,
+  std::memcpy(s_.adapters.inner.data() + std::size_t{slot} * s_.adapters.inner_width + first, from,
               count * sizeof(float));
 }
 
@@ -80,8 +81,9 @@ void Pass::each_pair(const Layer& l, std::span<const Adapted> linears, F f) cons
   }
 }
 
-// `linears` have the same input: [slot][inputs] at `from`.
-void Pass::shrink(const Layer& l, std::span<const Adapted> linears, float* from) {
+// `linears` have the same input: [slot][stride] at `from`.
+void Pass::shrink(const Layer& l, std::span<const Adapted> linears, float* from,
+                  std::uint32_t stride) {
   if (own_.adapted.empty()) return;
   std::uint32_t panels = 0;
   each_pair(l, linears,
@@ -96,7 +98,7 @@ void Pass::shrink(const Layer& l, std::span<const Adapted> linears, float* from)
                             end = std::clamp(mine.end, first, first + count) - first;
         first += count;
         if (begin >= end) return;
-        const ActivationRows in{.rows = group.end, .inputs = pair.a.inputs, .plain = from};
+        const ActivationRows in{.rows = group.end, .inputs = stride, .plain = from};
         s_.linear.multiply(pair.a, in, group.begin, group.end, begin * kPanelOutputs,
                            end * kPanelOutputs, s_.adapters.t.data() + at, s_.adapters.t_stride,
                            nullptr);

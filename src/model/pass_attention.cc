@@ -20,7 +20,7 @@ void Pass::keys_and_values(const Layer& l) {
     enter(r, r, l.spec.pre_a, l.w.pre_a, in);
   }
   meet_after_rows();
-  shrink(l, kQkv, adapter_inputs());
+  shrink(l, kQkv, adapter_inputs(), s_.adapters.input_width);
   project_qkv(l, in);
   if (worker_.index == 0 && !step_.gates.empty()) wait_for_gates(l.index);
   // From here on all queries, keys and values of this step are there, and blocks that tiers bring.
@@ -261,7 +261,7 @@ void Pass::attention(const Layer& l) {
       if (!own_.adapted.empty()) keep(r, row, width);
     }
     meet_after_rows();
-    shrink(l, kOut, adapter_inputs());
+    shrink(l, kOut, adapter_inputs(), s_.adapters.input_width);
   }
   project(l, l.w.out, l.w.out_bias, out, Adapted::out);
   meet_after_columns();

@@ -50,12 +50,13 @@ struct AdaptedRows {
   }
 };
 
-// Shared by the workers of a pass; by slot.
+// Shared by the workers of a pass; by slot. A slot's place is the same for all linear layers: with many
+// rows one worker may be at another layer than the next.
 struct AdapterScratch {
   std::vector<float> inputs;  // of a linear layer, in f32
   std::vector<float> inner;   // of the down projection
   std::vector<float> t;       // A h of all adapters of the linear layers at hand
-  std::uint32_t input_width = 0, t_stride = 0;
+  std::uint32_t input_width = 0, inner_width = 0, t_stride = 0;
 
   // What a step needs that has these sets.
   void size(const ModelConfig& config, std::uint32_t rows, std::span<const AdapterSet* const> sets);
