@@ -170,7 +170,7 @@ Result<SelftestCheck> check_resident(Runtime& runtime, std::span<const TokenId> 
         longer, {.tokens_max = kRestoredAnswer, .ignore_end = true, .resident = resident});
   };
   TRY(const GenerateResult whole, ask(0));
-  const auto small = ask(sequence_bytes(runtime.geometry(), tokens) * 3 / 4);
+  const auto small = ask(sequence_bytes(runtime.geometry(), tokens) * 15 / 16);
   if (!small.ok()) {
     check.ok = true;
     check.tried = false;
