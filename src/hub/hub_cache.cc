@@ -210,10 +210,14 @@ Status HubCache::link(const HubName& name, const std::string& commit, const std:
     if (c == '/') target.insert(0, "../");
   std::error_code error;
   fs::create_directories(at.parent_path(), error);
-  if (!error && fs::is_symlink(at) && fs::read_symlink(at, error) == target) return {};
+  const auto there = [&] {
+    std::error_code none;
+    return fs::is_symlink(at, none) && fs::read_symlink(at, none) == target;
+  };
+  if (there()) return {};
   fs::remove(at, error);
   fs::create_symlink(target, at, error);
-  if (error)
+  if (error && !there())  // another process may have made it meanwhile
     return Error{Code::unavailable,
                  fmt::format("{}: cannot be linked: {}", at.string(), error.message())};
   return {};
