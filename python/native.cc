@@ -115,7 +115,8 @@ class LocalCall {
     return nb::bytes(bytes.data(), bytes.size());
   }
   int status() {
-    ready();
+    while (!ready()) {
+    }
     nb::gil_scoped_release unlocked;
     return x_->status();
   }
